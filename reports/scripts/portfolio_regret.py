@@ -24,6 +24,7 @@ from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.selection import judging
+from lamina.selection.sets import SearchRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared/real"
@@ -121,7 +122,6 @@ def main(world: str, tasks: list[str], counts: list[int], draws: list[int], out:
     if out.is_file():
         rows = list(csv.reader(out.read_text().splitlines()))[1:]
     model = load_folder(str(of.folder), of.dtype, False)
-    units = [str(layer) for layer in range(engine.layer_count(model))]
     known = {(task, int(count), int(draw)) for task, count, draw, *_ in rows}
     drawn = {task: documents(world, task) for task in tasks}
     for count, draw, task in product(counts, draws, tasks):
@@ -133,9 +133,10 @@ def main(world: str, tasks: list[str], counts: list[int], draws: list[int], out:
         own = Calibration(tuple(pool.samples[number] for number in numbers), pool.facts)
         keys = {"model": world, "calibration": task, "selector": "portfolio"}
         options = Selector.from_options({"strategy": "portfolio", "seed": draw})
-        whole, _ = judging.proposals(model, own, options, units, of.sizes, keys, "acc_norm", TOKENS)
+        request = SearchRequest(model, {task: own}, options, of.sizes, keys, tokens=TOKENS)
+        whole, _ = judging.proposals(request, own)
         found = [(size, way, gone, "none", "", "") for size, sets in whole.items() for way, gone in sets.items()]
-        plans, _ = judging.searched(model, {task: own}, options, of.sizes, keys, "acc_norm", TOKENS)
+        plans, _ = judging.searched(request)
         for plan in plans:
             told = (plan.choice["member"], plan.choice["loss"], plan.choice["corrected_loss"])
             found.append((plan.removed, "half", frozenset(plan.units), *told))

@@ -38,7 +38,7 @@ from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.repair import check, fit_rows, patch, protocol, refit, weighing
+from lamina.repair import check, fitting, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import exact, looped, race, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
@@ -172,7 +172,7 @@ def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> 
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
     linear = {at: found for at, found in maps.items() if found is not None}
     checked = check.measure(model, sources, linear, 0) if linear else {}
-    facts = [fits[at].facts | fit_rows.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
+    facts = [fits[at].facts | fitting.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
     return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
 
 

@@ -11,7 +11,7 @@ from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.repair import check
-from lamina.repair.fit_rows import shape
+from lamina.repair.fitting import shape
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.store import parquet as store

@@ -105,7 +105,7 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     assert unmoved["n_not_finite"] == 0 and unmoved["score"] > 0
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_js", "output_kl", "agreement"])
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "agreement"])
 def test_budgets_never_choose_what_is_not_finite(metric: str) -> None:
     """Whichever sample comes first: exact finds what the full sweep finds, the race does not fail on infinities."""
     columns = from_table(swept()[2])
@@ -113,7 +113,7 @@ def test_budgets_never_choose_what_is_not_finite(metric: str) -> None:
     assert ranks is not None
     first = columns.units[ranks.index(1)]
     candidates = {unit: Candidate(frozenset({unit})) for unit in columns.units}
-    for seed in range(6):
+    for seed in range(3):
         budget = {"seed": seed, "confidence": 0.95, "tolerance": 0.01, "step": 1}
         with engine.opened(fragile(), documents()) as session:
             asked = Evaluator(session, loss_of(metric, "acc_norm"), [Candidate()])

@@ -72,41 +72,6 @@ def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: s
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral", "gpt2", "bloom"])
-def test_a_pruned_model_is_swept_like_a_cut_one(family: str) -> None:
-    model = tiny.model(family)
-    samples = random_samples(2, kinds=("choices", "generated", "text"))
-    removed = ["1", "3"]
-    units = all_units(5, "layer", removed)
-    scores = engine.sweep(model, samples, units, removed, tokens=300)
-    for unit in units:
-        expected = naive(model, samples, [*removed, unit])
-        assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
-
-
-@pytest.mark.parametrize("tokens", [1, 50, 700, 100_000])
-def test_the_token_budget_changes_nothing(tokens: int) -> None:
-    model, samples, units = tiny.model(), random_samples(3), all_units(5, "layer")
-    reference = engine.sweep(model, samples, units, tokens=2000)
-    scores = engine.sweep(model, samples, units, tokens=tokens)
-    assert np.abs(scores.loglikelihood - reference.loglikelihood).max() < 1e-5
-    assert np.nanmax(np.abs(scores.cosine - reference.cosine)) < 1e-6
-
-
-def test_blocks_together_are_the_whole_sweep() -> None:
-    model, samples, units = tiny.model(), random_samples(4), all_units(5, "layer")
-    whole = engine.sweep(model, samples, units)
-    seen: list[str] = []
-    for block in range(3):
-        mine = engine.share_by_cost(units, 5, block, 3)
-        part = engine.sweep(model, samples, mine)
-        for unit in mine:
-            difference = part.loglikelihood[part.index[unit]] - whole.loglikelihood[whole.index[unit]]
-            assert np.abs(difference).max() < 1e-5
-        seen += mine
-    assert sorted(seen) == sorted(units)
-
-
 @pytest.mark.parametrize("removed", [[], ["2"]])
 @pytest.mark.parametrize(("family", "cached"), [("llama", 1), ("llama", 1 << 19), ("gemma2", 1), ("bloom", 300)])
 def test_output_metrics_compare_with_the_unpruned_model(

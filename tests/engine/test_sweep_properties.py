@@ -1,15 +1,11 @@
 """For any lengths, choices, budgets, units and removed sets, the engine gives what the cut model gives row by row."""
 
-import copy
-
 import numpy as np
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep as engine
-from lamina.models.surgery import remove
 from lamina.models.units import all_units
 from tests.engine.test_sweep import naive
 from tests.given import tiny
@@ -52,24 +48,3 @@ def test_any_sweep_equals_cut_models(
     for unit in ["none", *units]:
         expected = naive(model, samples, gone if unit == "none" else [*gone, unit])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < 1e-4, unit
-
-
-def test_half_precision_stays_as_near_as_its_rounding() -> None:
-    """In bfloat16 and float16 the engine and the cut model differ by rounding only, float16 by eight times less."""
-    samples = [
-        Sample(0, "choices", 1, tuple(Row((5, 6, 7, 8), (9 + i, 10), 2) for i in range(3)), "0"),
-        Sample(1, "choices", 0, tuple(Row((15, 16), (19 + i,), 2) for i in range(4)), "1"),
-    ]
-    for dtype, bound in ((torch.bfloat16, 0.15), (torch.float16, 0.02)):
-        model = tiny.model().to(dtype)
-        units = all_units(5, "layer")
-        scores = engine.sweep(model, samples, units)
-        for unit in units:
-            cut = remove(copy.deepcopy(model), [unit])
-            with torch.inference_mode():
-                for number, row in enumerate([row for sample in samples for row in sample.rows]):
-                    tokens = torch.tensor([row.context + row.continuation])
-                    logits = cut(tokens, use_cache=False).logits[0].float().log_softmax(-1)
-                    first = len(row.context) - 1
-                    expected = sum(float(logits[first + i, token]) for i, token in enumerate(row.continuation))
-                    assert abs(scores.loglikelihood[scores.index[unit], number] - expected) < bound, (dtype, unit)

@@ -1,15 +1,12 @@
 """Which layers tasks need: against plain loops, and a planted double dissociation."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lamina.relevance import dissociation
-from lamina.stages.report import CompareTasks
 from lamina.store import parquet as store
-from tests.given.scripts import started
 
 # Share of right answers without each layer; the whole model has .9 and chance is .5 on every task.
 WITHOUT = {"a": [0.5, 0.9, 0.7, 0.9], "b": [0.9, 0.5, 0.7, 0.9], "guess": [0.5] * 4}
@@ -36,14 +33,9 @@ def facts(tasks: Any) -> list[dict[str, Any]]:
     return [{"model": "m", "calibration": task, "chance_accuracy": 0.5, "choice_score": "acc_norm"} for task in tasks]
 
 
-def test_layers_that_only_one_task_needs_dissociate_both_ways(tmp_path: Path) -> None:
+def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
     """By hand: without layer 0, task a loses all that is above chance and b nothing, so D = 1; layer 1 the reverse."""
-    for name, rows in (("sweeps", swept(WITHOUT, 200)), ("calibrations", facts(WITHOUT))):
-        store.write(tmp_path / f"{name}.parquet", store.from_rows(name, rows))
-    scored, drawn, output = (str(tmp_path / f"{name}.parquet") for name in ("sweeps", "calibrations", "dissociations"))
-    done = started(CompareTasks(sweeps=scored, calibrations=drawn, output=output))
-    assert done.returncode == 0, done.stderr
-    rows = store.read(tmp_path / "dissociations.parquet").to_pylist()
+    rows = list(dissociation.dissociations(facts(WITHOUT), store.from_rows("sweeps", swept(WITHOUT, 200))))
     assert {(row["calibration"], row["rival"]) for row in rows} == {("a", "b")}, "a task at chance has no relevance"
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
     assert [row["sure"] for row in rows] == [True, True, False, False]

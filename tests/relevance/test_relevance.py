@@ -24,17 +24,8 @@ def sweep(
             right = sample < share * SAMPLES
             extra = {name: values[unit] for name, values in columns.items() if unit in values}
             loss = (nll or {}).get(unit, 1.0)
-            rows.append(
-                {
-                    "unit": unit,
-                    "sample": sample,
-                    "correct": right,
-                    "correct_norm": right,
-                    "nll": loss,
-                    "n_tokens": 2,
-                    **extra,
-                }
-            )
+            answers = {"correct": right, "correct_norm": right, "nll": loss, "n_tokens": 2}
+            rows.append({"unit": unit, "sample": sample} | answers | extra)
     keys = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
     return store.from_rows("sweeps", rows, **keys)
 
@@ -71,18 +62,19 @@ def test_a_base_model_at_chance_gives_no_score_but_a_reason() -> None:
     assert "not above chance (0.250)" in row["reason"] and "200 samples" in row["reason"]
 
 
-def test_at_later_steps_chance_is_ranked_by_raw_accuracy_then_loss() -> None:
+@pytest.mark.parametrize(
+    ("accuracy", "removed", "order", "reason"),
+    [
+        ({"none": 0.75, "0": 0.5, "1": 0.5, "2": 0.5}, 0, "210", ""),  # of equals the deeper one first
+        ({"none": 0.26, "0": 0.24, "1": 0.2, "2": 0.24}, 2, "201", "raw accuracy"),  # at chance: answers, then loss
+    ],
+)
+def test_units_rank_by_what_their_removal_loses(
+    accuracy: dict[str, float], removed: int, order: str, reason: str
+) -> None:
     nll = {"none": 1.0, "0": 3.0, "1": 2.0, "2": 2.0}
-    rows = relevance(sweep({"none": 0.26, "0": 0.24, "1": 0.2, "2": 0.24}, nll), 0.25, "acc", removed=2, seed=0)
-    found = scores(rows, "accuracy")
-    assert [found[unit]["rank"] for unit in ("2", "0", "1")] == [1, 2, 3]
-    assert "raw accuracy" in found["0"]["reason"]
-
-
-def test_among_equals_the_deeper_unit_ranks_first() -> None:
-    rows = relevance(sweep({"none": 0.75, "0": 0.5, "1": 0.5, "2": 0.5}), 0.25, "acc", removed=0, seed=0)
-    found = scores(rows, "accuracy")
-    assert [found[unit]["rank"] for unit in ("2", "1", "0")] == [1, 2, 3]
+    found = scores(relevance(sweep(accuracy, nll), 0.25, "acc", removed=removed, seed=0), "accuracy")
+    assert [found[unit]["rank"] for unit in order] == [1, 2, 3] and reason in (found["0"]["reason"] or "")
 
 
 def test_perplexity_relevance_is_the_rise_of_the_loss_per_token() -> None:

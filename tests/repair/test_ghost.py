@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from lamina.data import calibrations
 from lamina.engine import moments
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import check, patch
-from lamina.repair.fit_rows import antisymmetric_share, boundaries, row, shape
+from lamina.repair import check, fitting, patch
+from lamina.repair.fitting import antisymmetric_share
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.store import parquet as store
-from lamina.study.variant import Variant
 from tests.given import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
@@ -51,96 +51,59 @@ def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
         for (start, end), statistics in found.items():
             sums, x, d = getattr(statistics, part), h[start], h[end] - h[start]
             assert sums.tokens == len(x)
-            for got, wanted in (
-                (sums.xx, x.T @ x),
-                (sums.xd, x.T @ d),
-                (sums.d, d.sum(0)),
-                (sums.x, x.sum(0)),
-            ):
+            pairs = ((sums.xx, x.T @ x), (sums.xd, x.T @ d), (sums.d, d.sum(0)), (sums.x, x.sum(0)))
+            for got, wanted in pairs:
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
             np.testing.assert_allclose(float(sums.dd), (d**2).sum(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 0.1)])
 @pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-3, 1.0])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> None:
-    model, texts = tiny.model(), sequences() + sequences(1)
-    statistics = collect(model, texts, [(1, 3)], seed=0)[1, 3]
+def test_the_patch_is_the_least_squares_solution_of_the_weighted_rows(
+    ridge: float, bias: bool, weights: tuple[float, float]
+) -> None:
+    model, texts = tiny.model(), (sequences(), sequences(1) + sequences(2))
+    sources = [Source(part, weight) for part, weight in zip(texts, weights, strict=True)]
+    ((_, statistics),) = moments.collect(model, sources, [(1, 3)], seed=0)
     fit = ghost.fit(statistics, Ghost(ridge=ridge, bias=bias))
-    h = streams(model, texts)
-    x, d = h[1], h[3] - h[1]
-    shift = (x.mean(0), d.mean(0)) if bias else (np.zeros(32), np.zeros(32))
-    centred, target = x - shift[0], d - shift[1]
-    penalty = np.sqrt(ridge * np.trace(centred.T @ centred) / 32)
-    system = np.vstack([centred, penalty * np.eye(32)])
-    expected, *_ = np.linalg.lstsq(system, np.vstack([target, np.zeros((32, 32))]), rcond=None)
-    offset = shift[1] - shift[0] @ expected
-    wanted = x + x @ expected + offset
+    parts = [(source.weight, streams(model, source.sequences)) for source in sources]
+    root = np.concatenate([np.full((len(h[1]), 1), weight**0.5) for weight, h in parts])
+    x, d = (np.concatenate(part) for part in zip(*[(h[1], h[3] - h[1]) for _, h in parts], strict=True))
+    shift = [(root**2 * part).sum(0) / (root**2).sum() * bias for part in (x, d)]
+    scaled = root * (x - shift[0])
+    penalty = np.sqrt(ridge * np.trace(scaled.T @ scaled) / 32)
+    target = np.vstack([root * (d - shift[1]), np.zeros((32, 32))])
+    expected, *_ = np.linalg.lstsq(np.vstack([scaled, penalty * np.eye(32)]), target, rcond=None)
+    wanted = x + x @ expected + shift[1] - shift[0] @ expected
     ours = x + x @ fit.tensors["operator"].double().numpy()
     if bias:
         ours = ours + fit.tensors["bias"].double().numpy()
     assert np.linalg.norm(ours - wanted) / np.linalg.norm(wanted) < 1e-5
-
-
-def test_a_patch_of_several_calibrations_is_the_least_squares_solution_of_their_weighted_rows() -> None:
-    model, own, general = tiny.model(), sequences(), sequences(1) + sequences(2)
-    sources = [Source(own, 2.0), Source(general, 0.1)]
-    ((_, statistics),) = moments.collect(model, sources, [(1, 3)], seed=0)
-    for bias in (False, True):
-        fit = ghost.fit(statistics, Ghost(ridge=1e-3, bias=bias))
-        parts = [(weight, streams(model, texts)) for texts, weight in ((own, 2.0), (general, 0.1))]
-        root = np.concatenate([np.full((len(h[1]), 1), weight**0.5) for weight, h in parts])
-        x, d = (np.concatenate(part) for part in zip(*[(h[1], h[3] - h[1]) for _, h in parts], strict=True))
-        shift = [(root**2 * part).sum(0) / (root**2).sum() * bias for part in (x, d)]
-        scaled = root * (x - shift[0])
-        penalty = np.sqrt(1e-3 * np.trace(scaled.T @ scaled) / 32)
-        target = np.vstack([root * (d - shift[1]), np.zeros((32, 32))])
-        expected, *_ = np.linalg.lstsq(np.vstack([scaled, penalty * np.eye(32)]), target, rcond=None)
-        offset = shift[1] - shift[0] @ expected
-        ours = x @ fit.tensors["operator"].double().numpy()
-        if bias:
-            ours = ours + fit.tensors["bias"].double().numpy()
-        assert np.linalg.norm(ours - x @ expected - offset) / np.linalg.norm(x @ expected + offset) < 1e-5
     assert fit.facts["n_samples"] == 3 * len(LENGTHS) and fit.facts["n_tokens"] == 3 * sum(LENGTHS)
 
 
-def test_samples_are_held_out_of_every_calibration_and_errors_are_weighted() -> None:
+def test_samples_are_held_out_of_every_calibration_and_errors_are_those_of_weighted_tokens() -> None:
     model, sources = tiny.model(), [Source(sequences(), 1.0), Source(sequences(1)[:10], 0.25)]
     ((_, statistics),) = moments.collect(model, sources, [(1, 4)], seed=3)
-    fit = ghost.fit(statistics, Ghost())
-    operator = fit.validated["operator"].double().numpy()
-    squares, absolute, count = np.zeros(2), np.zeros((2, 32)), 0.0
+    fit = ghost.fit(statistics, Ghost(bias=True))
+    operator, bias = fit.validated["operator"].double().numpy(), fit.validated["bias"].double().numpy()
+    squares, absolute, count = np.zeros((2, 3)), np.zeros((2, 2, 32)), np.zeros(2)
     for source, flags in zip(sources, split(sources, 3), strict=True):
         assert 0 < sum(flags) < len(flags)
-        h = streams(model, [ids for ids, out in zip(source.sequences, flags, strict=True) if out])
-        left = h[4] - h[1] - h[1] @ operator
-        squares += source.weight * np.array([(left**2).sum(), (h[4] ** 2).sum()])
-        absolute += source.weight * np.array([np.abs(h[4] - h[1]).sum(0), np.abs(left).sum(0)])
-        count += source.weight * len(left)
-    assert fit.facts["heldout_error"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-4)
-    found = check.measure(model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3)[1, 4]
-    np.testing.assert_allclose(found["channel_mae_before"], absolute[0] / count, rtol=1e-4)
-    np.testing.assert_allclose(found["channel_mae_after"], absolute[1] / count, rtol=1e-3)
+        for held in (0, 1):
+            h = streams(model, [ids for ids, out in zip(source.sequences, flags, strict=True) if out == held])
+            gone, left = h[4] - h[1], h[4] - h[1] - h[1] @ operator - bias
+            squares[held] += source.weight * np.array([(part**2).sum() for part in (gone, left, h[4])])
+            absolute[held] += source.weight * np.array([np.abs(part).sum(0) for part in (gone, left)])
+            count[held] += source.weight * len(left)
+    for name, (before, after, whole) in zip(("fit_error", "heldout_error"), squares, strict=True):
+        assert fit.facts[f"{name}_before"] == pytest.approx(np.sqrt(before / whole), rel=1e-4)
+        assert fit.facts[name] == pytest.approx(np.sqrt(after / whole), rel=1e-4)
+    found = check.measure(model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3, tokens=30)[1, 4]
+    np.testing.assert_allclose(found["channel_mae_before"], absolute[1, 0] / count[1], rtol=1e-4)
+    np.testing.assert_allclose(found["channel_mae_after"], absolute[1, 1] / count[1], rtol=1e-3)
     assert found["n_heldout"] == 6
-
-
-def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
-    model, texts = tiny.model(), sequences()
-    (held,) = split([Source(texts)], 7)
-    statistics = collect(model, texts, [(1, 4)], seed=7)
-    fit = ghost.fit(statistics[1, 4], Ghost(bias=True))
-    operator, bias = fit.validated["operator"].double().numpy(), fit.validated["bias"].double().numpy()
-    for flag, before, after in (
-        (False, fit.facts["fit_error_before"], fit.facts["fit_error"]),
-        (True, fit.facts["heldout_error_before"], fit.facts["heldout_error"]),
-    ):
-        h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
-        x, y = h[1], h[4]
-        assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
-        assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
-    found = check.measure(model, [Source(texts)], {(1, 4): ghost.as_patch(fit.validated)}, seed=7, tokens=30)[1, 4]
-    np.testing.assert_allclose(found["channel_mae_before"], np.abs(y - x).mean(0), rtol=1e-4)
-    np.testing.assert_allclose(found["channel_mae_after"], np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
 
 
 def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
@@ -152,10 +115,8 @@ def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
     assert chosen.facts["ridge_at_edge"] == (chosen.facts["ridge"] in (ghost.GRID[0], ghost.GRID[-1]))
     # Few tokens, many parameters: without a ridge the fit is better on what it saw and worse on what it did not.
     free = ghost.fit(statistics, Ghost(ridge=0))
-    assert (
-        free.facts["fit_error"] < chosen.facts["fit_error"]
-        and free.facts["heldout_error"] > chosen.facts["heldout_error"]
-    )
+    assert free.facts["fit_error"] < chosen.facts["fit_error"]
+    assert free.facts["heldout_error"] > chosen.facts["heldout_error"]
 
 
 def linear_model() -> torch.nn.Module:
@@ -178,23 +139,6 @@ def test_a_linear_layer_is_replaced_exactly() -> None:
     with torch.no_grad():
         torch.testing.assert_close(variant(ids).logits, model(ids).logits, atol=1e-4, rtol=1e-4)
         assert not torch.allclose(materialise(model, {"units": ["2"]})(ids).logits, model(ids).logits, atol=1e-2)
-
-
-def test_a_plan_of_two_runs_gets_two_operators_and_comes_closer_to_the_base_model() -> None:
-    model, texts = tiny.model(), sequences() + sequences(1)
-    plan = {"units": ["1", "3", "4"], "removed": 3, "selector": "cosine", "kind": "layer"}
-    where = boundaries(plan, 5)
-    assert where == [(1, 2), (3, 5)]
-    statistics = collect(model, texts, where, seed=0)
-    patches = {boundary: ghost.as_patch(ghost.fit(statistics[boundary], Ghost()).tensors) for boundary in where}
-    ids = tiny.tokens(8, 12, seed=9)
-    with torch.no_grad():
-        target = model.base_model(ids).last_hidden_state
-        distance = [
-            float((materialise(model, plan, given).base_model(ids).last_hidden_state - target).norm())
-            for given in (None, patches)
-        ]
-    assert distance[1] < 0.9 * distance[0]
 
 
 def test_rank_limits_the_operator_and_keeps_the_best_directions() -> None:
@@ -232,22 +176,12 @@ def test_a_patch_file_keeps_every_size_and_refuses_one_it_does_not_hold(tmp_path
 def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     assert antisymmetric_share(torch.tensor([[0.0, 1.0], [-1.0, 0.0]])) == 1.0
     assert antisymmetric_share(torch.eye(3)) == 0.0
-    model, texts = tiny.model(), sequences()
-    statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
-    fit = ghost.fit(statistics, Ghost())
-    checked = check.measure(model, [Source(texts)], {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
-    facts = {**fit.facts, **shape(ghost.as_patch(fit.tensors)), **checked}
-    written = row(Variant("m", "c", "s", 1, "ghost"), (1, 2), facts)
-    others = {
-        "healing",
-        "trained_tokens",
-        "auto_weight",
-        "general_loss_before",
-        "general_loss",
-        "general_kept",
-        "n_general",
-        "refused",
-    }
+    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
+    request, given = fitting.request([plan], 5, Ghost()), calibrations.build(tiny.samples(sequences()), tiny.VOCABULARY)
+    groups = fitting.fit(tiny.model(), request, {"c": given}, [("c", 1.0)], 0)
+    _, [written] = fitting.record(request, groups, "ghost")
+    others = {"healing", "trained_tokens", "auto_weight", "general_loss_before", "general_loss", "general_kept"}
+    others |= {"n_general", "refused"}
     assert set(store.from_rows("patches", [written]).column_names) == {*written, *others}
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1

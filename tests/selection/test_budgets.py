@@ -1,20 +1,17 @@
 """Budgets find the unit that a full sweep finds (exact), or one within the tolerance (race), from fewer evaluations."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from scipy.stats import hypergeom
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
-from lamina.data import encoding, lm_tasks
-from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.data.calibrations import chance_accuracy
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import CURRENT, Candidate, swept
+from lamina.engine.candidates import Candidate, swept
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.models.units import all_units
@@ -26,9 +23,6 @@ from lamina.selection.race import log_evidence
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
-
-ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "resources/reference"
 
 
 def options(seed: int = 0, tolerance: float = 0.01) -> dict[str, Any]:
@@ -47,15 +41,11 @@ def sweeps(rows: list[dict[str, Any]], removed: int = 0) -> pa.Table:
     return store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
 
 
-def evaluator(
-    session: Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
-) -> Evaluator:
-    """An evaluator of single removals, named as a sweep names them; it may look at the streams as well."""
+def evaluator(session: Session, metric: str, removed: tuple[str, ...], units: list[str]) -> Evaluator:
+    """An evaluator of single removals, named as a sweep names them."""
     current = Candidate(frozenset(removed))
-    wanted, observed = swept(current, units)
-    looks = {wanted[unit]: look for unit, look in observed.items() if observe}
-    named = {candidate: unit for unit, candidate in wanted.items()}
-    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named, looks)
+    named = {candidate: unit for unit, candidate in swept(current, units)[0].items()}
+    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named)
 
 
 @cache
@@ -65,8 +55,8 @@ def _random_sweep(seed: int, removed: tuple[str, ...]) -> tuple[PreTrainedModel,
     return model, engine.sweep(model, samples, all_units(8, "layer", removed), removed)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl", "output_js", "output_cosine", "output_norm"])
-@pytest.mark.parametrize("removed", [(), ("1",), ("3", "4")])
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl"])
+@pytest.mark.parametrize("removed", [(), ("3", "4")])
 def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str, ...]) -> None:
     for seed in range(2):
         model, full = _random_sweep(seed, removed)
@@ -125,30 +115,6 @@ def test_planted_near_ties_never_deceive_exact_and_rarely_race() -> None:
     assert np.mean(saved) > 1.5
 
 
-@pytest.mark.parametrize("tie", [True, False])
-def test_exact_keeps_units_that_tie(tie: bool) -> None:
-    """Two layers that do nothing tie; the deeper one goes, as in a full sweep."""
-    model = tiny.model(depth=6)
-    with torch.no_grad():
-        for number in (2, 4) if tie else (2,):
-            layer = model.model.layers[number]
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-    samples = random_samples(3, count=120)
-    units = all_units(6, "layer")
-    candidates = [Candidate(frozenset({unit})) for unit in units]
-    with engine.opened(model, samples) as session:
-        asked = evaluator(session, "output_kl", (), units)
-        chosen = exact.run(asked, candidates, options(), 0.0)
-        rows = asked.rows([Candidate(), *candidates])
-    assert first_to_go(rows, "output_kl", 0.0) == ("4" if tie else "2")
-    # Equals are left to the ranking, as in a full sweep.
-    assert chosen == (None if tie else Candidate(frozenset({"2"})))
-    seen = session.scores.seen.sum(axis=1)
-    assert seen[session.scores.index["2"]] == len(samples)
-    assert seen.min() < len(samples)
-
-
 def test_an_evaluator_measures_once_what_is_asked_in_parts() -> None:
     """In any order and with anything asked again, the numbers are the sweep's, and a pass runs only what is missing."""
     model, samples, units = tiny.model(), random_samples(5, count=20), all_units(5, "layer")
@@ -173,66 +139,6 @@ def test_an_evaluator_measures_once_what_is_asked_in_parts() -> None:
     with engine.opened(model, samples[10:], outputs=False) as session:
         session.measure(range(10), {"alone": Candidate()})
     assert last / 4 == session.layer_tokens / 5
-
-
-class Replay:
-    """An evaluator that gives back what a full sweep measured, so that many seeds can be tried on real numbers."""
-
-    def __init__(self, full: Scores, metric: str = "accuracy") -> None:
-        self.full, self.seen = full, np.zeros(full.seen.shape, dtype=bool)
-        self.loss, self.count = loss_of(metric, "acc_norm"), len(full.samples)
-
-    def losses(self, candidates: list[Candidate], numbers: np.ndarray) -> np.ndarray:
-        places = [self.full.index[self.unit(candidate)] for candidate in candidates]
-        self.seen[np.ix_(places, numbers)] = True
-        return np.array([1.0 - self.full.correct(places, number, True) for number in numbers]).T
-
-    def values(self, candidate: Candidate) -> dict[str, np.ndarray]:
-        """What the model before the removal did; it lacks no unit that the sweep measured."""
-        assert not candidate.removed & self.full.index.keys()
-        columns = ("gold_margin_norm", "nll")
-        read = [[self.full.column(name, [CURRENT], number)[0] for number in range(self.count)] for name in columns]
-        return dict(zip(columns, np.array(read)[:, None], strict=True))
-
-    def unit(self, candidate: Candidate) -> str:
-        """The last unit that the candidate lacks, of those that the sweep measured."""
-        return next(unit for unit in candidate.removed if unit in self.full.index)
-
-
-@cache
-def _reference() -> tuple[PreTrainedModel, Any]:
-    model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    return model, encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
-
-
-@cache
-def _swept(task: str, removed: tuple[str, ...], count: int = 300) -> tuple[Scores, list[Sample]]:
-    model, recorder = _reference()
-    samples = lm_tasks.task_samples(lm_tasks.task_object(task, ROOT, split="train"), recorder, count, 0)
-    return engine.sweep(model, samples, all_units(12, "layer", removed), removed, outputs=False), samples
-
-
-@pytest.mark.parametrize("task", ["microworld_facts", "microworld_addition", "microworld_sorting"])
-@pytest.mark.parametrize("removed", [(), ("11",)])
-def test_race_is_within_the_tolerance_and_exact_is_exact(task: str, removed: tuple[str, ...]) -> None:
-    full, samples = _swept(task, removed)
-    chance = chance_accuracy(samples, 512)
-    units = full.names[1:]
-    key = "correct_norm" if samples[0].kind == "choices" else "correct"
-    accuracy = {u: np.mean([full.sample(u, number)[key] for number in range(len(samples))]) for u in units}
-    best = max(units, key=lambda unit: (accuracy[unit], int(unit)))
-    candidates = [Candidate(frozenset([*removed, unit])) for unit in units]
-    right = 0
-    for seed in range(12):
-        replay = Replay(full)
-        chosen = exact.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
-        assert chosen is None or replay.unit(chosen) == best
-        assert replay.seen.sum() < len(units) * len(samples)
-        replay = Replay(full)
-        winner = race.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
-        right += accuracy[replay.unit(winner)] >= max(accuracy.values()) - 0.01 - 1e-12
-        assert replay.seen.sum() <= len(units) * len(samples)
-    assert right >= 11
 
 
 def test_evidence_is_rarely_wrong_and_grows_when_it_is_right() -> None:

@@ -19,6 +19,7 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.selection import judging
 from lamina.selection.options import Loop
+from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import portfolio
 from lamina.selection.strategies.portfolio import EXCHANGE, NONE, Judges
 from lamina.selection.trials import Trials
@@ -143,16 +144,10 @@ def test_documents_that_choose_and_that_judge_are_different() -> None:
         judging.parted({"own": calibration, "text": calibration}, chosen(judge="text"))
 
 
-def nats(model: PreTrainedModel, samples: Sequence[Sample]) -> list[float]:
+def nats(model: PreTrainedModel, samples: Sequence[Sample]) -> np.ndarray:
     """Loss of the right answer of every sample, one row at a time."""
-    losses = []
-    for sample in samples:
-        row = sample.rows[sample.gold]
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([row.context + row.continuation])).logits[0].log_softmax(-1)
-        places = range(len(row.context) - 1, len(row.context) + len(row.continuation) - 1)
-        losses.append(-sum(float(logits[at, token]) for at, token in zip(places, row.continuation, strict=True)))
-    return losses
+    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [sample.gold for sample in samples]
+    return -naive(model, list(samples), [])[gold]
 
 
 def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Path) -> None:
@@ -161,9 +156,8 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
     calibrations = {"c": own, "text": text}
     options = chosen(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
     loops = {"ghost": Loop(repair=ghost_options(), weights=[("c", 1.0), ("text", 0.1)], protect=[0], seed=0)}
-    plans, rows = judging.searched(
-        model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l"
-    )
+    request = SearchRequest(model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l")
+    plans, rows = judging.searched(request)
     choosing, judges = judging.parted(calibrations, options)
     held = [sample.sequence() for part in judges.values() for sample in part]
     form = judging.Forms(model, calibrations, [each.sequence() for each in choosing.samples], held, loops)
@@ -172,7 +166,7 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
     for row in last:
         patches = form([frozenset(row["units"])])[frozenset(row["units"])][row["repair"]].patches
         cut = materialise(model, {"units": row["units"]}, patches or None)
-        task, other = np.array(nats(cut, judges["c"])), np.array(nats(cut, judges["text"]))
+        task, other = nats(cut, judges["c"]), nats(cut, judges["text"])
         tokens = [len(sample.rows[sample.gold].continuation) for sample in judges["text"]]
         assert row["loss"] == pytest.approx(task.mean() + 0.5 * (other / tokens).mean(), abs=2e-3)
     for plan in plans:
@@ -182,34 +176,20 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
         assert plan.choice["repair"] == best["repair"] and "0" not in plan.units and len(plan.units) == plan.removed
         assert plan.choice["repairs"].keys() == {"none", "ghost"}
     (base,) = [row for row in rows if row["strategy"] == "none" and row["stage"] == "winner"]
-    own_loss, text_loss = np.array(nats(model, judges["c"])), np.array(nats(model, judges["text"]))
+    own_loss, text_loss = nats(model, judges["c"]), nats(model, judges["text"])
     assert base["loss"] == pytest.approx(own_loss.mean() + 0.5 * (text_loss / tokens).mean(), abs=2e-3)
-
-
-def boundaries(model: PreTrainedModel, sequence: Sequence[int]) -> list[torch.Tensor]:
-    """The streams (tokens, C) before every layer and behind the last."""
-    streams: list[torch.Tensor] = []
-    layers = layers_of(model)
-    hooks = [layer.register_forward_pre_hook(lambda _, args: streams.append(args[0][0])) for layer in layers]
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, args: streams.append(args[0][0])))
-    with torch.no_grad():
-        model(input_ids=torch.tensor([sequence]))
-    for hook in hooks:
-        hook.remove()
-    return streams
 
 
 def test_members_propose_what_their_own_ways_say() -> None:
     """From the choosing documents alone: the lowest single losses, and the run with the smallest distance."""
     model, calibration = tiny.model(depth=6), given(16)
     units = all_units(6, "layer")
-    sets, _ = judging.proposals(model, calibration, chosen(), units, [2, 3], KEYS, "acc", 4000)
-    gold = np.cumsum([0, *(len(sample.rows) for sample in calibration.samples[:-1])])
-    gold += [sample.gold for sample in calibration.samples]
-    alone = {unit: -naive(model, calibration.samples, [unit])[gold].mean() for unit in units}
+    sets, _ = judging.proposals(SearchRequest(model, {}, chosen(), [2, 3], KEYS, "acc", 4000), calibration)
+    alone = {unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean() for unit in units}
     lowest = sorted(units, key=lambda unit: alone[unit])
     assert sets[2]["perplexity"] == set(lowest[:2]) and sets[3]["perplexity"] == set(lowest[:3])
-    streams = [boundaries(model, sample.sequence()) for sample in calibration.samples]
+    sequences = [torch.tensor([sample.sequence()]) for sample in calibration.samples]
+    streams = [tiny.stream(model, ids, layers_of(model)) for ids in sequences]
     far = {
         start: np.mean([float((1 - torch.cosine_similarity(k[start], k[start + 3], dim=-1)).mean()) for k in streams])
         for start in range(4)
@@ -223,7 +203,8 @@ def test_a_killed_search_goes_on_to_the_same_plans(tmp_path: Path, monkeypatch: 
     model, calibration, log = tiny.model(depth=5), given(20), tmp_path / "search.log"
 
     def run() -> Any:
-        plans, rows = judging.searched(model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log)
+        request = SearchRequest(model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log)
+        plans, rows = judging.searched(request)
         return plans, [{key: value for key, value in row.items() if key != "layer_tokens"} for row in rows]
 
     measured, asked = judging.Asked.losses, []

@@ -13,14 +13,13 @@ from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.models.units import all_units
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Growing, Looped
 from lamina.selection.strategies import evolutionary
 from lamina.selection.trials import Result, Search, Trials, split
 from lamina.selection.trials import run as run_search
-from tests.engine.test_sweep import naive, random_samples
+from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.selection.test_loop import options as ghost_options
 
@@ -165,25 +164,6 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
     assert split(sequences, 0.2, 3)[1].tolist() == held.tolist() != split(sequences, 0.2, 4)[1].tolist()
     with pytest.raises(LaminaError, match="held_back.* has 1, in samples: 9"):
         split([(1, 2)] * 9, 0.5, 0)
-
-
-@pytest.mark.parametrize("kind", ["layer", "mlp"])
-def test_losses_of_sets_equal_those_of_models_really_cut(kind: str) -> None:
-    """Mean loss of each of the C(5, 2) cut models, one row at a time."""
-    model, samples = tiny.model(depth=5), random_samples(3, count=10)
-    units, seen = all_units(5, kind), np.arange(6)
-    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:5])]) + [sample.gold for sample in samples[:6]]
-    cut = {pair: -naive(model, samples[:6], list(pair))[gold].mean() for pair in combinations(units, 2)}
-    with engine.opened(model, samples, outputs=False) as session:
-        trials = Trials(
-            Evaluator(session, loss_of("perplexity", "acc")), len(samples), spent=lambda: session.layer_tokens
-        )
-        one = Search("x", trials, seen, np.ones(len(samples)))
-        (found,) = one.best([Candidate(frozenset(pair)) for pair in cut], 1, 2)
-        spent = session.layer_tokens
-    assert found.removed == set(min(cut, key=lambda pair: cut[pair]))
-    assert {tuple(row["units"]): row["loss"] for row in one.rows} == pytest.approx(cut, abs=1e-3)
-    assert sum(row["layer_tokens"] for row in one.rows) == pytest.approx(spent)
 
 
 @pytest.mark.parametrize("held", [0, 1 << 30])

@@ -9,6 +9,7 @@ from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.modules import load
 from lamina.runtime.script import running
+from lamina.selection.sets import SearchRequest
 from lamina.stages.prune import SearchPlans
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
@@ -22,19 +23,21 @@ if __name__ == "__main__":
         contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in read]
         log = Path(job.output).with_suffix(".log")
         plans, rows = load(job.selector.SEARCH).searched(
-            load_model(manifest, check=job.check),
-            {name: calibrations.read(file) for name, file in files.items()},
-            job.selector,
-            job.sizes,
-            job.keys,
-            job.score,
-            job.tokens,
-            loop=job.loop,
-            loops=job.repairs,
-            replacements=job.replacements.given(job.manifests) if job.replacements else None,
-            manifest=manifest,
-            log=log,
-            origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),
+            SearchRequest(
+                model=load_model(manifest, check=job.check),
+                calibrations={name: calibrations.read(file) for name, file in files.items()},
+                selector=job.selector,
+                sizes=job.sizes,
+                keys=job.keys,
+                score=job.score,
+                tokens=job.tokens,
+                loop=job.loop,
+                loops=job.repairs,
+                replacements=job.replacements.given(job.manifests) if job.replacements else None,
+                manifest=manifest,
+                log=log,
+                origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),
+            )
         )
         store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)

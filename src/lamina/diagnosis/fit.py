@@ -97,19 +97,13 @@ def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], l
 
     def drawn(count: int) -> list[int]:
         held = max(2, round(count * HELDOUT_SHARE))
-        sizes.extend([*_doubling(count - held), count - held])
+        doubling = [SMALLEST << power for power in range(30) if SMALLEST << power < count - held]
+        sizes.extend([*doubling, count - held])
         return [held - held // 2, held // 2, *np.diff([0, *sizes]).tolist()]
 
     purpose = "diagnosis fit fits on some documents, and chooses and checks a ridge on others"
     (groups,) = parts([sequences], drawn, draw, 3, purpose)
     return groups, sizes
-
-
-def _doubling(end: int) -> Iterator[int]:
-    size = SMALLEST
-    while size < end:
-        yield size
-        size *= 2
 
 
 def _collect(

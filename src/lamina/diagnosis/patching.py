@@ -20,6 +20,7 @@ from lamina.data.splitting import documents
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -99,18 +100,11 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
     controls = np.full((len(PLACES), len(given), depth), np.nan)
     usable = np.zeros(len(given))
     for group in _groups(given, tokens):
-        measured = _measure(model, [given[number] for number in group])
-        gap = (measured.clean - measured.corrupt)[:, None]
-        usable[group] = (gap[:, 0] >= options.least).cpu().numpy()
-        for place in range(len(PLACES)):
-            ways = (
-                measured.patched[place] - measured.corrupt[:, None],
-                measured.clean[:, None] - measured.noised[place],
-            )
-            for way, share in enumerate(ways):
-                shares[way, place, group] = (share / gap).cpu().numpy()
-            if len(group) > 1:
-                controls[place, group] = ((measured.other[place] - measured.corrupt[:, None]) / gap).cpu().numpy()
+        gap, recovered, noised, other = _measure(model, [given[number] for number in group])
+        usable[group] = gap >= options.least
+        shares[0, :, group], shares[1, :, group] = recovered, noised
+        if len(group) > 1:
+            controls[:, group] = other.swapaxes(0, 1)
     if not usable.any():
         raise LaminaError(
             f"diagnosis patching: the model tells none of the {len(given)} pairs apart by {options.least} nats. Write "
@@ -137,18 +131,11 @@ def _groups(given: Sequence[Pair], tokens: int) -> Iterator[list[int]]:
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """LD of the pairs of one length: (pairs,), and for each place (pairs, L) with one boundary patched."""
-
-    clean: torch.Tensor
-    corrupt: torch.Tensor
-    patched: list[torch.Tensor]
-    noised: list[torch.Tensor]
-    other: list[torch.Tensor]
-
-
-def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
+def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
+    """LD of the clean less the corrupt prompts of one length, (pairs,), and three shares of it with one boundary
+    patched at `PLACES`, (pairs, places, L): what the clean stream gives back, what the corrupt one takes away, and what
+    the clean stream of another pair gives back.
+    """
     import torch
 
     from lamina.engine import taps
@@ -179,13 +166,16 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
 
     places = _places(clean, corrupt)
     rolled = {number: stream.roll(1, 0) for number, stream in from_clean.items()}
-    return _Measured(
-        of_clean,
-        of_corrupt,
-        [patched(corrupt, from_clean, where) for where in places],
-        [patched(clean, from_corrupt, where) for where in places],
-        [patched(corrupt, rolled, where) for where in places],
+    gap = of_clean - of_corrupt
+    shares = (
+        [(patched(ids, given, where) - start[:, None]) / change[:, None] for where in places]
+        for ids, given, start, change in (
+            (corrupt, from_clean, of_corrupt, gap),
+            (clean, from_corrupt, of_clean, -gap),
+            (corrupt, rolled, of_corrupt, gap),
+        )
     )
+    return [gap.cpu().numpy(), *(torch.stack(share, 1).cpu().numpy() for share in shares)]
 
 
 def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:

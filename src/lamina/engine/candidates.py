@@ -47,7 +47,6 @@ class Candidate:
     until: int | None = None
 
     def without(self, *units: str) -> "Candidate":
-        """This candidate less more units."""
         return replace(self, removed=self.removed.union(units))
 
     def changed(self, unit: str) -> "Candidate":
@@ -210,12 +209,7 @@ def grow(
         ordered = running + forked + passing
         place = {candidate: number for number, (_, group) in enumerate(ordered) for candidate in group}
         views = [
-            View(
-                number,
-                place[seen.before or seen.after],
-                seen.before is None,
-                place[seen.after],
-            )
+            View(number, place[seen.before or seen.after], seen.before is None, place[seen.after])
             for number, seen in enumerate(observations)
             if seen.layer == layer
         ]

@@ -95,10 +95,7 @@ class _Similarities:
         self.magnitude = torch.zeros(count, channels, dtype=torch.float64, device=on)
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        """Sum up chunks of tokens, so that memory never holds the products of whole streams.
-
-        The sums stand on the device, and move to the host once per batch.
-        """
+        """Sum up chunks of tokens on the device, so that memory never holds the products of whole streams."""
         line, place = batch.real.nonzero(as_tuple=True)
         size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
         shape, on = (len(batch.samples), len(streams), len(streams)), batch.real.device

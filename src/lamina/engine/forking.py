@@ -76,8 +76,8 @@ class ForkingLayer(nn.Module):
         self.halves = halves(layer)
         self.others: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
         self.state: Streams | None = None
-        # The layer runs outside a pass on batches of different sizes, and these are learnt: how many values it returns
-        # (0: the stream alone), and the first size of each tensor that it is given, by its place among the arguments.
+        # Learnt from batches of different sizes outside a pass: how many values the layer returns (0: the stream
+        # alone), and the first size of each tensor that it is given, by its place among the arguments.
         self.returns = 0
         self.sizes: dict[tuple[Any, ...], list[int]] = {}
         names = list(inspect.signature(layer.forward).parameters)
@@ -95,8 +95,7 @@ class ForkingLayer(nn.Module):
         if self.state is None:
             output = self.layer(*args, **kwargs)
             self.returns = 0 if isinstance(output, torch.Tensor) else len(output)
-            for place, tensor in _tensors((args, kwargs)):
-                self.sizes.setdefault(place, []).append(tensor.shape[0])
+            _mapped(lambda tensor, at: self.sizes.setdefault(at, []).append(tensor.shape[0]), (args, kwargs))
             return output
         hidden = args[0] if args else kwargs.pop(self._stream_name)
         args = args[1:]
@@ -154,7 +153,6 @@ class ForkingLayer(nn.Module):
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else like[:0]
 
     def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
-        """The stream as a materialised variant would repair it."""
         if patch is None:
             return stream
         to = (stream.device, patch_dtype(next(self.layer.parameters()).dtype))
@@ -195,7 +193,7 @@ class ForkingLayer(nn.Module):
                 named["attention_mask"] = mask
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
-            half.module.register_forward_hook(_silencer(numbers, copies, half.residual), with_kwargs=True)
+            half.module.register_forward_hook(silencer(numbers, copies, half.residual), with_kwargs=True)
             for component, numbers in silenced.items()
             if numbers
             for half in self.halves[component]
@@ -225,13 +223,6 @@ def _copied(value: torch.Tensor, copies: int) -> torch.Tensor:
     return value.repeat(copies, *[1] * (value.ndim - 1))
 
 
-def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
-    """The tensors in nested tuples, lists and mappings, with their places."""
-    tensors: list[tuple[tuple[Any, ...], torch.Tensor]] = []
-    _mapped(lambda tensor, place: tensors.append((place, tensor)), value)
-    return tensors
-
-
 def parallel(layers: Iterable[nn.Module]) -> list[int]:
     """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
     names, numbers = ("use_parallel_residual", "parallel_attn"), []
@@ -242,7 +233,7 @@ def parallel(layers: Iterable[nn.Module]) -> list[int]:
     return numbers
 
 
-def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
+def silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
     """A hook that takes a sub-layer's contribution out of the `numbers`-th of `copies` streams.
 
     Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual is what remains.
@@ -285,37 +276,33 @@ class SelectingHead(nn.Module):
 @contextmanager
 def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], SelectingHead]]:
     """The model with every layer and its head wrapped; unwrapped again at the end, whatever happens."""
-    layers = layers_of(model)
-    originals = list(layers)
-    head = model.get_output_embeddings()
+    originals, head = list(layers_of(model)), model.get_output_embeddings()
     if head is None:
         raise LaminaError(f"{type(model).__name__} has no output embedding, so nothing can be scored with it.")
     wrapped = [ForkingLayer(layer, number) for number, layer in enumerate(originals)]
     selecting = SelectingHead(head)
     try:
-        for number, wrapper in enumerate(wrapped):
-            layers[number] = wrapper
-        model.set_output_embeddings(selecting)
+        _put(model, wrapped, selecting)
         yield wrapped, selecting
     finally:
-        for number, layer in enumerate(originals):
-            layers[number] = layer
-        model.set_output_embeddings(head)
+        _put(model, originals, head)
 
 
 @contextmanager
 def unwrapped(model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead) -> Iterator[None]:
     """While open, the model is as it was before its layers and its head were wrapped."""
-    layers = layers_of(model)
     try:
-        for number, wrapper in enumerate(wrapped):
-            layers[number] = wrapper.layer
-        model.set_output_embeddings(head.head)
+        _put(model, [wrapper.layer for wrapper in wrapped], head.head)
         yield
     finally:
-        for number, wrapper in enumerate(wrapped):
-            layers[number] = wrapper
-        model.set_output_embeddings(head)
+        _put(model, wrapped, head)
+
+
+def _put(model: PreTrainedModel, modules: Sequence[nn.Module], head: nn.Module) -> None:
+    layers = layers_of(model)
+    for number, module in enumerate(modules):
+        layers[number] = module
+    model.set_output_embeddings(head)
 
 
 def windows(model: PreTrainedModel) -> list[int | None] | None:

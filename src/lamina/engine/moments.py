@@ -6,8 +6,7 @@ as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64;
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -30,14 +29,12 @@ MEMORY = 8 << 30  # bytes of what one pass collects
 class Moments:
     """Sums over the tokens of one split; D = Y - X.
 
-    Attributes
-    ----------
-    xx, xd : XᵀX and XᵀD, (C, C). `xx` is shared between boundaries with the same start.
-    x, d : column sums, (C,).
-    dd : sum of squares of D, scalar.
-    weight : sum of the weights of the rows, by which means are taken.
-    tokens : number of rows.
-    yy : sum of squares of Y, scalar; only if X is not the stream at the start of the run.
+    xx, xd: XᵀX and XᵀD, (C, C). `xx` is shared between boundaries with the same start.
+    x, d: column sums, (C,).
+    dd: sum of squares of D, scalar.
+    weight: sum of the weights of the rows, by which means are taken.
+    tokens: number of rows.
+    yy: sum of squares of Y, scalar; only if X is not the stream at the start of the run.
     """
 
     xx: torch.Tensor
@@ -50,17 +47,9 @@ class Moments:
     yy: torch.Tensor | None = None
 
     def plus(self, other: "Moments") -> "Moments":
-        """Moments of both splits together."""
-        return Moments(
-            self.xx + other.xx,
-            self.xd + other.xd,
-            self.x + other.x,
-            self.d + other.d,
-            self.dd + other.dd,
-            self.weight + other.weight,
-            self.tokens + other.tokens,
-            None if self.yy is None or other.yy is None else self.yy + other.yy,
-        )
+        pairs = ((getattr(self, name), getattr(other, name)) for name in vars(self))
+        sums: list[Any] = [None if one is None or two is None else one + two for one, two in pairs]
+        return Moments(*sums)
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
         """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
@@ -103,7 +92,6 @@ class Statistics(Generic[S]):
     n_samples: int
 
     def whole(self) -> S:
-        """Sums over all samples."""
         return self.fit.plus(self.heldout)
 
     def counts(self) -> dict[str, int]:
@@ -136,25 +124,22 @@ def collect(
         places = [place for boundary in part for place in boundary]
         starts = sorted({start for start, _ in part if start in inputs})
         fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
-        add = partial(_add, fit, heldout, starts)
+
+        def add(
+            batch: taps.Batch,
+            streams: Mapping[int, torch.Tensor],
+            held: torch.Tensor,
+            weight: float,
+            splits: Sequence[Mapping[Boundary, Moments]] = (fit, heldout),
+            starts: Sequence[int] = starts,
+        ) -> None:
+            given = dict(zip(starts, batch.outputs, strict=True))
+            for sums, lines in zip(splits, (~held, held), strict=True):
+                accumulate(sums, streams, given, batch.real & lines[:, None], weight)
+
         over.run(model, sources, places, add, seed, tokens, [inputs[start] for start in starts], run)
         for boundary in part:
             yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
-
-
-def _add(
-    fit: Mapping[Boundary, Moments],
-    heldout: Mapping[Boundary, Moments],
-    starts: Sequence[int],
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-    held: torch.Tensor,
-    weight: float,
-) -> None:
-    """Add a batch, whose lines `held` (lines,) are held out; memory runs out before anything is added."""
-    inputs = dict(zip(starts, batch.outputs, strict=True))
-    accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
-    accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:

@@ -93,10 +93,8 @@ def _common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
 class Places:
     """Where a batch is scored, as numbers on the host.
 
-    Attributes
-    ----------
-    line, position : line and position of each place whose logits are needed, (places,).
-    at, targets, rows : for each scored token the place that predicts it, the token, and its row of scores.
+    line, position: line and position of each place whose logits are needed, (places,).
+    at, targets, rows: for each scored token the place that predicts it, the token, and its row of scores.
     """
 
     line: np.ndarray

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
@@ -193,7 +192,7 @@ def _check_parts(model: PreTrainedModel, ids: Sequence[int]) -> None:
         lonely = {"mlp": check.logits(empty, ids, last)}
         for half in halves(layers_of(empty)[layer])["mlp"]:
             # The MLP still runs, so that its output keeps its own form.
-            half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
+            half.module.register_forward_hook(forking.silencer([0], 1, half.residual), with_kwargs=True)
         far = check.distance(check.logits(empty, ids, last), wanted, dtype)
         reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
         lonely["attention"] = check.logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
@@ -222,15 +221,6 @@ def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) ->
         for handle in handles:
             handle.remove()
     return any(bool(output.any()) for output in given)
-
-
-def _silent(residual: bool) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        first = output if isinstance(output, torch.Tensor) else output[0]
-        nothing = (kwargs["residual"] if "residual" in kwargs else args[1]) if residual else torch.zeros_like(first)
-        return nothing if isinstance(output, torch.Tensor) else (nothing, *output[1:])
-
-    return hook
 
 
 def _length(sample: Sample) -> int:

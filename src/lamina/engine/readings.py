@@ -26,14 +26,12 @@ _LEAST = 1e-38  # below which p log p is 0 in float32
 class Readings:
     """Numbers of one pass, on the host, in float64.
 
-    Attributes
-    ----------
-    scores, hits : by candidate, the log-likelihood of each scored token, and whether it was the likeliest, (tokens,).
-    outputs : by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
+    scores, hits: by candidate, the log-likelihood of each scored token, and whether it was the likeliest, (tokens,).
+    outputs: by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
         (metrics, runs); empty where outputs are not compared. A place that several choices share predicts a token of
         each and counts once for each: so a sum does not depend on how rows are packed.
-    starts : the first place of each run, (runs,).
-    moved : by observation, 1 - cos averaged over each line's stream and the angle at its last token over π, (2, lines).
+    starts: the first place of each run, (runs,).
+    moved: by observation, 1 - cos averaged over each line's stream and the angle at its last token over π, (2, lines).
     """
 
     scores: dict[Any, np.ndarray]

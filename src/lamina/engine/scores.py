@@ -54,7 +54,6 @@ class Scores:
         self.output = {metric: grown(values) for metric, values in self.output.items()}
 
     def take(self, batch: Batch, places: Places, read: Readings) -> None:
-        """Take in the readings of one pass."""
         row_ids, first = np.unique(places.rows, return_index=True)
         order = np.argsort(first)
         row_ids, first = row_ids[order], first[order]
@@ -89,7 +88,6 @@ class Scores:
         return named | {f"output.{metric}": values for metric, values in self.output.items()}
 
     def not_numbers(self, name: Name) -> bool:
-        """Whether any score of a candidate is NaN."""
         number = self.index[name]
         scored = np.repeat(self.scored[number], np.diff(self.offsets))
         return bool(np.isnan(self.loglikelihood[number, scored]).any())
@@ -134,10 +132,7 @@ class Scores:
         return row
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
-        """One column of table `sweeps` for candidates that were measured on the sample at a position, (candidates,).
-
-        NaN where the sample has no such value.
-        """
+        """One column of table `sweeps` for measured candidates on one sample, (candidates,); NaN if it has none."""
         if column == "correct" or (column == "correct_norm" and self.samples[position].kind == "choices"):
             return self.correct([self.index[name] for name in names], position, column != "correct").astype(float)
         values = [self.sample(name, position).get(column) for name in names]

@@ -28,10 +28,8 @@ Pass = Literal["removal", "stream"]
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
     """Split candidates so that one line with all its streams stays under the budget, at the least cost.
 
-    Every group carries the same `carried` streams beside its own: those that observations are made on, and the unpruned
-    model if outputs are compared with it. The streams that fork off cost the same in any group. So the cheapest split
-    has the fewest groups, and it does not matter which candidate is in which. They are made as even as possible, since
-    the widest group sets the memory.
+    Every group has the same `carried` streams beside its own, so the fewest groups cost least. They are as even as
+    possible, since the widest one sets the memory.
     """
     most = max(1, tokens // batch_tokens - carried)
     count = max(1, -(-len(names) // most))
@@ -89,7 +87,6 @@ class Session:
             self._run(ids, places.expand(size, 3) if contexts else None, real)
 
     def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
-        """Logits of a forward pass, at the places that the head chooses."""
         options = {} if positions is None else {"position_ids": positions}
         logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **options).logits
         return logits
@@ -117,8 +114,7 @@ class Session:
         """Score the candidates in `wanted` on the samples with these numbers, and make the observations in `observed`.
 
         The results stand in `scores` under the given names. An observation is made in the pass of the candidate with
-        its name, or in the first pass if no candidate has its name. With `progress`, the batches that a killed process
-        measured by the same call are taken from there; the numbers are the same as without the kill.
+        its name, else in the first one. `progress` has the batches that a killed process measured by the same call.
 
         Raises LaminaError if the model cannot be without a candidate's units, if patches do not fit, or if the logits
         of the candidate CURRENT are not numbers.
@@ -137,7 +133,8 @@ class Session:
             width = len(batch[0].tokens) * len(batch)
             for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
                 names = group if number else [*once, *group]
-                self._pass(batch, *_part(names, wanted, observed, number == 0))
+                one = (batch, *_part(names, wanted, observed, number == 0))
+                halved(lambda part: self._forward(*part), one, _halves)
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise not_numbers(self.model)
 
@@ -153,12 +150,6 @@ class Session:
             if candidate.patches:
                 check_patches(self.model, units, candidate.patches)
             self._checked.add(candidate)
-
-    def _pass(
-        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
-    ) -> None:
-        """Run one forward pass; if a GPU runs out of memory, run its halves until they fit."""
-        halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
 
     def _forward(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
@@ -235,7 +226,12 @@ def resumable(
 
     The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """
-    begun = _restored(scores, progress) if progress else 0
+    begun, saved = 0, progress.load() if progress else None
+    if saved:
+        tensors, facts = saved
+        begun = int(facts["batches"])
+        for name, array in scores.state().items():
+            array[...] = tensors[name].numpy()
     costs = [len(batch[0].tokens) * len(batch) for batch in batches]
     left = TimeLeft(sum(costs), sum(costs[:begun]))
     for number in range(begun, len(batches)):
@@ -244,14 +240,3 @@ def resumable(
             state = {name: torch.from_numpy(array) for name, array in scores.state().items()}
             progress.save(state, {"batches": number + 1})
         left.step(costs[number])
-
-
-def _restored(scores: Scores, progress: Progress) -> int:
-    """Take in the scores of an earlier process; return how many batches it has measured."""
-    saved = progress.load()
-    if saved is None:
-        return 0
-    tensors, facts = saved
-    for name, array in scores.state().items():
-        array[...] = tensors[name].numpy()
-    return int(facts["batches"])

@@ -54,10 +54,7 @@ def run(
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run,
 ) -> None:
-    """`taps.run`, or the given `run`, over the samples of all sources, one source after the other.
-
-    A source of weight 0 only takes part in the draw.
-    """
+    """`taps.run`, or the given `run`, over the samples of each source in turn, but for those of weight 0."""
     for source, flags in zip(sources, split(sources, seed), strict=True):
         if source.weight:
             held = torch.tensor(flags, device=model.device)

@@ -24,12 +24,10 @@ from lamina.models.structure import layers_of, text_config
 class Batch:
     """What a pass ran on.
 
-    Attributes
-    ----------
-    samples : numbers of the sequences, (lines,).
-    real : True where a token is real and not padding, (lines, T), on the device.
-    outputs : outputs of the modules that were asked for, (lines, T, C) each, in their order.
-    called : by boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
+    samples: numbers of the sequences, (lines,).
+    real: True where a token is real and not padding, (lines, T), on the device.
+    outputs: outputs of the modules that were asked for, (lines, T, C) each, in their order.
+    called: by boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
     """
 
     samples: list[int]
@@ -44,10 +42,7 @@ Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
 It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
 """
 
-Run = Callable[
-    [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
-    None,
-]
+Run = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]], None]
 """`run`, or a function that hands over other streams at some boundaries."""
 
 
@@ -200,7 +195,6 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
 
 
 def _stream(output: Any) -> torch.Tensor:
-    """The stream in what a layer gives out."""
     stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
     return stream
 

@@ -81,10 +81,9 @@ def heal(
     for weight in weights.values():
         weight.requires_grad_(True)
     objective = Objective.of(options.objective, variant, base, plan, options.temperature)
-    rows, best = training.train(weights, objective, sources, options, nullcontext, progress)
-    for name, weight in weights.items():
+    rows = training.train(weights, objective, sources, options, nullcontext, progress)
+    for weight in weights.values():
         weight.requires_grad_(False)
-        weight.data.copy_(best[name])
     return weights, rows
 
 

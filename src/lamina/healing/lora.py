@@ -45,8 +45,7 @@ class Lora(Trained, Healing):
     )
     targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
     quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
-        "none",
+        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.", "none"
     )
 
     @property
@@ -63,12 +62,10 @@ NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_m
 class Healed:
     """A trained variant.
 
-    Attributes
-    ----------
-    model : the variant with its adapters beside its weights and its patches as parameters.
-    weights : the trained parameters, by their path in `model`.
-    config : PEFT's description of the adapters; None if only patches were trained.
-    targets : the adapted modules, `none` without adapters.
+    model: the variant with its adapters beside its weights and its patches as parameters.
+    weights: the trained parameters, by their path in `model`.
+    config: PEFT's description of the adapters; None if only patches were trained.
+    targets: the adapted modules, `none` without adapters.
     """
 
     model: PreTrainedModel
@@ -107,12 +104,10 @@ def heal(
     try:
         healed = trainable(variant, options)
         objective = Objective.of(options.objective, variant, base, plan, options.temperature)
-        rows, best = training.train(healed.weights, objective, sources, options, lambda: merged(variant), progress)
+        rows = training.train(healed.weights, objective, sources, options, lambda: merged(variant), progress)
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
-    for name, parameter in healed.weights.items():
-        parameter.data.copy_(best[name])
     variant.eval()
     return healed, rows
 

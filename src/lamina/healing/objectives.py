@@ -38,10 +38,8 @@ def tokens(sample: Sample) -> tuple[list[int], int]:
 class Objective:
     """An objective, by its name in the options, for a variant that is `base` without the plan's units.
 
-    Attributes
-    ----------
-    variant : the materialised variant, which may have adapters.
-    places : by the end of each run of removed layers in `base`, the number of the variant's layers before it.
+    variant: the materialised variant, which may have adapters.
+    places: by the end of each run of removed layers in `base`, the number of the variant's layers before it.
     """
 
     name: str

@@ -72,8 +72,8 @@ def train(
     options: Lora,
     as_saved: Callable[[], AbstractContextManager[None]],
     progress: Progress | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    """Train `weights`; return rows of table `training` (without its keys), and the values of the kept epoch.
+) -> list[dict[str, Any]]:
+    """Train `weights`, which get the values of the kept epoch; return rows of table `training` (without its keys).
 
     Steps are taken in float32 (`Masters`) for every dtype; after each step the weights are rounded to their dtype.
     While `as_saved` is open, the variant computes as a saved variant. With `progress`, the state is saved after each
@@ -135,7 +135,9 @@ def train(
             progress.save(_state(masters, best, optimiser), {"rows": rows})
         left.step(1)
     masters.release()
-    return rows, best
+    for name, weight in weights.items():
+        weight.data.copy_(best[name])
+    return rows
 
 
 class Masters:
@@ -159,13 +161,11 @@ class Masters:
         ]
 
     def round(self) -> None:
-        """Give every weight its master's value."""
         for name, weight in self.weights.items():
             if self.values[name] is not weight:
                 weight.data.copy_(self.values[name].data)
 
     def forget(self) -> None:
-        """Drop all gradients."""
         for weight in (*self.weights.values(), *self.values.values()):
             weight.grad = None
 
@@ -194,7 +194,6 @@ def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -
 
 
 def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
-    """Restore a saved state and return the best weights."""
     torch.set_rng_state(saved["random"])
     if "random.cuda" in saved:
         torch.cuda.set_rng_state(saved["random.cuda"])
@@ -222,10 +221,7 @@ def positions(objective: Objective, weights: Weights) -> int:
 def _halving(
     objective: Objective, groups: Sequence[Sequence[Sample]], memory: int, masters: Masters
 ) -> tuple[float, int, int]:
-    """Does the same as `backward`. If the GPU has no memory for a part, it starts again with half the positions.
-
-    Returns the loss, the scored tokens and the positions that fit.
-    """
+    """Does as `backward`, and again with half the positions if memory runs out; also returns the positions that fit."""
     lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
     asked = min(memory, len(lengths) * max(lengths))
     (loss, count), fitting_memory = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
@@ -233,10 +229,9 @@ def _halving(
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
-    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs; return the loss and the
-    number of scored tokens.
+    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs. Groups are padded apart.
 
-    Groups are padded separately.
+    Returns the loss and the number of scored tokens.
     """
     counts = objective.counts([sample for group in groups for sample in group])
     total = [0.0] * len(counts)

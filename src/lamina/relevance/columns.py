@@ -17,13 +17,11 @@ ANSWERS = ("correct", "correct_norm")
 class Context:
     """Facts that a metric needs beside the numbers.
 
-    Attributes
-    ----------
-    chance : accuracy of guessing.
-    score : `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
-    removed : number of units that the current model lacks.
-    seed : of what a metric draws.
-    hard_first : whether units that left the sweep early saw the hardest samples (budget `exact`), not random ones.
+    chance: accuracy of guessing.
+    score: `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
+    removed: number of units that the current model lacks.
+    seed: of what a metric draws.
+    hard_first: whether units that left the sweep early saw the hardest samples (budget `exact`), not random ones.
     """
 
     chance: float = 0.0
@@ -55,7 +53,6 @@ class Columns:
 
     @property
     def n_samples(self) -> int:
-        """Number of samples in the sweep."""
         return int(next(iter(self.values.values())).shape[1])
 
     def has(self, name: str) -> bool:

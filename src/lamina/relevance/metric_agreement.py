@@ -1,9 +1,7 @@
 """How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
 
-    python -m lamina.relevance.metric_agreement results/tables accuracy cosine
-
-prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
-eight or more are left out, as in the paper: every metric finds them relevant, and they alone would make a correlation.
+The first and last two layers of eight or more are left out, as in the paper: every metric finds them relevant, and they
+alone would make a correlation.
 
 Correlations and variances are those of the true scores, of endlessly many samples: what the noise of these samples does
 to them is taken off, as a paired bootstrap over samples tells it, in which each draw scores both metrics on the same
@@ -15,11 +13,9 @@ differ for sure. This bounds every unit's places, and the places bound the share
 Inference for Ranks, 2024]. They hold the true shares with at least 95 %, and always the estimates.
 """
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,12 +27,10 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from scipy.stats import rankdata, wilcoxon
 
 from lamina.config.metrics import METRICS
-from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import Interval, reliability, true_correlation, true_variance_ratio
-from lamina.store import parquet as store
 
 # Layers left out at either end, if as many as these remain.
 EDGE = 2
@@ -52,17 +46,15 @@ KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
 class Agreement:
     """Agreement of two metrics over n tasks; intervals are (statistic, low, high).
 
-    Attributes
-    ----------
-    pearson, spearman : correlations of the true scores over all units and tasks; None where all scores of a metric are
+    pearson, spearman: correlations of the true scores over all units and tasks; None where all scores of a metric are
         equal.
-    misranked, badly : share of units in another place by the second metric, and in a place more than `BADLY` away; low
+    misranked, badly: share of units in another place by the second metric, and in a place more than `BADLY` away; low
         is the share that is sure, high the share that is possible.
-    confusion : (units, units), how often the unit at place i by the first metric is at place j by the second.
-    variance_ratio : mean over units of the variance of true scores across tasks, that of the first metric divided by
+    confusion: (units, units), how often the unit at place i by the first metric is at place j by the second.
+    variance_ratio: mean over units of the variance of true scores across tasks, that of the first metric divided by
         that of the second; None for one task, or if the second metric does not vary across tasks. The scores are
         standardised over all units and tasks of a metric.
-    p_value : two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task.
+    p_value: two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task.
     """
 
     n_tasks: int
@@ -174,10 +166,7 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
 
 
 def comparisons(
-    calibrations: Sequence[Mapping[str, Any]],
-    sweeps: pa.Table | dataset.Dataset,
-    first: str,
-    others: Sequence[str],
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, first: str, others: Sequence[str]
 ) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
     """(model, kind of unit, other metric, calibrations, agreement) of every model and kind on which `first` and another
     metric were measured and distinguish units.
@@ -226,45 +215,3 @@ def base_sweeps(
         for kind, pattern in KINDS.items():
             units = pc.or_(pc.match_substring_regex(swept["unit"], pattern), pc.equal(swept["unit"], "none"))
             yield row, kind, swept.filter(units)
-
-
-def sentence(first: str, second: str, agreement: Agreement) -> str:
-    """An agreement in words."""
-
-    def shown(value: Interval | None) -> str:
-        if value is None:
-            return "unknown"
-        return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
-
-    lines = [
-        f"{len(agreement.confusion)} units, {agreement.n_tasks} calibrations",
-        f"correlation: Pearson {shown(agreement.pearson)}, Spearman {shown(agreement.spearman)}",
-        f"misranked by {second}: {shown(agreement.misranked)}, by more than a quarter: {shown(agreement.badly)}",
-    ]
-    if agreement.variance_ratio is not None and agreement.p_value is not None:
-        lines.append(
-            f"variance across tasks, {first} / {second}: {shown(agreement.variance_ratio)}, Wilcoxon signed-rank "
-            f"p = {agreement.p_value:.2g}"
-        )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", type=Path, help="folder of the tables of a run")
-    parser.add_argument("first", choices=METRICS)
-    parser.add_argument("second", choices=METRICS)
-    args = parser.parse_args()
-    with explained():
-        files = [args.tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
-        if lacking := [file for file in files if not file.is_file()]:
-            raise LaminaError(f"{lacking[0]} is not there. Run a study of maps, or name the folder of its tables.")
-        described, sweeps = store.read(files[0]).to_pylist(), dataset.dataset(files[1])
-        blocks = list(comparisons(described, sweeps, args.first, [args.second]))
-        if not blocks:
-            raise LaminaError(
-                f"{args.tables} holds no calibration on which both '{args.first}' and '{args.second}' tell units "
-                "apart. List both under `metrics` of a study of maps."
-            )
-        for model, kind, _, names, agreement in blocks:
-            print(f"{model}, {kind} ({', '.join(names)})\n{sentence(args.first, args.second, agreement)}\n")

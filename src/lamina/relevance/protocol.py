@@ -18,16 +18,14 @@ from lamina.relevance.statistics import interval, studentised
 class Metric:
     """One metric. Scores are high where a unit is relevant.
 
-    Attributes
-    ----------
-    pass_ : the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`.
-    columns : of table `sweeps` that it reads. The first one has a value wherever the metric was measured.
-    bound : the largest loss of a sample (None if there is none), which the sequential test of `race` needs.
-    signed : a loss may be below 0, which `exact` does not allow.
-    adds : the mean of `loss` over samples ranks removals, which budgets and searches need.
-    runs : a whole run of layers has a value, which `block` needs.
-    halves : half a layer has a value.
-    remedy : what to write where the metric is undefined; `{calibration}` is the name of the calibration.
+    pass_: the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`.
+    columns: of table `sweeps` that it reads. The first one has a value wherever the metric was measured.
+    bound: the largest loss of a sample (None if there is none), which the sequential test of `race` needs.
+    signed: a loss may be below 0, which `exact` does not allow.
+    adds: the mean of `loss` over samples ranks removals, which budgets and searches need.
+    runs: a whole run of layers has a value, which `block` needs.
+    halves: half a layer has a value.
+    remedy: what to write where the metric is undefined; `{calibration}` is the name of the calibration.
     """
 
     name: ClassVar[str]
@@ -91,7 +89,6 @@ class Metric:
 
 
 def metric(name: str) -> Metric:
-    """The metric of this name."""
     found: Any = next(kind for kind in vars(load(METRICS[name].module)).values() if getattr(kind, "name", None) == name)
     own: Metric = found()
     return own

@@ -17,13 +17,11 @@ from lamina.relevance.statistics import bootstrap_weights
 class Ranking:
     """Units by one metric, in the order of `columns.units`.
 
-    Attributes
-    ----------
-    draws : (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined.
-    ranks : (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units
+    draws: (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined.
+    ranks: (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units
         that left the sweep early come after those that saw more samples; scores that are not finite come last. None if
         nothing can be ranked.
-    reason : why the metric is undefined.
+    reason: why the metric is undefined.
     """
 
     draws: np.ndarray
@@ -89,7 +87,6 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
 
 
 def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weights: np.ndarray) -> list[dict[str, Any]]:
-    """One row per unit."""
     early = columns.seen[1:] < columns.n_samples if context.hard_first else np.zeros(len(columns.units), dtype=bool)
     point = np.where(early, np.nan, order.draws[0])
     least = np.where(early, bounds(columns, metric, context), np.nan) if order.reason is None else point

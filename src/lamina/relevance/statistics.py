@@ -23,10 +23,7 @@ def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarr
 
 
 def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
-    """`bootstrap_weights` of samples of which some are copies. `documents` (samples,) numbers their documents from 0.
-
-    The draws are over documents.
-    """
+    """`bootstrap_weights` over documents: some samples are copies; `documents` (samples,) numbers theirs from 0."""
     numbers = np.asarray(documents)
     weights = bootstrap_weights(1 + int(numbers.max()), seed)[:, numbers]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -89,10 +86,7 @@ def wilson_interval(right: float, total: int) -> tuple[float, float]:
 
 
 def ends(draws: np.ndarray, documents: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Ends of the 95 % intervals of measures (1 + draws, measures); the first row holds the plain values.
-
-    The ends are None for a single document.
-    """
+    """Ends of the 95 % intervals of measures (1 + draws, measures); None for a single document."""
     if documents == 1:
         nothing = [None] * draws.shape[1]
         return nothing, nothing

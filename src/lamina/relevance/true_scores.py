@@ -8,8 +8,6 @@ are wide.
 How sure a ranking is, its reliability, is how well it would agree with a ranking from as many other samples.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy.stats import rankdata
 
@@ -62,7 +60,10 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
     sizes = [np.sqrt(_without_noise((mean**2).sum(), each)) for mean, each in zip(means, noise, strict=True)]
     one, other = (mean / np.sqrt((mean**2).sum()) for mean in means)
     along, across = _direction(one + other, one - other), _direction(one - other, one + other)
-    measure: Callable[[np.ndarray, np.ndarray], np.ndarray] = _spearman if ranked else correlation
+
+    def measure(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return correlation(ranks(one), ranks(other)) if ranked else correlation(one, other)
+
     truths, curves = [], []
     for tried in TRIED:
         same, apart = np.sqrt((1 + tried) / 2) * along, np.sqrt((1 - tried) / 2) * across
@@ -147,10 +148,6 @@ def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
             vector = rising**2 - (rising**2).mean()
     unit: np.ndarray = vector / np.sqrt((vector**2).sum())
     return unit
-
-
-def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return correlation(ranks(first), ranks(second))
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:

@@ -26,11 +26,9 @@ from lamina.relevance.statistics import bootstrap_weights
 class _Sums:
     """Weighted sums of one boundary, of the errors in Y before the repair and after it.
 
-    Attributes
-    ----------
-    absolute : absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
-    tokens : weight of these tokens, (2,).
-    squares : squared errors before and after, and squares of Y itself, by sample, (3, samples).
+    absolute: absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
+    tokens: weight of these tokens, (2,).
+    squares: squared errors before and after, and squares of Y itself, by sample, (3, samples).
     """
 
     absolute: torch.Tensor
@@ -48,8 +46,8 @@ def measure(
 ) -> dict[Boundary, dict[str, Any]]:
     """The columns that this adds to the row of each patch in table `patches`; `run` is the pass that gives the streams.
 
-    One pass serves all `patches`. They are those fitted without the held-out
-    samples of the same `seed`. Standard errors are those of a bootstrap over held-out documents, null for a single one.
+    The `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a
+    bootstrap over held-out documents, null for a single one.
     """
     held, others = [], []
     for source, flags in zip(sources, split(sources, seed), strict=True):

@@ -16,9 +16,12 @@ from lamina.config.repairs import Repair
 from lamina.data.calibrations import Calibration
 from lamina.engine import taps
 from lamina.engine.sources import Source
-from lamina.models.boundary import Boundary
+from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
+from lamina.models.surgery import removed_layers, runs
+from lamina.models.units import parse
 from lamina.modules import load
-from lamina.repair import check, fit_rows, patch, protocol
+from lamina.repair import check, patch, protocol
 from lamina.repair.protocol import Tensors
 from lamina.study.variant import Variant
 
@@ -31,12 +34,10 @@ Group = tuple[Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Map
 class Request:
     """What a repair is to be fitted for.
 
-    Attributes
-    ----------
-    options : the repair's entry in the configuration.
-    plans : those that it can repair, by size.
-    boundaries : the boundaries of each of them, by size.
-    refusals : plan and boundary of what it cannot repair, and why.
+    options: the repair's entry in the configuration.
+    plans: those that it can repair, by size.
+    boundaries: the boundaries of each of them, by size.
+    refusals: plan and boundary of what it cannot repair, and why.
     """
 
     options: Repair
@@ -50,19 +51,29 @@ class Request:
         return {plan["removed"]: reason for plan, _, reason in reversed(self.refusals)}
 
 
-def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
-    """What a repair with these options is to be fitted for, by plans of a model with `depth` layers.
+def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
+    """Boundaries of the runs of whole layers that a plan removes.
 
-    Plans without units were refused and are left out.
+    Raises LaminaError if the plan removes sub-layers, for which there are no patches yet.
     """
+    if any(component in ("attention", "mlp") for _, component in map(parse, plan["units"])):
+        raise LaminaError(
+            f"selector '{plan['selector']}' removes {plan.get('kind', 'sub-layer')} units, and a patch repairs removed "
+            "layers only. Use repairs: [none] for it, or a selector with units: layer."
+        )
+    return runs(removed_layers(plan["units"]), depth)
+
+
+def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
+    """What a repair with these options is to be fitted for. Plans without units were refused and are left out."""
     found = Request(options, {}, {}, [])
     method = protocol.method(options.method)
     for plan in (plan for plan in plans if plan["units"]):
-        boundaries = fit_rows.boundaries(plan, depth)
-        refusals = [(plan, at, reason) for at in boundaries if (reason := protocol.refused(method, at))]
+        where = boundaries(plan, depth)
+        refusals = [(plan, at, reason) for at in where if (reason := protocol.refused(method, at))]
         found.refusals.extend(refusals)
         if not refusals:
-            found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, boundaries
+            found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, where
     return found
 
 
@@ -75,10 +86,8 @@ def fit(
 ) -> list[Group]:
     """Fit the repair for all plans of a request.
 
-    model: The unpruned base model.
     calibrations: What the repair is fitted on, by name, the variants' own calibration first.
     weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
-    seed: Draws the held-out samples.
     """
     options, method = request.options, protocol.method(request.options.method)
     if not weights:
@@ -97,8 +106,8 @@ def fit(
                 facts |= _facts(model, sources, method, {boundary: each}, seed, behind[boundary])
             groups.append(_group(made, facts, {removed: {}}))
         return groups
-    boundaries = sorted({boundary for part in request.boundaries.values() for boundary in part})
-    collected = method.collect(model, sources, boundaries, options, seed)
+    every = sorted({boundary for part in request.boundaries.values() for boundary in part})
+    collected = method.collect(model, sources, every, options, seed)
     made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
     return [_group(made, _facts(model, sources, method, made, seed), dict.fromkeys(request.plans, {}))]
 
@@ -108,13 +117,13 @@ def record(
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """The tensors of a patch file and the rows of table `patches`, of the repair with this name."""
     tensors: dict[str, torch.Tensor] = {}
-    rows = [fit_rows.row(_variant(plan, name), at, {"refused": reason}) for plan, at, reason in request.refusals]
+    rows = [_row(plan, name, at, {"refused": reason}) for plan, at, reason in request.refusals]
     for fits, facts, chosen in groups:
         for removed, plan in request.plans.items():
             if removed in chosen:
                 part, more = request.boundaries[removed], chosen[removed]
                 tensors |= patch.tensors(removed, {boundary: fits[boundary] for boundary in part})
-                rows += [fit_rows.row(_variant(plan, name), boundary, facts[boundary] | more) for boundary in part]
+                rows += [_row(plan, name, boundary, facts[boundary] | more) for boundary in part]
     return tensors, rows
 
 
@@ -126,8 +135,10 @@ def _group(
     return {boundary: fit.tensors for boundary, fit in made.items()}, facts, chosen
 
 
-def _variant(plan: Plan, repair: str) -> Variant:
-    return Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair)
+def _row(plan: Plan, repair: str, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
+    variant = Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair)
+    start, end = boundary
+    return {**variant.row(), "boundary": f"{start}-{end}", "start": start, "end": end, **facts}
 
 
 def _facts(
@@ -142,4 +153,36 @@ def _facts(
     maps = {boundary: method.as_patch(fit.validated) for boundary, fit in made.items()}
     linear = {boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None}
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
-    return {boundary: fit_rows.facts(method, fit, checked.get(boundary, {})) for boundary, fit in made.items()}
+    return {
+        boundary: {**fit.facts, **shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
+        for boundary, fit in made.items()
+    }
+
+
+def shape(patch: Patch | None) -> dict[str, Any]:
+    """The shape of a repair that is a linear map M of the stream; nothing for other repairs."""
+    if patch is None:
+        return {}
+    values = torch.linalg.svdvals(patch.operator.float())
+    return {
+        "antisymmetric_share": antisymmetric_share(patch.operator),
+        "singular_values": values.tolist(),
+        "effective_rank": effective_rank(values),
+    }
+
+
+def antisymmetric_share(operator: torch.Tensor) -> float:
+    """Share of ‖M‖² in (M - Mᵀ)/2, which no symmetric patch can reach; 0 for a zero operator (C, C)."""
+    total = float(operator.double().square().sum())
+    skew = (operator - operator.T).double() / 2
+    return float(skew.square().sum()) / total if total > 0 else 0.0
+
+
+def effective_rank(values: torch.Tensor) -> float:
+    """exp of the entropy of the squares of singular values (C,), as shares of their sum; 0 for a zero operator.
+
+    C equal directions have rank C, and directions with very small values do not count.
+    """
+    squares = values.double().square()
+    shares = squares / squares.sum().clamp_min(torch.finfo(squares.dtype).tiny)
+    return float(torch.special.entr(shares).sum().exp()) if squares.sum() > 0 else 0.0

@@ -33,10 +33,7 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
 def save(
     path: str | Path, method: str, named: Mapping[str, torch.Tensor], reasons: Mapping[int, str] | None = None
 ) -> None:
-    """Write a patch file. A file without tensors means that every plan was refused.
-
-    `reasons` says, by size, why a plan without tensors cannot be repaired.
-    """
+    """Write a patch file; `reasons` says, by size, why a plan without tensors cannot be repaired."""
     store.write_tensors(path, named, {"method": method, "refused": json.dumps(dict(reasons or {}))})
 
 

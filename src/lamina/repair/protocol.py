@@ -23,11 +23,9 @@ Tensors = Mapping[str, torch.Tensor]
 class Fit:
     """The result of `fit` for one boundary.
 
-    Attributes
-    ----------
-    tensors : the repair, fitted on all samples.
-    validated : the repair, fitted without the held-out samples; every reported error is measured with it.
-    facts : columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
+    tensors: the repair, fitted on all samples.
+    validated: the repair, fitted without the held-out samples; every reported error is measured with it.
+    facts: columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
         apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired
         stream.
     """
@@ -38,19 +36,10 @@ class Fit:
 
 
 class Repair(Protocol):
-    """The functions of a method's module. `options` is an instance of its class of options.
-
-    A module does not declare whether an export of the repaired variant needs code: this follows from the modules that
-    `apply` leaves in the model.
-    """
+    """The functions of a method's module. `options` is an instance of its class of options."""
 
     def collect(
-        self,
-        model: PreTrainedModel,
-        sources: Sequence[Source],
-        boundaries: Sequence[Boundary],
-        options: Any,
-        seed: int,
+        self, model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Any, seed: int
     ) -> Iterator[tuple[Boundary, Any]]:
         """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
 
@@ -69,16 +58,11 @@ class Repair(Protocol):
 
 
 def method(name: str) -> Repair:
-    """The module of a method."""
     return cast(Repair, load(f"lamina.repair.methods.{name}"))
 
 
 def refused(repair: Repair, boundary: Boundary) -> str | None:
-    """Why a method cannot repair a run, and the remedy; None if it can.
-
-    A method that cannot repair every run has a function `refused(boundary)`. A plan with a refused run gets no patch;
-    plans of other sizes do.
-    """
+    """Why a method cannot repair a run, by its function `refused(boundary)` if it has one; None if it can."""
     says = getattr(repair, "refused", None)
     return says(boundary) if says else None
 

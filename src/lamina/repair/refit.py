@@ -22,7 +22,6 @@ class Chained(Statistics[Moments]):
     behind: Moments
 
     def whole(self) -> Moments:
-        """Sums over all samples."""
         return self.behind
 
 

@@ -43,11 +43,9 @@ def groups(
 ) -> Iterator[Group]:
     """The plans of one selector, grouped by their chosen weight.
 
-    model: The unpruned base model.
     read: Calibrations by name, the variants' own first.
     wanted: The boundaries of each plan, by its size.
     options: Options of the repair, whose method is a linear map of the stream.
-    seed: Holds samples out.
     """
     automatic = options.automatic(next(iter(read)))
     grid = {weight: _sources(read, options, weight) for weight in GRID}
@@ -126,20 +124,20 @@ def _losses(
         weight: {boundary: cast(Patch, as_patch(fit.validated)) for boundary, fit in fits_of_weight.items()}
         for weight, fits_of_weight in fits.items()
     }
-    names = [(plan["removed"], weight) for plan in plans for weight in (None, *fits)]
-    units = {plan["removed"]: frozenset(plan["units"]) for plan in plans}
+    patches[None] = {}
     everyone = {
-        (removed, weight): Candidate(
-            units[removed], {} if weight is None else {each: patches[weight][each] for each in wanted[removed]}
+        (plan["removed"], weight): Candidate(
+            frozenset(plan["units"]), {run: made[run] for run in wanted[plan["removed"]] if run in made}
         )
-        for removed, weight in names
+        for plan in plans
+        for weight, made in patches.items()
     }
     records = {name: record for plan in plans for name, record in plan.get("replacements", {}).items()}
-    given = replacements.layers(model, frozenset().union(*units.values()), records)
+    given = replacements.layers(model, {unit for plan in plans for unit in plan["units"]}, records)
     with engine.opened(model, samples, outputs=False, replacements=given) as session:
         session.measure(range(len(samples)), everyone)
-    losses: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
-    for removed, weight in names:
+    losses: dict[int, dict[float | None, float]] = {plan["removed"]: {} for plan in plans}
+    for removed, weight in everyone:
         rows = [session.scores.sample((removed, weight), number) for number in range(len(samples))]
         losses[removed][weight] = sum(row["nll"] for row in rows) / sum(row["n_tokens"] for row in rows)
     return losses

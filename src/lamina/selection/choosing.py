@@ -23,19 +23,13 @@ from lamina.store import parquet as store
 
 
 def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = None) -> Plan:
-    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason.
-
-    `keys` are model, calibration, selector and removed.
-    """
+    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason."""
     metric, strategy, kind = selector.metric, selector.strategy, selector.units
     return Plan(**keys, metric=metric, strategy=strategy, kind=kind, refused=refused)
 
 
 def evidence(
-    selector: Selector,
-    scored: Mapping[str, Scored],
-    activations: str | None = None,
-    previous: Plan | None = None,
+    selector: Selector, scored: Mapping[str, Scored], activations: str | None = None, previous: Plan | None = None
 ) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
 
@@ -97,8 +91,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
         return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
     entries = sorted(
-        zip(columns.units, scores, order.ranks, strict=True),
-        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
+        zip(columns.units, scores, order.ranks, strict=True), key=lambda entry: (entry[0] != columns.chosen, entry[2])
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies

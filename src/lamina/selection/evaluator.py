@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,10 +59,8 @@ class _Values(dict[str, np.ndarray]):
 class Evaluator:
     """Measures losses for budgets and searches, which know nothing of streams.
 
-    Attributes
-    ----------
-    count : number of samples; they have the numbers 0 … count - 1.
-    loss : what `losses` gives.
+    count: number of samples; they have the numbers 0 … count - 1.
+    loss: what `losses` gives.
     """
 
     def __init__(
@@ -85,17 +84,17 @@ class Evaluator:
     def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
         """Losses on the samples with these numbers, (candidates, samples), never NaN.
 
-        Nothing is measured twice. Candidates that lack the same samples share a pass.
+        Nothing is measured twice. A sample runs once, with all candidates that lack it.
         """
         numbers, scores = list(map(int, numbers)), self.session.scores
         asked = list(dict.fromkeys([*candidates, *self._beside]))
         scores.add(map(self._name, asked))
-        lacking: dict[tuple[int, ...], list[Candidate]] = {}
-        for candidate in asked:
-            scored = scores.scored[scores.index[self._name(candidate)]]
-            lacking.setdefault(tuple(number for number in numbers if not scored[number]), []).append(candidate)
-        for samples, group in lacking.items():
-            if samples:
+        scored = scores.scored[np.ix_([scores.index[self._name(candidate)] for candidate in asked], numbers)]
+        lacking: dict[tuple[bool, ...], list[int]] = {}
+        for number, pattern in zip(numbers, (~scored).T.tolist(), strict=True):
+            lacking.setdefault(tuple(pattern), []).append(number)
+        for pattern, samples in lacking.items():
+            if group := list(compress(asked, pattern)):
                 watched = {self._name(c): self._observed[c] for c in group if c in self._observed}
                 self.session.measure(samples, {self._name(candidate): candidate for candidate in group}, watched)
         losses = self.loss.of(_Values(scores, [self._name(candidate) for candidate in candidates], numbers))

@@ -15,7 +15,6 @@ nothing of the mean.
 """
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -48,15 +47,8 @@ def run(
     values = {candidate: np.full(count, np.nan) for candidate in candidates}
 
     def measure(those: Sequence[Candidate], numbers: list[int]) -> None:
-        """Measure candidates on the samples that they lack; candidates that lack the same samples share a pass."""
-        lacking = np.isnan([values[one][numbers] for one in those])
-        groups: dict[tuple[bool, ...], list[int]] = {}
-        for number, pattern in zip(numbers, lacking.T.tolist(), strict=True):
-            groups.setdefault(tuple(pattern), []).append(number)
-        for pattern, mine in groups.items():
-            group = list(compress(those, pattern))
-            for one, losses in zip(group, evaluator.losses(group, mine), strict=True):
-                values[one][mine] = losses
+        for one, losses in zip(those, evaluator.losses(those, numbers), strict=True):
+            values[one][numbers] = losses
 
     def total(one: Candidate) -> float:
         return float(np.nansum(values[one]))
@@ -97,10 +89,7 @@ def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
 
 
 def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
-    """The numbers of all samples, those with the largest expected loss first.
-
-    The metric tells it from what the model before the removal did, or else the `losses` of the best candidate do.
-    """
+    """The numbers of all samples, those with the largest expected loss first: by the metric, or else by `losses`."""
     current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
     difficulty = evaluator.loss.metric.difficulty(evaluator.values(current), evaluator.loss.score)
     expected = losses if difficulty is None else difficulty.ravel()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
@@ -32,60 +30,43 @@ from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import boundaries
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, Request, Step, protected_layers
+from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import portfolio
 from lamina.selection.strategies.portfolio import BOUNDARIES, NONE, Judges
 from lamina.selection.trials import BASE, HELD_BACK, WINNER, Trials, split, without
 from lamina.store import parquet as store
 
 
-def searched(
-    model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
-    selector: Selector,
-    sizes: Sequence[int],
-    keys: Mapping[str, str],
-    score: str = "acc_norm",
-    tokens: int | str = "auto",
-    *,
-    loops: Mapping[str, Loop] | None = None,
-    log: Path | None = None,
-    origin: str = "",
-    **_: Any,
-) -> tuple[list[Plan], list[dict[str, Any]]]:
-    """As `lamina.selection.sets.searched`; `loops` are the repairs by name, with what each is fitted on."""
-    options: Any = selector
-    depth = engine.layer_count(model)
-    kept = protected_layers(options.protect, depth)
-    units = [unit for unit in all_units(depth, options.units) if parse(unit)[0] not in kept]
+def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
+    """The plans of all sizes, and the rows of table `searches` without its keys."""
+    options, model, calibrations, units = request.selector, request.model, request.calibrations, request.units
     choosing, judging = parted(calibrations, options)
-    described: dict[str, Any] = {**keys, "metric": options.metric, "strategy": options.strategy, "kind": options.units}
-    sets, scores = proposals(model, choosing, options, units, sizes, keys, score, tokens)
+    sets, scores = proposals(request, choosing)
     if not any(sets.values()):
         why = "no member of the portfolio has a score on this calibration. Give it more samples, or list other members."
-        return [Plan(**described, removed=size, refused=why) for size in sizes], []
+        return [request.plan(size, refused=why) for size in request.sizes], []
     samples = [sample for part in judging.values() for sample in part]
     generator, starts = np.random.default_rng(options.seed), np.cumsum([0, *map(len, judging.values())])
     parts = [generator.permutation(np.arange(*pair)) for pair in zip(starts[:-1], starts[1:], strict=True)]
     judges = Judges(parts, [1.0, *(options.also[name] for name in list(judging)[1:])])
     sequences = [sample.sequence() for sample in choosing.samples]
-    form = Forms(model, dict(calibrations), sequences, [each.sequence() for each in samples], loops or {})
-    budget = room.tokens(tokens, model, samples, depth + 2)
+    form = Forms(model, calibrations, sequences, [each.sequence() for each in samples], request.loops)
+    budget = room.tokens(request.tokens, model, samples, request.depth + 2)
     with engine.opened(model, samples, budget, METRICS[options.metric].outputs) as session:
 
         def prepare(candidates: Sequence[Candidate]) -> None:
             session.scores = Scores(samples)  # the trials remember losses
 
-        asked = Asked(session, options.metric, score, int(starts[1]))
-        trials = Trials(asked, len(samples), log, origin, lambda: session.layer_tokens, prepare)
+        asked = Asked(session, options.metric, request.score, int(starts[1]))
+        trials = Trials(asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare)
 
         def exchanges(around: frozenset[str]) -> list[frozenset[str]]:
             return portfolio.exchanged(around, units, scores, options.exchanges)
 
         choices, rows = portfolio.decide(trials, judges, sets, exchanges, form, options.seed)
-        base = np.empty(len(samples))
         everything, last = judges.part(0, 1), judges.part(0.5, 1)
-        numbers = np.concatenate(everything)
-        base[numbers] = trials.losses([Candidate()], numbers)[0][0]
+        trials.losses([Candidate()], np.concatenate(everything))
+        base = trials.values(Candidate())
     before, own = float(judges.mean(base, everything)), protocol.metric(options.metric)
     counts = {WINNER: len(samples), HELD_BACK: sum(map(len, last))}
 
@@ -104,8 +85,7 @@ def searched(
         ways = [None, None] if len(parts) > 1 else [own.accuracy(before), own.accuracy(bare)]
         around: dict[str, Any] = {"accuracy_before": [ways[0], *between], "accuracy_after": [*between, ways[1]]}
         told = {"base_loss": before} | {name: value for name, value in choice.items() if name != "units"}
-        plan = Plan(**described, removed=size, units=choice["units"], scores=[bare] * size, choice=told, **around)
-        found.append(plan)
+        found.append(request.plan(size, units=choice["units"], scores=[bare] * size, choice=told, **around))
     return found, [row | {"evaluation": number} for number, row in enumerate(ends)]
 
 
@@ -142,42 +122,35 @@ def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calib
 
 
 def proposals(
-    model: PreTrainedModel,
-    calibration: Calibration,
-    options: Any,
-    units: Sequence[str],
-    sizes: Sequence[int],
-    keys: Mapping[str, str],
-    score: str,
-    tokens: int | str,
+    request: SearchRequest, calibration: Calibration
 ) -> tuple[dict[int, dict[str, frozenset[str]]], dict[str, float]]:
     """The sets of the members by size, and the rank of each unit's single removal by the deciding metric.
 
     A member whose metric is undefined on the calibration proposes nothing.
     """
-    named = {"calibration": calibration}
-    swept = removals.rows(model, named, units, tokens=tokens)
+    model, options, units, keys = request.model, request.selector, request.units, request.keys
+    swept = removals.rows(model, {"calibration": calibration}, units, tokens=request.tokens)
     columns = from_table(store.from_rows("sweeps", swept, removed=0, **keys))
-    context = Context(calibration.facts["chance_accuracy"], score, seed=options.seed)
+    context = Context(calibration.facts["chance_accuracy"], request.score, seed=options.seed)
     ranked = {}
     for metric in dict.fromkeys([options.metric, *(name for name in options.members if name in METRICS)]):
         if (ranks := ranking(columns, metric, context).ranks) is not None:
             ranked[metric] = dict(zip(columns.units, ranks, strict=True))
-    sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
+    sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in request.sizes}
     strategies = [name for name in options.members if name not in METRICS]
     if strategies:
-        depth, (column,) = engine.layer_count(model), METRICS[BOUNDARIES].columns
-        captured = capture(model, calibration.sequences(), room.tokens(tokens, model, calibration.samples))
+        depth, (column,) = request.depth, METRICS[BOUNDARIES].columns
+        captured = capture(model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples))
         step = Step(angles={(row["layer"], row["span"]): row[column] for row in captured if row["span"]})
-    for size, name in product(sizes, options.members):
+    for size, name in product(request.sizes, options.members):
         if name in ranked:
             sets[size][name] = frozenset(sorted(ranked[name], key=lambda unit: ranked[name][unit])[:size])
         elif name in strategies:
             told = {"strategy": name, "metric": BOUNDARIES, "protect": options.protect}
             if size <= Selector.from_options(told).largest_removal(depth):
-                request = Request(size, options.units, depth, protected_layers(options.protect, depth), options.seed)
-                before = Plan(keys["model"], keys["calibration"], keys["selector"], 0, BOUNDARIES, name, options.units)
-                chosen = load(f"{Selector.PACKAGE}.{name}").choose(request, step, before)
+                one = Request(size, options.units, depth, protected_layers(options.protect, depth), options.seed)
+                before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=options.units)
+                chosen = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before)
                 sets[size][name] = frozenset(chosen.units)
     fallback = {unit: number for number, unit in enumerate(units)}
     return sets, {unit: float(rank) for unit, rank in ranked.get(options.metric, fallback).items()}

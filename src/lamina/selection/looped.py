@@ -9,12 +9,9 @@ scored under patches that were fitted on the other one, ridge and all: nothing a
 that scores it, also if another calibration has that document at another length. The patches of a finished plan are
 fitted on all samples, by `fit_patch` as ever.
 
-Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
-most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
-4 C² float64 numbers per boundary while it is fitted; boundaries are taken in groups that stay below the 8 GiB of
-`lamina.engine.moments.collect`, each group costing one more base pass. At C = 4096 with 32 candidates:
-2 · 32 · 64 MiB = 4 GiB of operators, and two groups of 16 boundaries with 512 MiB of moments each. More blocks of a
-sweep divide both.
+Memory: each boundary needs one operator per fold, C² float32 numbers: 4 GiB at C = 4096 with 32 candidates. They stay
+on the device if all together take at most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches
+those that it applies. More blocks of a sweep divide this.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,12 +53,10 @@ def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[in
 class Repairs:
     """The patches of all runs, by fold.
 
-    Attributes
-    ----------
-    fold : of each sample of the calibration.
-    patches : for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
+    fold: of each sample of the calibration.
+    patches: for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
         run share the patch object, so that they share their stream.
-    depth : L.
+    depth: L.
     """
 
     fold: Sequence[int]
@@ -135,9 +130,7 @@ def patches(
 
 
 class Looped:
-    """A session that repairs the candidates that it measures. It is used in the place of a `Session`; budgets do not
-    see the folds.
-    """
+    """A session that repairs the candidates that it measures, used in the place of a `Session`."""
 
     def __init__(self, session: Session, repairs: Repairs) -> None:
         self.session, self.repairs = session, repairs

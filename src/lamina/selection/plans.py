@@ -65,7 +65,6 @@ class Request:
         return str(layer) if self.kind == "layer" else f"{layer}.{self.kind}"
 
     def may_go(self, unit: str) -> bool:
-        """Whether the unit's layer is not protected."""
         return int(unit.split(".")[0]) not in self.protected
 
 

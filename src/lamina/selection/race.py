@@ -12,8 +12,7 @@ length add up to at most 1 - confidence.
 No test is needed if the leader's mean loss is within the tolerance: losses are never below 0, so no unit can be better
 by more. If the leader has lost so little until now, it is measured alone on all samples to check this.
 
-The order stays random. Hard samples first, as in `exact`, would give no estimate of means. If hard samples were drawn
-more often, the few easy ones would get so much weight that a test needs more samples, not fewer (benchmarks/README.md).
+The order stays random: hard samples first, as in `exact`, would give no estimate of means.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,7 @@ that was fitted on it.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -23,6 +22,9 @@ from lamina.models.surgery import removed_layers, runs
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.looped import Repairs
+
+_Spread = tuple[torch.Tensor, torch.Tensor, int]
+"""Sums over tokens of y (C,) and of ‖y‖², and their number, for ‖Y - mean‖²."""
 
 SEED = 0  # of the folds; one seed for all, since selectors share the sweeps of the unpruned model
 
@@ -59,51 +61,27 @@ def unexplained(
     """For each run with patches, the samples' parts in its unexplained share times their number, (samples,) float64."""
     wanted = sorted(repairs.patches[0])
     errors = {run: torch.zeros(len(sequences), dtype=torch.float64, device=model.device) for run in wanted}
-    spread = {end: _Spread() for _, end in wanted}
-    taps.run(model, sequences, [at for run in wanted for at in run], partial(_add, errors, spread, repairs), tokens)
-    return {run: len(sequences) * error / spread[run[1]].square() for run, error in errors.items()}
+    nothing = torch.zeros((), dtype=torch.float64, device=model.device)
+    spread: dict[int, _Spread] = {end: (nothing, nothing, 0) for _, end in wanted}
 
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        # Each sample under the patch that scores its fold.
+        folds = [repairs.fold[number] for number in batch.samples]
+        for scored, patches in enumerate(repairs.patches):
+            lines = [line for line, fold in enumerate(folds) if fold == scored]
+            numbers = [batch.samples[line] for line in lines]
+            real = batch.real[lines]
+            for (start, end), patch in patches.items():
+                x = streams[start][lines].double()
+                left = streams[end][lines].double() - x - x @ patch.operator.to(x)
+                errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
+        # A batch is repeated if memory runs out: errors are overwritten, and sums are added once all are computed.
+        after = {}
+        for end, (total, square, count) in spread.items():
+            y = streams[end][batch.real].double()
+            after[end] = total + y.sum(0), square + y.square().sum(), count + len(y)
+        spread.update(after)
 
-class _Spread:
-    """Sums over tokens of y (C,) and ‖y‖², for ‖Y - mean‖²."""
-
-    def __init__(self) -> None:
-        self.sum, self.squares, self.count = torch.zeros(()), torch.zeros(()), 0
-
-    @classmethod
-    def of(cls, y: torch.Tensor) -> Self:
-        """Of tokens (tokens, C) in float64."""
-        spread = cls()
-        spread.sum, spread.squares, spread.count = y.sum(0), y.square().sum(), len(y)
-        return spread
-
-    def add(self, other: "_Spread") -> None:
-        """Add the tokens of another."""
-        self.sum, self.squares = self.sum + other.sum, self.squares + other.squares
-        self.count += other.count
-
-    def square(self) -> torch.Tensor:
-        """‖Y - mean‖²."""
-        return self.squares - self.sum.square().sum() / self.count
-
-
-def _add(
-    errors: Mapping[Boundary, torch.Tensor],
-    spread: Mapping[int, _Spread],
-    repairs: Repairs,
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-) -> None:
-    """Add a batch's squared errors, sample by sample, each under the patch that scores its fold."""
-    folds = [repairs.fold[number] for number in batch.samples]
-    for scored, patches in enumerate(repairs.patches):
-        lines = [line for line, fold in enumerate(folds) if fold == scored]
-        numbers = [batch.samples[line] for line in lines]
-        real = batch.real[lines]
-        for (start, end), patch in patches.items():
-            x = streams[start][lines].double()
-            left = streams[end][lines].double() - x - x @ patch.operator.to(x)
-            errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
-    # A batch is repeated if memory runs out: errors are overwritten, and sums are added only after all are computed.
-    for sums, more in [(spread[end], _Spread.of(streams[end][batch.real].double())) for end in spread]:
-        sums.add(more)
+    taps.run(model, sequences, [at for run in wanted for at in run], add, tokens)
+    squares = {end: square - total.square().sum() / count for end, (total, square, count) in spread.items()}
+    return {run: len(sequences) * error / squares[run[1]] for run, error in errors.items()}

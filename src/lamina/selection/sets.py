@@ -1,6 +1,7 @@
 """The search of one selector for whole sets of units, at every size in a study."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
-from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
@@ -16,7 +16,8 @@ from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
-from lamina.models.units import all_units
+from lamina.models.structure import layers_of
+from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
@@ -27,63 +28,80 @@ from lamina.selection.trials import Trials, run, split, without
 from lamina.store import parquet as store
 
 
-def searched(
-    model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
-    selector: Selector,
-    sizes: Sequence[int],
-    keys: Mapping[str, str],
-    score: str = "acc_norm",
-    tokens: int | str = "auto",
-    *,
-    loop: Loop | None = None,
-    replacements: Given | None = None,
-    manifest: Mapping[str, Any] | None = None,
-    loops: Mapping[str, Loop] | None = None,
-    log: Path | None = None,
-    origin: str = "",
-) -> tuple[list[Plan], list[dict[str, Any]]]:
-    """The plans of all `sizes`, and the rows of table `searches` without its keys.
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a selector's search for whole sets is given; `searched` of the module `SEARCH` of its class takes it.
 
     model: The base model, complete.
-    calibrations: By name: first the one that compares sets, then those that only fit the repair of `loop`.
+    calibrations: By name: first the one that compares sets, then those that judge, or that a repair is fitted on.
     keys: Model, calibration and selector, as plans name them.
     score: `acc` or `acc_norm`.
     tokens: Budget of one pass: lines x streams x length.
+    loop, loops: The repair in place of every candidate; the repairs by name with which every set is tried.
     replacements, manifest: Whose layers may replace the model's own, and the manifest of the model, which they are
         compared with.
     log: The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
-    scored, calibration = next(iter(calibrations.items()))
-    metric = selector.metric or ""
-    samples, sequences, depth = calibration.samples, calibration.sequences(), engine.layer_count(model)
-    kept = protected_layers(selector.protect, depth)
-    units = [unit for unit in all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
-    seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
-    described: dict[str, Any] = {**keys, "metric": metric, "strategy": selector.strategy, "kind": selector.units}
+
+    model: PreTrainedModel
+    calibrations: Mapping[str, Calibration]
+    selector: Any
+    sizes: Sequence[int]
+    keys: Mapping[str, Any]
+    score: str = "acc_norm"
+    tokens: int | str = "auto"
+    loop: Loop | None = None
+    loops: Mapping[str, Loop] = field(default_factory=dict)
+    replacements: Given | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    log: Path | None = None
+    origin: str = ""
+
+    @property
+    def depth(self) -> int:
+        """L."""
+        return len(layers_of(self.model))
+
+    @property
+    def units(self) -> list[str]:
+        """The units that may be removed."""
+        kept = protected_layers(self.selector.protect, self.depth)
+        return [unit for unit in all_units(self.depth, self.selector.units) if parse(unit)[0] not in kept]
+
+    def plan(self, size: int, **facts: Any) -> Plan:
+        """The plan of a size."""
+        own = self.selector
+        return Plan(**self.keys, removed=size, metric=own.metric, strategy=own.strategy, kind=own.units, **facts)
+
+
+def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
+    """The plans of all sizes, and the rows of table `searches` without its keys."""
+    model, selector, units = request.model, request.selector, request.units
+    scored, calibration = next(iter(request.calibrations.items()))
+    samples, sequences, metric = calibration.samples, calibration.sequences(), selector.metric
+    seen, held_back = split(sequences, selector.held_back, selector.seed)
     layers = None
-    if replacements:
+    if replacements := request.replacements:
         steps = load("lamina.selection.strategies.replacements")
-        layers = replacements.layers(model, manifest or {}, steps.units(units, [], replacements.names))
+        layers = replacements.layers(model, request.manifest, steps.units(units, [], replacements.names))
     own = protocol.metric(metric)
-    budget = room.tokens(tokens, model, samples, depth + 2)
+    budget = room.tokens(request.tokens, model, samples, request.depth + 2)
     with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
-        if refused := _refusal(metric, score, keys, calibration, session):
-            return [Plan(**described, removed=size, refused=refused) for size in sizes], []
+        if refused := _refusal(request, calibration, session):
+            return [request.plan(size, refused=refused) for size in request.sizes], []
         measuring: Any = session
         growing: Any = None
-        if loop:
+        if loop := request.loop:
             looped = load("lamina.selection.looped")
             back = [sequences[number] for number in held_back]
-            sequences_of = {name: without(each.sequences(), back) for name, each in calibrations.items()}
+            sequences_of = {name: without(each.sequences(), back) for name, each in request.calibrations.items()}
             sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
-            growing = looped.Growing(
-                lambda candidates: looped.fitted(model, sources, candidates, loop.repair, loop.seed),
-                seen,
-                len(samples),
-                depth,
-            )
+
+            def fitted(candidates: Sequence[Candidate]) -> Any:
+                return looped.fitted(model, sources, candidates, loop.repair, loop.seed)
+
+            growing = looped.Growing(fitted, seen, len(samples), request.depth)
             measuring = looped.Looped(session, growing.repairs)
 
         def prepare(candidates: Sequence[Candidate]) -> None:
@@ -92,35 +110,31 @@ def searched(
             if growing:
                 growing.fit(candidates)
 
-        trials = Trials(
-            Evaluator(measuring, loss_of(metric, score)),
-            len(samples),
-            log,
-            origin,
-            lambda: session.layer_tokens,
-            prepare,
-        )
+        asked = Evaluator(measuring, loss_of(metric, request.score))
+        trials = Trials(asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare)
         lengths = np.array([len(sequence) for sequence in sequences])
-        result = run(trials, units, sizes, selector, seen, held_back, lengths)
+        result = run(trials, units, request.sizes, selector, seen, held_back, lengths)
     plans = []
     for size, end in result.sets.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
         between: list[float | None] = [None] * (len(gone) - 1)
         before, after = (own.accuracy(result.losses[at]) for at in (0, size))
-        chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
-        around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
-        plan = Plan(**described, removed=size, **chosen, **around)
+        plan = request.plan(
+            size,
+            units=gone,
+            scores=[result.losses[size]] * len(gone),
+            accuracy_before=[before, *between],
+            accuracy_after=[*between, after],
+        )
         plans.append(steps.with_records(plan, replacements.records) if replacements else plan)
     return plans, [dict(row) for row in result.rows]
 
 
-def _refusal(
-    metric: str, score: str, keys: Mapping[str, str], calibration: Calibration, session: Session
-) -> str | None:
+def _refusal(request: SearchRequest, calibration: Calibration, session: Session) -> str | None:
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
-    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **keys)
-    context = Context(calibration.facts["chance_accuracy"], score)
-    reason = protocol.metric(metric).undefined(from_table(rows), context)
+    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **request.keys)
+    context = Context(calibration.facts["chance_accuracy"], request.score)
+    reason = protocol.metric(request.selector.metric).undefined(from_table(rows), context)
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
     return f"{reason[0]}. {remedy}" if reason else None

@@ -58,6 +58,10 @@ class Trials:
         self._values: dict[Candidate, np.ndarray] = {}
         self._log, self._logged = log, deque(_entries(log, origin) if log else [])
 
+    def values(self, candidate: Candidate) -> np.ndarray:
+        """The losses of a candidate so far, (samples,); NaN where it was not measured."""
+        return self._values.setdefault(candidate, np.full(self.count, np.nan))
+
     def losses(self, candidates: Sequence[Candidate], numbers: np.ndarray) -> tuple[np.ndarray, list[float]]:
         """Losses on these samples, (candidates, samples), and the layer-tokens that each candidate cost just now.
 
@@ -65,8 +69,8 @@ class Trials:
         """
         lacking: dict[tuple[int, ...], list[Candidate]] = {}
         for candidate in dict.fromkeys(candidates):
-            values = self._values.setdefault(candidate, np.full(self.count, np.nan))
-            lacking.setdefault(tuple(numbers[np.isnan(values[numbers])].tolist()), []).append(candidate)
+            values = self.values(candidate)[numbers]
+            lacking.setdefault(tuple(numbers[np.isnan(values)].tolist()), []).append(candidate)
         cost = dict.fromkeys(candidates, 0.0)
         for missing, group in lacking.items():
             if missing:
@@ -111,31 +115,24 @@ def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
 class Search:
     """The comparisons that one strategy asks of the trials.
 
-    Attributes
-    ----------
-    numbers : numbers of the samples that may decide the search, ascending.
-    rows : of table `searches`, without model, calibration and selector, in the order of the comparisons.
+    numbers: numbers of the samples that may decide the search, ascending.
+    rows: of table `searches`, without model, calibration and selector, in the order of the comparisons.
     """
 
     def __init__(self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray) -> None:
         """`lengths` are the tokens of every sample, by number."""
         self.strategy, self.trials, self.numbers, self._lengths = strategy, trials, numbers, lengths
         self.rows: list[dict[str, Any]] = []
-        self._seen: dict[Candidate, np.ndarray] = {}
 
     def best(
-        self,
-        candidates: Sequence[Candidate],
-        keep: int,
-        step: int,
-        stage: str = "1",
-        numbers: np.ndarray | None = None,
+        self, candidates: Sequence[Candidate], keep: int, step: int, stage: str = "1", numbers: np.ndarray | None = None
     ) -> list[Candidate]:
         """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
 
         They are compared on the samples with these `numbers`, by default on all samples of the search.
         """
         numbers = self.numbers if numbers is None else numbers
+        new = [int(np.isnan(self.trials.values(candidate)[numbers]).sum()) for candidate in candidates]
         losses, cost = self.trials.losses(candidates, numbers)
         means = losses.mean(axis=1)
         order = sorted(
@@ -143,7 +140,6 @@ class Search:
             key=lambda i: (means[i].round(DIGITS), sorted(-parse(unit)[0] for unit in candidates[i].removed)),
         )[:keep]
         for number, candidate in enumerate(candidates):
-            seen = self._seen.setdefault(candidate, np.zeros(self.trials.count, dtype=bool))
             self.rows.append(
                 {
                     "strategy": self.strategy,
@@ -152,13 +148,12 @@ class Search:
                     "step": step,
                     "stage": stage,
                     "n_samples": len(numbers),
-                    "n_new": int((~seen[numbers]).sum()),
+                    "n_new": new[number],
                     "loss": float(means[number]),
                     "kept": number in order,
                     "layer_tokens": cost[number],
                 }
             )
-            seen[numbers] = True
         return [candidates[number] for number in order]
 
     def draw(self, tokens: int, generator: np.random.Generator) -> np.ndarray:
@@ -196,8 +191,6 @@ def run(
 ) -> Result:
     """Search the best set of each size, and measure it and the unpruned model on the samples held back.
 
-    units: The units that may be removed.
-    options: A selector with a searching strategy.
     seen, held_back: Numbers of the samples of the search, and of the samples on which the final sets are measured once.
     lengths: Tokens of every sample.
     """

@@ -91,7 +91,6 @@ class Accuracy(Metric):
         return np.asarray(np.isinf(columns.values["nll"][1:]).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        """1 for a wrong answer, 0 for a right one."""
         return 1.0 - hits(values, score)
 
     def difficulty(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
@@ -101,11 +100,9 @@ class Accuracy(Metric):
         return np.where(np.isnan(lead), values["nll"], -lead)
 
     def at_chance(self, loss: float, chance: float) -> bool:
-        """Whether no more answers are right than by guessing."""
         return 1 - loss <= chance
 
     def accuracy(self, loss: float) -> float:
-        """The share of right answers."""
         return 1 - loss
 
 
@@ -135,7 +132,6 @@ class Margin(Metric):
         return f"{lacking} of {columns.n_samples} samples have no choices to lead over", None
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        """Less than 0 where the right choice leads."""
         return -_lead(values, score)
 
 

@@ -4,10 +4,7 @@ from lamina.relevance.protocol import Metric
 
 
 class Cosine(Metric):
-    """Block influence: how much a unit turns the stream, the mean over tokens of 1 - cos(h_l, h_{l+1}).
-
-    arXiv 2605.14075, eq. 2.
-    """
+    """Block influence: the mean over tokens of 1 - cos(h_l, h_{l+1}) [arXiv 2605.14075, eq. 2]."""
 
     name = "cosine"
     pass_ = "stream"
@@ -17,10 +14,7 @@ class Cosine(Metric):
 
 
 class Angular(Metric):
-    """The angle by which a unit turns the stream at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π.
-
-    arXiv 2403.17887, eq. 6.
-    """
+    """The turn at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π [arXiv 2403.17887, eq. 6]."""
 
     name = "angular"
     pass_ = "stream"

@@ -61,11 +61,7 @@ GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
 
 
 def collect(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    options: Ghost,
-    seed: int,
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Moments of the unpruned stream, separate for fit and held-out samples."""
     from lamina.engine import moments
@@ -127,7 +123,6 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 
 def as_patch(tensors: Tensors) -> Patch:
-    """The operator itself."""
     from lamina.models.boundary import Patch
 
     return Patch(tensors["operator"], tensors.get("bias"))

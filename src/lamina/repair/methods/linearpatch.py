@@ -37,11 +37,9 @@ class LinearPatch(Repair):
 class Channels:
     """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q.
 
-    Attributes
-    ----------
-    ratios : over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source.
-    xx, xy, yy : over tokens, weighted, of X², XY and Y².
-    samples : sum of the weights of the samples.
+    ratios: over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source.
+    xx, xy, yy: over tokens, weighted, of X², XY and Y².
+    samples: sum of the weights of the samples.
     """
 
     ratios: torch.Tensor
@@ -55,10 +53,6 @@ class Channels:
         """Sums over both splits."""
         return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
 
-    def mean_ratios(self) -> torch.Tensor:
-        """The mean over samples, (C,)."""
-        return self.ratios / self.samples
-
     def error(self, scale: torch.Tensor | float) -> float:
         """‖Y - X diag(scale)‖ / ‖Y‖; a rotation changes neither norm."""
         square = (self.yy - 2 * scale * self.xy + scale**2 * self.xx).sum()
@@ -66,11 +60,7 @@ class Channels:
 
 
 def collect(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    options: LinearPatch,
-    seed: int,
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: LinearPatch, seed: int
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
     from lamina.engine import sources as over
@@ -102,22 +92,19 @@ def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
     from lamina.repair.protocol import Fit
 
     seen, unseen = statistics.fit, statistics.heldout
-    scale = seen.mean_ratios()
+    scale, both = seen.ratios / seen.samples, seen.plus(unseen)
     return Fit(
-        tensors=_tensors(seen.plus(unseen).mean_ratios(), options),
+        tensors=_tensors(both.ratios / both.samples, options),
         validated=_tensors(scale, options),
-        facts={**errors(seen, unseen, scale), "parameters": len(scale) ** 2, **statistics.counts()},
+        facts={
+            "fit_error_before": seen.error(1.0),
+            "fit_error": seen.error(scale),
+            "heldout_error_before": unseen.error(1.0),
+            "heldout_error": unseen.error(scale),
+            "parameters": len(scale) ** 2,
+            **statistics.counts(),
+        },
     )
-
-
-def errors(seen: Channels, unseen: Channels, scale: torch.Tensor | float) -> dict[str, float]:
-    """The relative errors of table `patches` for a scale (C,) or one number."""
-    return {
-        "fit_error_before": seen.error(1.0),
-        "fit_error": seen.error(scale),
-        "heldout_error_before": unseen.error(1.0),
-        "heldout_error": unseen.error(scale),
-    }
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:

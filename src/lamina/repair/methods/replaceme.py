@@ -61,11 +61,7 @@ def refused(boundary: Boundary) -> str | None:
 
 
 def collect(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    options: ReplaceMe,
-    seed: int,
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: ReplaceMe, seed: int
 ) -> Iterator[tuple[Boundary, Statistics[Moments] | Trained]]:
     """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
 

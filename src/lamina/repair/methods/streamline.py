@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import option
@@ -71,11 +70,7 @@ def refused(boundary: Boundary) -> str | None:
 
 
 def collect(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    options: Streamline,
-    seed: int,
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Streamline, seed: int
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 
@@ -242,41 +237,30 @@ def _run(
 
     sums = torch.zeros(3, dtype=torch.float64, device=model.device)
     entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
-    places = (boundary[0] - 1, *boundary)
-    consumer = partial(_add, sums, layer, places, [weight for _, weight in weighed], 1 / entries if train else None)
-    run(model, [sequence for sequence, _ in weighed], places, consumer, TOKENS, ())
+    places = before, start, end = boundary[0] - 1, *boundary
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        given, cut, wanted = (streams[place] for place in (before, start, end))
+        weight = torch.tensor([weighed[number][1] for number in batch.samples], device=given.device)[:, None]
+        weight = weight * batch.real
+
+        def squares(error: torch.Tensor) -> torch.Tensor:
+            return (error.float().square().sum(-1).masked_fill(~batch.real, 0) * weight).sum()
+
+        # Weights stay in float32, and products have the model's own dtype.
+        mixed = torch.autocast(given.device.type, given.dtype, enabled=given.dtype != torch.float32)
+        with torch.set_grad_enabled(train), mixed:
+            error = squares(wanted - batch.called[before](layer, given))
+            share = error * (1 / entries)
+        batch_sums = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
+        if train:
+            # All of them before any is added, so that a batch may be halved.
+            trained = list(layer.parameters())
+            gradients = torch.autograd.grad(share, trained, allow_unused=True)
+            for parameter, gradient in zip(trained, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        sums.add_(batch_sums)
+
+    run(model, [sequence for sequence, _ in weighed], places, add, TOKENS, ())
     return sums
-
-
-def _add(
-    sums: torch.Tensor,
-    layer: nn.Module,
-    places: tuple[int, int, int],
-    weights: Sequence[float],
-    scale: float | None,
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-) -> None:
-    """Add a batch to the sums; with a `scale`, also add its share to the gradient of the layer."""
-    import torch
-
-    before, start, end = places
-    given, cut, wanted = (streams[place] for place in (before, start, end))
-    weight = torch.tensor([weights[number] for number in batch.samples], device=given.device)[:, None] * batch.real
-
-    def squares(error: torch.Tensor) -> torch.Tensor:
-        return (error.float().square().sum(-1).masked_fill(~batch.real, 0) * weight).sum()
-
-    # Weights stay in float32, and products have the model's own dtype.
-    mixed = torch.autocast(given.device.type, given.dtype, enabled=given.dtype != torch.float32)
-    with torch.set_grad_enabled(scale is not None), mixed:
-        error = squares(wanted - batch.called[before](layer, given))
-        share = error * (scale or 0)
-    batch_sums = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
-    if scale is not None:
-        # All of them before any is added, so that a batch may be halved.
-        trained = list(layer.parameters())
-        for parameter, gradient in zip(trained, torch.autograd.grad(share, trained, allow_unused=True), strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    sums += batch_sums

@@ -76,9 +76,7 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
 
 
 def generations(options: Any, size: int, units: int) -> int:
-    """The number of generations of a search that removes `size` of `units`: the option, or a number in proportion to
-    the possible swaps.
-    """
+    """How many generations remove `size` of `units`: the option, or as many as the possible swaps ask for."""
     return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
 
 

@@ -97,10 +97,7 @@ class Iterative(Selector):
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The plan with one unit more than `previous`; `step` was measured on the model that `previous` leaves.
-
-    Among equals the deeper unit is removed, because the ranking has it first.
-    """
+    """The plan with one unit more than `previous`; `step` was measured on the model that `previous` leaves."""
     unit, score = next(entry for entry in step.ranked if request.may_go(entry[0]) and entry[0] not in previous.units)
     after = list(previous.accuracy_after)
     if after and after[-1] is None:

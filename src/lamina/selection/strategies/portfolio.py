@@ -89,7 +89,6 @@ class Portfolio(Selector):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that a search loads by name."""
         metrics = [METRICS[name].module for name in (self.metric, BOUNDARIES, *self.members) if name in METRICS]
         strategies = [f"{self.PACKAGE}.{name}" for name in self.members if name not in METRICS]
         return (f"{self.PACKAGE}.{self.strategy}", *dict.fromkeys([*metrics, *strategies]))
@@ -141,7 +140,6 @@ def decide(
     """
     import numpy as np
 
-    known: dict[Candidate, np.ndarray] = {}
     rows: list[dict[str, Any]] = []
     fields: dict[int, list[Entry]] = {size: [] for size in proposals}
     last: dict[tuple[int, frozenset[str]], list[np.ndarray]] = {}  # the samples that a set has seen
@@ -155,7 +153,7 @@ def decide(
                     fields[size].append(Entry(member, units, forms[units]))
 
     def mean(entry: Entry, repair: str, part: Sequence[np.ndarray]) -> float:
-        return float(judges.mean(known[entry.forms[repair]], part))
+        return float(judges.mean(trials.values(entry.forms[repair]), part))
 
     def best(entry: Entry, part: Sequence[np.ndarray]) -> str:
         return min(entry.forms, key=lambda repair: mean(entry, repair, part))
@@ -164,11 +162,8 @@ def decide(
         return sorted(field, key=lambda entry: (mean(entry, best(entry, part), part), sorted(entry.units)))
 
     def measure(part: Sequence[np.ndarray]) -> dict[Candidate, float]:
-        numbers = np.concatenate(part)
         candidates = [each for field in fields.values() for entry in field for each in entry.forms.values()]
-        found, costs = trials.losses(candidates, numbers)
-        for candidate, values in zip(candidates, found, strict=True):
-            known.setdefault(candidate, np.full(trials.count, np.nan))[numbers] = values
+        _, costs = trials.losses(candidates, np.concatenate(part))
         last.update({(size, entry.units): list(part) for size, field in fields.items() for entry in field})
         return dict(zip(candidates, costs, strict=True))
 
@@ -205,7 +200,7 @@ def decide(
             theirs, mine = mean(entry, best(entry, seen), seen), mean(winner, repair, seen)
             facts = {"repair": best(entry, seen), "loss": theirs, "more": theirs - mine}
             members[member] = {"units": sorted(units, key=parse), **facts, "n_samples": sum(map(len, seen))}
-        finalists = [known[candidate] for entry in field for candidate in entry.forms.values()]
+        finalists = [trials.values(candidate) for entry in field for candidate in entry.forms.values()]
         choices[size] = {
             "units": sorted(winner.units, key=parse),
             "member": winner.member,
@@ -256,10 +251,7 @@ def exchanged(
 
 
 def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int) -> None:
-    """Ask for what a search asks for, with drawn proposals: the cost of a study counts the models.
-
-    `held` of the samples of the trials judge, and the others are those of the members.
-    """
+    """Ask for what a search asks for, with drawn proposals, to count its models; `held` of the samples judge."""
     import numpy as np
 
     from lamina.engine.candidates import Candidate

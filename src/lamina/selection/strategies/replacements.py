@@ -55,15 +55,8 @@ def _layer(unit: str) -> int:
 
 
 def _without(plan: Plan, units: Sequence[str]) -> Plan:
-    """The plan without some units and their scores."""
-
-    def left(values: list[Any]) -> list[Any]:
-        return [value for value, unit in zip(values, plan.units, strict=True) if unit not in units]
-
-    return replace(
-        plan,
-        units=left(plan.units),
-        scores=left(plan.scores),
-        accuracy_before=left(plan.accuracy_before),
-        accuracy_after=left(plan.accuracy_after),
-    )
+    """The plan without some units and what is told of them."""
+    left = [place for place, unit in enumerate(plan.units) if unit not in units]
+    columns = ("units", "scores", "accuracy_before", "accuracy_after")
+    kept: dict[str, Any] = {name: [getattr(plan, name)[place] for place in left] for name in columns}
+    return replace(plan, **kept)
