@@ -25,6 +25,7 @@ _LACKING: Mapping[str, Any] = {
     "members": (),
     "combine": "mean",
     "donors": (),
+    "periods": "any",
 }
 Combine = Literal["mean", "worst"]
 
@@ -164,6 +165,8 @@ class Selector(Choice):
         def combine(self) -> str: ...
         @property
         def donors(self) -> Sequence[str]: ...
+        @property
+        def periods(self) -> str: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
