@@ -131,7 +131,7 @@ def test_a_file_that_is_none_cut_off_or_missing_is_refused_before_a_job(tmp_path
         load(raw, tmp_path)
     gguf_files.write(tmp_path / "tiny.gguf")
     whole = (tmp_path / "tiny.gguf").read_bytes()
-    for damaged, why in ((b"PK" + whole, "begin"), (whole[:60], ""), (whole[:-2000], "ends before its tensors do")):
+    for damaged, why in ((b"PK" + whole, "magic"), (whole[:60], ""), (whole[:-2000], "ends before its tensors do")):
         (tmp_path / "tiny.gguf").write_bytes(damaged)
         with pytest.raises(LaminaError, match=f"not a complete GGUF file .*{why}"):
             load(raw, tmp_path)

@@ -69,7 +69,7 @@ def load_task(
         with chdir(root), task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
-                loaded = task = _Questions(config=_choices_config(name, root / choices))
+                loaded = task = _questions(name, root / choices)
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
@@ -103,31 +103,21 @@ def load_task(
     return loaded
 
 
-class _Questions(ConfigurableTask):
+def _questions(name: str, path: Path) -> ConfigurableTask:
     """A task on a file of questions that lamina has read and checked itself; other keys of its lines do not matter."""
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        assert dataset_kwargs is not None
-        self.dataset = DatasetDict(test=Dataset.from_list(read_questions(Path(dataset_kwargs["file"]))))
-
-
-def _choices_config(name: str, path: Path) -> dict[str, Any]:
-    """A task that names columns: with templates, lm-eval would take a question such as "12" for the number of a choice.
-
-    The few-shot split is named so that no question is among its own examples.
-    """
-    return {
+    config = {
         "task": name,
-        "dataset_kwargs": {"file": str(path)},
         "test_split": "test",
-        "fewshot_split": "test",
+        "fewshot_split": "test",  # named, so that no question is among its own examples
         "output_type": "multiple_choice",
+        # Columns: with templates, lm-eval would take a question such as "12" for the number of a choice.
         "doc_to_text": "query",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
         "num_fewshot": 0,
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }
+    return task_groups.GivenTask(DatasetDict(test=Dataset.from_list(read_questions(path))), config)
 
 
 def _use_split(task: ConfigurableTask, name: str, split: str) -> None:

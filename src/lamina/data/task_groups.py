@@ -38,6 +38,18 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the proces
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
 
 
+class GivenTask(ConfigurableTask):
+    """A task on a data set that is at hand."""
+
+    def __init__(self, dataset: datasets.DatasetDict, config: dict[str, Any]) -> None:
+        self._given = dataset
+        super().__init__(config=config)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Nothing is loaded."""
+        self.dataset = self._given
+
+
 def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     """The lm-eval task, group or tag of that name, from the task files in `local` or from lm-eval's own.
 

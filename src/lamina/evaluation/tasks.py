@@ -8,7 +8,7 @@ come from the engine.
 import logging
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import lm_eval.utils
 import torch
@@ -37,9 +37,6 @@ logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 _BOOTSTRAP = 100_000
 _LARGEST_BATCH = 64
 _STAGE = "the evaluation of a task"
-
-
-_T = TypeVar("_T")
 
 
 class TaskScores(NamedTuple):
@@ -94,9 +91,8 @@ class VariantLM(EncodingLM):
         """Does the same as HFLM, without the progress bar."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
-            self._encoded[key], most = [], self.max_gen_toks
-            asked: Any = [request.args for request in requests]
-            answers = [normalize_gen_kwargs(settings, most)["max_gen_toks"] for _, settings in asked]
+            self._encoded[key], asked = [], [cast(tuple[str, dict[str, Any]], request.args) for request in requests]
+            answers = [normalize_gen_kwargs(settings, self.max_gen_toks)["max_gen_toks"] for _, settings in asked]
             prompts = [len(self.tok_encode(question)) for question, _ in asked]
             self._count(requests, [n + m - self.max_length for n, m in zip(prompts, answers, strict=True)])
         return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
@@ -106,13 +102,13 @@ class VariantLM(EncodingLM):
         long = [request for request, tokens in zip(requests, beyond, strict=True) if tokens > 0]
         self.cut |= {(str(request.task_name), int(request.doc_id or 0)) for request in long}
 
-    def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
+    def _in_batches(self, answers: Callable[[], Any]) -> Any:
         """HFLM's answers, begun anew in batches of half the size where a GPU has no memory for one.
 
         HFLM takes the longest requests first, so that the first batch shows whether memory is enough.
         """
 
-        def of(size: int) -> list[_T]:
+        def of(size: int) -> Any:
             self.batch_size_per_gpu = size
             return answers()
 
@@ -195,26 +191,26 @@ class TaskBenchmark:
         )
         members = {task: [task] for task in self.tasks}
         members |= {group.name: [str(task.config.task) for task in leaves(group)] for group in groups}
-        whole = groups[0].name if groups else None
-        metrics = [
-            {
-                "task": task,
-                "part_of": whole if task != whole else None,
-                "metric": _metric_name(key),
-                "value": float(value),
-                "stderr": _number(results["results"][task].get(_stderr_key(key))),
-                "n_samples": _documents(results, task, key),
-                "n_cut": sum(named in names for named, _ in self.lm.cut),
-                "n_shot": _agreed(results["n-shot"].get(each) for each in names),
-                "higher_is_better": _agreed(
-                    results["higher_is_better"][each].get(key.partition(",")[0]) for each in names
-                ),
-                "task_version": str(results["versions"][task]),
-            }
-            for task, names in members.items()
-            for key, value in results["results"][task].items()
-            if "," in key and "_stderr," not in key and _number(value) is not None
-        ]
+        whole, metrics = groups[0].name if groups else None, []
+        for task, names in members.items():
+            scores = results["results"][task]
+            for key, value in scores.items():
+                metric, comma, chosen = key.partition(",")
+                if not comma or metric.endswith("_stderr") or _number(value) is None:
+                    continue
+                row = {
+                    "task": task,
+                    "part_of": whole if task != whole else None,
+                    "metric": _metric_name(key),
+                    "value": float(value),
+                    "stderr": _number(scores.get(f"{metric}_stderr,{chosen}")),
+                    "n_samples": _documents(results, task, key),
+                    "n_cut": sum(named in names for named, _ in self.lm.cut),
+                    "n_shot": _agreed(results["n-shot"].get(each) for each in names),
+                    "higher_is_better": _agreed(results["higher_is_better"][each].get(metric) for each in names),
+                    "task_version": str(results["versions"][task]),
+                }
+                metrics.append(row)
         return TaskScores(metrics, self._group_samples(results) if groups else _samples(results, *self.tasks))
 
     def _group_samples(self, results: Any) -> list[dict[str, Any]]:
@@ -229,9 +225,9 @@ class TaskBenchmark:
             for name, task in self.tasks.items():
                 for row in _samples(results, name):
                     metric, _, chosen = row["metric"].partition(",")
-                    key = f"{metric},{chosen or 'none'}"
-                    wanted = aggregate.filter_list is None or (chosen or "none") in aggregate.filter_list
-                    if metric != aggregate.metric or not wanted:
+                    chosen = chosen or "none"
+                    key = f"{metric},{chosen}"
+                    if metric != aggregate.metric or chosen not in (aggregate.filter_list or [chosen]):
                         continue
                     held = [_documents(results, each, key) for each in self.tasks if key in results["results"][each]]
                     alike = sum(held) / (len(held) * _documents(results, name, key))
@@ -250,15 +246,10 @@ def _reset(task: ConfigurableTask, **_: Any) -> None:
 
 def _samples(results: Any, task: str) -> list[dict[str, Any]]:
     return [
-        {
-            "task": task,
-            "sample": sample["doc_id"],
-            "metric": _metric_name(f"{metric},{sample['filter']}"),
-            "value": value,
-        }
+        {"task": task, "sample": sample["doc_id"], "metric": _metric_name(f"{name},{sample['filter']}"), "value": value}
         for sample in results["samples"][task]
-        for metric in sample["metrics"]
-        if (value := _number(sample[metric])) is not None
+        for name in sample["metrics"]
+        if (value := _number(sample[name])) is not None
     ]
 
 
@@ -278,11 +269,6 @@ def _metric_name(key: str) -> str:
     """lm-eval's `metric,filter`; without the filter where it is empty or "none"."""
     metric, _, chosen = key.partition(",")
     return metric if chosen in ("", "none") else f"{metric},{chosen}"
-
-
-def _stderr_key(key: str) -> str:
-    metric, _, chosen = key.partition(",")
-    return f"{metric}_stderr,{chosen}"
 
 
 def _number(value: Any) -> float | None:

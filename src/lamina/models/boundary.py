@@ -23,11 +23,8 @@ Boundary = tuple[int, int]
 class Place:
     """Where a run of layers was, seen from the model without it.
 
-    Attributes
-    ----------
-    boundary : (start, end) in base numbering.
-    position : number of the variant's layers before the boundary. If a layer follows the boundary, it is
-        `layers_of(variant)[position]`.
+    `position` is the number of the variant's layers before the boundary. If a layer follows, it is
+    `layers_of(variant)[position]`.
     """
 
     boundary: Boundary
@@ -67,9 +64,7 @@ class Patch:
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the module tree and the configuration whose parameters and buffers are the model's own tensors."""
-    memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        memo[id(tensor)] = tensor
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, memo)
 
 
@@ -129,10 +124,7 @@ def patch_before(module: nn.Module, patch: Patch) -> None:
 
 
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
-    """Refuse NaN.
-
-    Raises LaminaError, which names the model and the stage in which it happened.
-    """
+    """Refuse NaN by a LaminaError, which names the model and the stage in which it happened."""
     if torch.isnan(values).any():
         raise LaminaError(
             f"{name} gives NaN during {stage}. Its numbers overflow in {values.dtype}: "

@@ -7,9 +7,9 @@ that has no place in the model, a setting that it does not know, and a way of cu
 have.
 """
 
-import argparse
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     except Exception as error:
         why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
         raise _no_tokenizer(path, where, why) from error
-    # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
@@ -119,11 +117,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         model = model.dequantize(None if dtype == "auto" else getattr(torch, dtype))
     if odd := [name for name, weight in model.named_parameters() if not weight.is_floating_point()]:
         raise LaminaError(f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from.")
-    # With this key, loading would look for quantised weights.
-    for config in (model.config, text_config(model)):
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-    model.__dict__.pop("hf_quantizer", None)
+    _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         # Names as transformers has them: the original format is the quantised one.
@@ -139,6 +133,14 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):
             raise LaminaError(f"{where}: {source} does not load back as it was read. Dequantise it by other means.")
     _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
+
+
+def _forget_quantisation(model: PreTrainedModel) -> None:
+    """The saved model is an ordinary one. With this key, loading would refuse it or look for quantised weights."""
+    for config in (model.config, text_config(model)):
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+    model.__dict__.pop("hf_quantizer", None)
 
 
 def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
@@ -216,11 +218,5 @@ def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="a .gguf file, or the config.json of a folder")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
-    parser.add_argument("--where", default="source", help="the entry that messages name")
-    args = parser.parse_args()
     with explained():
-        dequantise(args.file, args.folder, args.dtype, args.where)
+        dequantise(*map(Path, sys.argv[1:]))

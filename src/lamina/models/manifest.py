@@ -27,13 +27,11 @@ from lamina.models.checkpoint import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
-# into an export.
-HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
+# What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
+_HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
-_WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 
 
 def find_model(name: str, entry: Model, root: Path) -> Path:
@@ -43,45 +41,32 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
     have it.
     """
     source = entry.source
-    local = root / source
-    if local.is_dir():
-        return local
+    if (root / source).is_dir():
+        return root / source
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
         raise LaminaError(
             f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
             "and *.safetensors, or a hub id of the form 'organisation/model'."
         )
-    return _download(name, source, entry.revision)
-
-
-def _download(name: str, source: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     where = f"models.{name}.source: '{source}'"
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=HUB_FILES))
-    except GatedRepoError as error:
+        return Path(snapshot_download(source, revision=entry.revision, allow_patterns=_HUB_FILES))
+    except errors.GatedRepoError as error:
         raise LaminaError(
             f"{where} is gated: accept its licence on the hub's page, then run `hf auth login` (or set HF_TOKEN)."
         ) from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise LaminaError(
-            f"models.{name}.revision: '{source}' has no revision '{revision}'. Write an existing one."
+            f"models.{name}.revision: '{source}' has no revision '{entry.revision}'. Write an existing one."
         ) from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise LaminaError(
             f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
             "Check the spelling, or run `hf auth login`."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except OSError as error:
         raise LaminaError(
             f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
@@ -132,15 +117,15 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     parameters = dict(skeleton(folder, entry.source, entry.trust_remote_code).named_parameters())
     count = sum(each.numel() for each in parameters.values())
-    root = Path.cwd()
+    here = Path.cwd()
     return {
         # As the configuration has it, so that a copied project reads its own model.
-        "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
+        "path": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
         "source": entry.source,
         "revision": entry.revision,
         **facts(folder),
         "n_layers": n_layers,
-        "hidden_size": _first(text_config, _WIDTH_KEYS),
+        "hidden_size": _first(text_config, ("hidden_size", "n_embd", "d_model")),
         "vocabulary": text_config.get("vocab_size"),
         "family": family,
         "parameters": count,
@@ -166,10 +151,12 @@ def _looks_both_ways(config: dict[str, Any]) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     family = config.get("model_type")
-    kind = CONFIG_MAPPING[config["model_type"]] if family in CONFIG_MAPPING else None
-    flags = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
-    masked = family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return masked and flags["is_decoder"] is False and not flags["is_encoder_decoder"]
+    if family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return False
+    decoder, both = (
+        config.get(name, getattr(CONFIG_MAPPING[family], name, None)) for name in ("is_decoder", "is_encoder_decoder")
+    )
+    return decoder is False and not both
 
 
 def auto_class(config: Any) -> Any:
@@ -285,16 +272,13 @@ def fingerprint(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", *_SETTINGS} or not path.is_file():
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}:".encode())
-        with path.open("rb") as file:
-            if size <= 1 << 25:
-                digest.update(file.read())
-            else:
-                digest.update(file.read(1 << 21))
-                file.seek(-(1 << 21), 2)
+        if path.suffix in {".safetensors", *_SETTINGS} and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.name}:{size}:".encode())
+            with path.open("rb") as file:
+                if size > 1 << 25:
+                    digest.update(file.read(1 << 21))
+                    file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
 

@@ -6,8 +6,9 @@ are the MLP.
 """
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,22 +30,14 @@ _FINAL = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 @dataclass(frozen=True)
 class Family:
-    """Dotted paths from the model.
-
-    Attributes
-    ----------
-    layers, final_norm, embeddings, head : of the layer list, the norm after it (None if the model has none), the token
-        embeddings and the output projection.
-    stream_norm : a norm stands on the residual stream itself, after the sum, so that a layer without its sub-layers is
-        not the identity.
-    """
+    """Dotted paths from the model to its parts."""
 
     name: str
     layers: str
-    final_norm: str | None
+    final_norm: str | None  # the norm after the layers, if there is one
     embeddings: str
     head: str
-    stream_norm: bool
+    stream_norm: bool  # a norm stands on the stream itself: a layer without its sub-layers is not the identity
 
 
 class Half(NamedTuple):
@@ -68,24 +61,21 @@ def family_of(model: PreTrainedModel) -> Family:
 
     Raises LaminaError if it does not have exactly one list of layers.
     """
-    config = text_config(model)
-    layers = _layer_list(model, config)
-    options = families.FAMILIES.get(config.model_type, families.Family())
+    config, layers = text_config(model), _layer_list(model)
+    option = families.FAMILIES.get(config.model_type, families.Family()).stream_norm_unless
     return Family(
         name=config.model_type,
         layers=layers,
         final_norm=_norm_behind(model, layers),
         embeddings=_name_of(model, model.get_input_embeddings()),
         head=_name_of(model, model.get_output_embeddings()),
-        stream_norm=bool(options.stream_norm_unless) and not getattr(config, options.stream_norm_unless),
+        stream_norm=bool(option) and not getattr(config, option),
     )
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """The list of decoder layers."""
-    layers = model.get_submodule(_layer_list(model, text_config(model)))
-    assert isinstance(layers, nn.ModuleList)
-    return layers
+    return cast(nn.ModuleList, model.get_submodule(_layer_list(model)))
 
 
 def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
@@ -128,27 +118,29 @@ def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
     A state-space mixer (it has a D) counts only with its `in_proj`, because kernels use the weights of its other maps
     without calling them. A router that returns more than a product does not count.
     """
-    path = _layer_list(model, text_config(model))
     return [
-        ".".join(step for step in (path, str(number), half.name, name) if step)
-        for number, layer in enumerate(layers_of(model))
-        for half in halves(layer)[part]
-        for name, module in half.module.named_modules()
-        if _is_linear(module) and (name == "in_proj" or not hasattr(half.module, "D"))
+        name
+        for name, module, half in _modules(model, part)
+        if _is_linear(module) and (name.endswith(".in_proj") or not hasattr(half, "D"))
     ]
 
 
 def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
     """Full names of the parameters in one part of the layers that hold a matrix for each of several experts."""
-    path = _layer_list(model, text_config(model))
     return [
-        ".".join(step for step in (path, str(number), half.name, name, key) if step)
-        for number, layer in enumerate(layers_of(model))
-        for half in halves(layer)[part]
-        for name, module in half.module.named_modules()
+        f"{name}.{key}"
+        for name, module, _ in _modules(model, part)
         for key, weight in module.named_parameters(recurse=False)
         if weight.dim() == 3 and len(weight) == getattr(module, "num_experts", None)
     ]
+
+
+def _modules(model: PreTrainedModel, part: str) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Every module in one part of the layers that there are now: its full name, itself, and the half that it is in."""
+    for number, layer in enumerate(layers_of(model)):
+        for half in halves(layer)[part]:
+            for name, module in half.module.named_modules(prefix=f"{_layer_list(model)}.{number}.{half.name}"):
+                yield name, module, half.module
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -165,10 +157,11 @@ def _is_linear(module: nn.Module) -> bool:
 _lists: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
 
 
-def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
+def _layer_list(model: PreTrainedModel) -> str:
     """Path of the one list with as many modules as the configuration says there are layers."""
     if model in _lists:
         return _lists[model]
+    config = text_config(model)
     depth = getattr(config, "num_hidden_layers", None)
     lists = [
         name
