@@ -2,7 +2,6 @@
 
 import inspect
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from lm_eval.tasks import TaskManager
 from lamina.data import lm_tasks, prompts
 from lamina.data.encoding import recorder
 from lamina.data.prompts import Style
+from lamina.data.task_groups import GivenTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from tests.given import tiny
@@ -23,14 +23,6 @@ TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} w0 {{ m['content'] }} w50 {% endfor %}"
     "{% if thinking is defined %}{{ thinking }} {% endif %}{% if add_generation_prompt %}assistant w0 {% endif %}"
 )
-
-
-class Made(ConfigurableTask):
-    """A task on documents that are made here, whatever the splits."""
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        assert dataset_kwargs is not None
-        self.dataset = DatasetDict({k: Dataset.from_list(v) for k, v in dataset_kwargs["splits"].items()})
 
 
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
@@ -45,14 +37,14 @@ def documents(count: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> Made:
+def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> GivenTask:
     answer = (
         {"doc_to_choice": "c", "doc_to_target": "g"} if kind == "multiple_choice" else {"doc_to_target": "{{c[g]}}"}
     )
     config = {"task": "made", "output_type": kind, "doc_to_text": "{{q}}", **answer, "num_fewshot": 5}
     if kind == "generate_until":
         config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
-    return Made(config=config | {"dataset_kwargs": {"splits": splits}} | keys)
+    return GivenTask(DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()}), config | keys)
 
 
 def requests(task: ConfigurableTask) -> list[tuple[Any, ...]]:
@@ -148,14 +140,6 @@ def test_no_question_is_among_its_own_examples_in_any_task_of_lm_eval() -> None:
                 leaks += own
                 assert own or one == other  # what lm-eval draws stays as it is
     assert tried > 20 and leaks > 0
-
-
-def test_a_split_that_is_calibrated_on_gives_no_question_to_itself(tmp_path: Path) -> None:
-    """With its training split asked for, and no split named for examples."""
-    task = made({"train": documents(12, 1), "test": documents(3, 2)}, training_split="train", test_split="train")
-    samples = lm_tasks.task_samples(task, recorder(tiny.model(depth=1), tiny.tokenizer()), None, 0)
-    assert len(samples) == 12
-    assert all(instance.args[0].count(instance.doc["q"]) == 1 for instance in task.instances)
 
 
 def test_too_few_examples_are_refused() -> None:

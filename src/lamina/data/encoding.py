@@ -105,13 +105,12 @@ def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Enco
 
 def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
     """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
-    return row(lm, (context, continuation), *encode(lm, context, continuation), characters)
+    return row(lm, *encode(lm, context, continuation), characters)
 
 
-def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Token ids before and after."""
-    ((_, before, after),) = lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])
-    return before, after
+def encode(lm: EncodingLM, context: str, continuation: str) -> Encoded:
+    """A context and the continuation after it, with their tokens."""
+    return lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])[0]
 
 
 def row(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:

@@ -38,20 +38,12 @@ FEWSHOT_SEED = 1234
 
 @dataclass(frozen=True)
 class Style:
-    """How the prompts of a model are written.
+    """How the prompts of a model are written."""
 
-    Attributes
-    ----------
-    chat_template : whether they go through the chat template of the tokenizer.
-    turns : whether solved examples are turns of the conversation; else they stand in the turn of the question.
-    system : the system prompt; without a template it stands before the prompt.
-    arguments : more arguments of the template, such as enable_thinking.
-    """
-
-    chat_template: bool = False
-    turns: bool = True
-    system: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: bool = False  # whether they go through the chat template of the tokenizer
+    turns: bool = True  # whether solved examples are turns of the conversation, or stand in the turn of the question
+    system: str | None = None  # the system prompt; without a template it stands before the prompt
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
@@ -68,11 +60,7 @@ PLAIN = Style()
 
 
 def build(
-    task: ConfigurableTask,
-    lm: EncodingLM,
-    style: Style,
-    samples: Sequence[int] | None = None,
-    limit: int | None = None,
+    task: ConfigurableTask, lm: EncodingLM, style: Style, samples: Sequence[int] | None = None, limit: int | None = None
 ) -> None:
     """Make the requests of a task (`task.instances`): of the documents `samples`, of the first `limit`, or of all.
 
@@ -118,9 +106,7 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
         if not isinstance(task.sampler, FirstNSampler):
             random.Random(f"{FEWSHOT_SEED} {own}").shuffle(rest)
         for place in rest:
-            if len(kept) == n:
-                break
-            if pool[place] not in kept and _identity(task, pool[place], True) != own:
+            if len(kept) < n and pool[place] not in kept and _identity(task, pool[place], True) != own:
                 kept.append(pool[place])
         if len(kept) < n:
             raise _too_few(task, n, asked[-1])
@@ -138,20 +124,14 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
 
 def _identity(task: ConfigurableTask, doc: dict[str, Any], example: bool) -> str:
     """What makes a document the same question as another: the words of its question and of its choices."""
-    shots = task.fewshot_cfg if example else None
-    text, choices = _shown(task, doc, shots)
-    return document_hash(text, choices)
-
-
-def _shown(task: ConfigurableTask, doc: dict[str, Any], shots: Any) -> tuple[str, list[str]]:
-    if shots is None:
+    shots = task.fewshot_cfg
+    if not example:
         text, choices = document_text(task, doc)
-        return text, choices if task.config.output_type == "multiple_choice" else []
-    asked = task.doc_to_text(doc, shots.doc_to_text)
-    choices = task.doc_to_choice(doc, shots.doc_to_choice) if shots.doc_to_choice else []
-    if task.multiple_input:
-        asked = task.doc_to_target(doc, shots.doc_to_target)
-    return str(asked), [str(choice) for choice in choices] if task.config.output_type == "multiple_choice" else []
+    else:
+        asked = shots.doc_to_target if task.multiple_input else shots.doc_to_text
+        text = str(task.doc_to_target(doc, asked) if task.multiple_input else task.doc_to_text(doc, asked))
+        choices = list(map(str, task.doc_to_choice(doc, shots.doc_to_choice))) if shots.doc_to_choice else []
+    return document_hash(text, choices if task.config.output_type == "multiple_choice" else [])
 
 
 def _check_example(task: ConfigurableTask, doc: dict[str, Any]) -> None:
