@@ -17,6 +17,7 @@ from lamina.data.prompts import Style
 from lamina.data.task_groups import GivenTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
+from tests.evaluation.test_evaluation import stock
 from tests.given import tiny
 
 TEMPLATE = (
@@ -68,22 +69,14 @@ def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: s
     keys = {"training_split": "train", "test_split": "test", "description": "w5 w5"}
     model, tokenizer = tiny.model(), tiny.tokenizer()
     tokenizer.chat_template = TEMPLATE
-    stock = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
-    theirs = made(splits, kind, **keys)
     options: dict[str, Any] = {"apply_chat_template": True} if style.chat_template else {}
     options |= {} if style.turns else {"fewshot_as_multiturn": False}
-    found = simple_evaluate(
-        model=stock,
-        tasks=[theirs],
-        num_fewshot=5,
-        system_instruction=style.system,
-        task_manager=TaskManager(include_defaults=False),
-        **options,
-    )
+    theirs = made(splits, kind, **keys)
+    plain = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
+    found = stock(plain, theirs, num_fewshot=5, system_instruction=style.system, **options)
     benchmark = TaskBenchmark(made(splits, kind, **keys), model, tokenizer, style=style)
     ours = benchmark.score(model, "base")
     assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (3 if "choice" in kind else 1)
-    assert found is not None
     for row in ours.metrics:
         assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
     lm, calibrated = recorder(model, tokenizer), made(splits, kind, **keys)
@@ -132,10 +125,10 @@ def test_no_question_is_among_its_own_examples_in_any_task_of_lm_eval() -> None:
             for instance in task.instances[::3]:
                 assert instance.args[0].count(instance.doc["q"]) == 1, roles
                 assert instance.args[0].count("\n\n") == 4
-            stock = made(splits, num_fewshot=4, **roles, **shots)
-            stock.set_fewshot_seed(prompts.FEWSHOT_SEED)
-            stock.build_all_requests()
-            for one, other in zip(requests(task), requests(stock), strict=True):
+            theirs = made(splits, num_fewshot=4, **roles, **shots)
+            theirs.set_fewshot_seed(prompts.FEWSHOT_SEED)
+            theirs.build_all_requests()
+            for one, other in zip(requests(task), requests(theirs), strict=True):
                 own = other[1].count(task.eval_docs[other[0]]["q"]) > 1
                 leaks += own
                 assert own or one == other  # what lm-eval draws stays as it is

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from lamina.study.variant import Variant
 from tests.given import tiny
 
 ROOT = Path(__file__).parents[2]
+BOOTSTRAP = 1000  # resamples, of which the stock ones take seconds
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +77,16 @@ def generation_task(folder: Path) -> Any:
     )
 
 
-def stock(model: Any, task: Any, limit: int | None = None) -> dict[str, Any]:
-    """lm-eval as its own users run it, one model, one question at a time."""
-    lm = HFLM(pretrained=model, tokenizer=tiny.tokenizer(), batch_size=1)
+def stock(model: Any, task: Any, limit: int | None = None, **options: Any) -> dict[str, Any]:
+    """lm-eval as its own users run it, one model, one question at a time; `model` may be its HFLM."""
+    lm = model if isinstance(model, HFLM) else HFLM(pretrained=model, tokenizer=tiny.tokenizer(), batch_size=1)
     # Its index of ten thousand tasks takes seconds and holds none of these.
-    none = TaskManager(include_defaults=False)
-    found = simple_evaluate(model=lm, tasks=[task], limit=limit, task_manager=none)
+    options = {"task_manager": TaskManager(include_defaults=False), "bootstrap_iters": BOOTSTRAP} | options
+    # So do the installed packages and the last commit, which it lists for its records.
+    with mock.patch("lm_eval.evaluator.add_env_info"), mock.patch("lm_eval.evaluator.get_git_commit_hash"):
+        found = simple_evaluate(model=lm, tasks=[task], limit=limit, **options)
     assert found is not None
-    return found
+    return dict(found)
 
 
 def some_variants() -> list[Any]:

@@ -176,13 +176,11 @@ def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(folder: Pat
 
 
 def test_an_index_without_metadata_is_refused_where_it_is_read(folder: Path) -> None:
-    alone = folder / "model.safetensors"
-    index = {"weight_map": dict.fromkeys(load_file(alone), "model.safetensors")}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    alone, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(load_file(alone), alone.name)}))
     assert described(folder)["n_layers"] == 5  # the whole file is read, and not the index
+    index.write_text(index.read_text().replace(alone.name, "model-1.safetensors"))
     alone.rename(folder / "model-1.safetensors")
-    index = {"weight_map": dict.fromkeys(index["weight_map"], "model-1.safetensors")}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(LaminaError, match="index.json has no `metadata`.*Write"):
         described(folder)
 
@@ -202,8 +200,8 @@ def renamed(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "model.safetensors").rename(folder / name)
 
 
-def without(*names: str) -> Callable[[Path], object]:
-    return lambda folder: [(folder / name).unlink() for name in names]
+def without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
 
 
 def told(**changes: Any) -> Callable[[Path], object]:

@@ -130,8 +130,8 @@ def _manager(name: str, local: str) -> TaskManager:
 def _reached(index: Mapping[str, Any], name: str) -> list[str]:
     """The name of a task, or of a group or tag with everything that it names, whether the index has it or not."""
     names = [name]
-    for entry in map(index.get, names):  # which grow
-        kind = entry.kind.name if entry else None
+    for entry in (index[each] for each in names if each in index):  # which grow
+        kind = entry.kind.name
         inside = task_files.members(entry.cfg) if kind == "GROUP" else entry.tags if kind == "TAG" else ()
         names += [member for member in sorted(inside) if member not in names]
     return names
@@ -149,4 +149,3 @@ def _check_metrics(path: Path, name: str) -> None:
                 "lm-eval's own: it would be a script, which lamina does not run unless told to. If you trust it, write "
                 "`trust_code: true` in that entry."
             )
-

@@ -9,10 +9,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -28,8 +28,7 @@ from lamina.study.variant import Variant
 _PREFILLS = 3
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """One repeat: seconds for the prompt, tokens per second of generation over the batch.
 
     `working` is the peak of GPU memory during the repeat less the memory in use before it; None on a CPU. Base and

@@ -213,8 +213,7 @@ class GenerationBenchmark(TaskBenchmark):
             "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
         )
         task.set_config("repeats", 1)
-        super().__init__(task, model, tokenizer, limit, style)
-        self.lm = self.writer
+        super().__init__(task, model, tokenizer, limit, style, self.writer)
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
     def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -25,8 +24,7 @@ _TOKENS = 8192  # positions per batch, padding included
 _STAGE = "the evaluation of perplexity"
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """One model input: the tokens, the first scored position, and the number of its document or block."""
 
     tokens: tuple[int, ...]
@@ -34,8 +32,7 @@ class Window:
     document: int
 
 
-@dataclass(frozen=True)
-class DocumentScores:
+class DocumentScores(NamedTuple):
     """Summed negative log-likelihood (nats) and number of scored tokens of each document."""
 
     nll: tuple[float, ...]

@@ -55,10 +55,10 @@ class VariantLM(EncodingLM):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         # Of bfloat16 logits too, as the engine does.
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH, softmax_dtype="float32")
-        self.name, self._together = name, Together(model, {})
-        self._base, self._may_write = model, True
+        self._base = model
         self._encoded: dict[int, list[Encoded]] = {}
         self.cut = set[tuple[str, int]]()  # documents, by task and number, whose prompt is longer than the context
+        self.use(model, name)
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
         """Evaluate `model`, called `name` in messages, from now on; in one pass with others if `together` can."""
@@ -147,6 +147,7 @@ class TaskBenchmark:
     task: an lm-eval task or group with the few-shot number set.
     limit: score the first documents of each task only; None scores all.
     style: how prompts are written.
+    lm: what runs the model, by default a VariantLM of it.
 
     Raises LaminaError if a task runs code that the model writes, or a group has no score of its own.
     """
@@ -158,9 +159,10 @@ class TaskBenchmark:
         tokenizer: PreTrainedTokenizerBase,
         limit: int | None = None,
         style: Style = PLAIN,
+        lm: VariantLM | None = None,
     ) -> None:
         self.task, self.tasks, self.limit = task, {str(each.config.task): each for each in leaves(task)}, limit
-        self.lm = VariantLM(model, tokenizer, "the base model")
+        self.lm = lm or VariantLM(model, tokenizer, "the base model")
         if isinstance(task, Group) and not task.has_aggregation:
             raise LaminaError(f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}.")
         for name, each in self.tasks.items():

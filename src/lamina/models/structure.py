@@ -7,8 +7,7 @@ are the MLP.
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,15 +27,10 @@ _MIXES = frozenset(
 _FINAL = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
-@dataclass(frozen=True)
-class Family:
-    """Dotted paths from the model to its parts."""
+class Family(NamedTuple):
+    """What a model's type says of its layers."""
 
     name: str
-    layers: str
-    final_norm: str | None  # the norm after the layers, if there is one
-    embeddings: str
-    head: str
     stream_norm: bool  # a norm stands on the stream itself: a layer without its sub-layers is not the identity
 
 
@@ -57,20 +51,10 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """What a loaded model is made of.
-
-    Raises LaminaError if it does not have exactly one list of layers.
-    """
-    config, layers = text_config(model), _layer_list(model)
+    """The family of a loaded model."""
+    config = text_config(model)
     option = families.FAMILIES.get(config.model_type, families.Family()).stream_norm_unless
-    return Family(
-        name=config.model_type,
-        layers=layers,
-        final_norm=_norm_behind(model, layers),
-        embeddings=_name_of(model, model.get_input_embeddings()),
-        head=_name_of(model, model.get_output_embeddings()),
-        stream_norm=bool(option) and not getattr(config, option),
-    )
+    return Family(config.model_type, bool(option) and not getattr(config, option))
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
@@ -80,8 +64,12 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
     """The norm between the last layer and the output projection, None in the few models without one."""
-    path = family_of(model).final_norm
-    return None if path is None else model.get_submodule(path)
+    parent, _, layers = _layer_list(model).rpartition(".")
+    children = dict(model.get_submodule(parent).named_children())
+    behind = list(children)[list(children).index(layers) + 1 :]
+    norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
+    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
+    return children[norm] if norm else None
 
 
 def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
@@ -172,7 +160,8 @@ def _layer_list(model: PreTrainedModel) -> str:
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if len(outer) > 1:
         # If the model has towers for images or sound, only the list of its decoder counts.
-        decoder = _name_of(model, model.get_decoder())
+        found = model.get_decoder()
+        decoder = next((name for name, module in model.named_modules() if module is found), "")
         own = [name for name in outer if name.rpartition(".")[0] == decoder]
         outer = own or [name for name in outer if name.startswith(f"{decoder}.")]
     if len(outer) != 1:
@@ -183,17 +172,3 @@ def _layer_list(model: PreTrainedModel) -> str:
         )
     _lists[model] = outer[0]
     return outer[0]
-
-
-def _norm_behind(model: PreTrainedModel, layers: str) -> str | None:
-    parent = layers.rpartition(".")[0]
-    children = dict(model.get_submodule(parent).named_children())
-    behind = list(children)[list(children).index(layers.rpartition(".")[2]) + 1 :]
-    norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
-    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
-    return None if norm is None else f"{parent}.{norm}" if parent else norm
-
-
-def _name_of(model: nn.Module, wanted: Any) -> str:
-    """Dotted path of a sub-module; empty if the model has none."""
-    return next((name for name, module in model.named_modules() if module is wanted), "")
