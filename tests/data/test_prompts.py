@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
@@ -14,11 +13,10 @@ from lm_eval.tasks import TaskManager
 from lamina.data import lm_tasks, prompts
 from lamina.data.encoding import recorder
 from lamina.data.prompts import Style
-from lamina.data.task_groups import GivenTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
-from tests.evaluation.test_evaluation import stock
 from tests.given import tiny
+from tests.given.tasks import made, stock
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} w0 {{ m['content'] }} w50 {% endfor %}"
@@ -36,16 +34,6 @@ def documents(count: int, seed: int) -> list[dict[str, Any]]:
         }
         for number in range(count)
     ]
-
-
-def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> GivenTask:
-    answer = (
-        {"doc_to_choice": "c", "doc_to_target": "g"} if kind == "multiple_choice" else {"doc_to_target": "{{c[g]}}"}
-    )
-    config = {"task": "made", "output_type": kind, "doc_to_text": "{{q}}", **answer, "num_fewshot": 5}
-    if kind == "generate_until":
-        config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
-    return GivenTask(DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()}), config | keys)
 
 
 def requests(task: ConfigurableTask) -> list[tuple[Any, ...]]:

@@ -20,15 +20,15 @@ from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
 from lamina.report import answers, database
 from tests.data.test_calibrations import ENTRY, REFERENCE
-from tests.evaluation.test_evaluation import stock
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables
+from tests.given.tasks import stock
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"physics": 5, "biology": 12, "history": 23}
 
 
-def write_group(root: Path, words: list[str], spoilt: str = "") -> None:
+def write_group(root: Path, words: list[str]) -> None:
     """Three subjects with a split to test and one to calibrate on, two of them in a group inside the group `exam`."""
     draw, tasks = random.Random(0), root / "workflow/tasks"
     tasks.mkdir(parents=True)
@@ -53,9 +53,7 @@ def write_group(root: Path, words: list[str], spoilt: str = "") -> None:
             "doc_to_text": "{{q}}",
             "doc_to_choice": "{{choices}}",
             "doc_to_target": "gold",
-            "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")]
-            if subject != spoilt
-            else [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+            "metric_list": [{"metric": metric, "higher_is_better": True} for metric in ("acc", "acc_norm")],
             "metadata": {"version": 1},
         }
         (tasks / f"exam_{subject}.yaml").write_text(yaml.safe_dump(task))

@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 import torch
-from lm_eval.api.task import ConfigurableTask
 from transformers import PreTrainedModel
 
 from lamina.data.lm_tasks import task_object
@@ -21,9 +20,11 @@ from lamina.evaluation.together import Likelihood, Scored, Together
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair.protocol import Fitted
-from tests.evaluation.test_evaluation import BOOTSTRAP, ROOT, plain_nll, stock
+from tests import ROOT
+from tests.evaluation.test_evaluation import plain_nll
 from tests.given import tiny
 from tests.given.slow import slow_but
+from tests.given.tasks import BOOTSTRAP, made, stock
 
 PLANS: dict[str, list[str]] = {
     "one": ["2"],
@@ -139,8 +140,8 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
         {"query": words(2, longest), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)}
         for _ in range(12)
     ]
-    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
     if kind in ("choices", "few_shot"):
+        (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
         return task_object("mine", ROOT, 2 if kind == "few_shot" else 0, str(folder / "questions.jsonl"))
     choices = "{{[query + ' ' + choices[0], query + ' ' + choices[1], query + ' ' + choices[2]]}}"
     perplexities = [{"metric": "perplexity", "aggregation": "perplexity"}, {"metric": "acc"}]
@@ -153,18 +154,8 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
     }
     output, asked, answer, more = kinds[kind]
     metrics = [{"metric": "acc"}, *([{"metric": "acc_mutual_info"}] if kind == "mutual" else [])]
-    config = {
-        "task": "mine",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}},
-        "test_split": "test",
-        "num_fewshot": 0,
-        "output_type": output,
-        "doc_to_text": asked,
-        "doc_to_target": answer,
-        "metric_list": metrics,
-    }
-    return ConfigurableTask(config=config | more)
+    keys = {"task": "mine", "test_split": "test", "num_fewshot": 0, "metric_list": metrics} | more
+    return made({"test": documents}, output, doc_to_text=asked, doc_to_target=answer, **keys)
 
 
 def assert_stock(model: PreTrainedModel, kind: str, folder: Path, longest: int = 9) -> list[dict[str, Any]]:

@@ -2,16 +2,10 @@
 
 The defaults of `lm_eval.simple_evaluate` and of its HFLM that decide a number are the defaults here, but for these:
 
-=====================  =======================  ===============================================================
-what                   lm-eval                  lamina
-=====================  =======================  ===============================================================
-`num_fewshot`          as the task file says    0, and a number that is written holds for every task
-`apply_chat_template`  False                    `chat_template` of the model
-`softmax_dtype`        that of the logits       float32
-`batch_size`           1                        as memory allows
-examples of a split    the question itself may  a question is never among its own examples; all other examples
-                       be one of them           are those of lm-eval
-=====================  =======================  ===============================================================
+- `num_fewshot` is 0 (as the task file says), and a number that is written holds for every task;
+- `apply_chat_template` is the `chat_template` of the model (False);
+- `softmax_dtype` is float32 (that of the logits), and `batch_size` is as memory allows (1);
+- a question is never among its own examples (it may be); all other examples are those of lm-eval.
 
 Equal are `fewshot_as_multiturn` (True), `system_instruction` (None) and `chat_template_args` (none), which are keys of
 the model; `fewshot_random_seed` (1234), `gen_kwargs` (none), `bootstrap_iters` (100,000), `max_gen_toks` (256),
@@ -48,12 +42,8 @@ class Style:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
         """As the manifest of a model says."""
-        return cls(
-            bool(manifest.get("chat_template")),
-            bool(manifest.get("fewshot_as_turns", True)),
-            manifest.get("system_prompt"),
-            manifest.get("template_arguments") or {},
-        )
+        keys = ("chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
+        return cls(*(manifest[key] for key in keys))
 
 
 PLAIN = Style()

@@ -176,10 +176,7 @@ def _row(
     return {
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else on.type,
         "dtype": str(variant.dtype).removeprefix("torch."),
-        "prompt": options.prompt,
-        "generate": options.generate,
-        "batch": options.batch,
-        "repeats": options.repeats,
+        **options.model_dump(),
         **ours,
         **{f"{name}_ratio": ours[name] / theirs[name] for name in ours},
         "latency_ms": 1000 * statistics.median(v.prefill for _, v in pairs),

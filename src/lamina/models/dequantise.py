@@ -219,4 +219,4 @@ def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
 
 if __name__ == "__main__":
     with explained():
-        dequantise(*map(Path, sys.argv[1:]))
+        dequantise(Path(sys.argv[1]), Path(sys.argv[2]))

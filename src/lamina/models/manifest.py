@@ -145,7 +145,7 @@ def _looks_both_ways(config: dict[str, Any]) -> bool:
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    family = config.get("model_type")
+    family = str(config.get("model_type"))
     if family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return False
     decoder, both = (
