@@ -42,34 +42,28 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Row:
-    """One model input: `context` and `continuation` token ids; `characters` of the choice, as `acc_norm` counts.
-
-    `cut` is the number of tokens of the context that found no room.
-    """
+    """One model input, as token ids."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
-    characters: int
-    cut: int = 0
+    characters: int  # of the choice, as `acc_norm` counts
+    cut: int = 0  # tokens of the context that found no room
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One document. `gold` is the index of the right row; `document` identifies the source text (a hash).
-
-    `also` are other right rows: each of them counts as a right answer, and the loss is that of `gold`. `runs` are
-    hashes of runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` does not load them.
-    `limit` is the number of tokens that the model reads at once, if rows were fitted to it.
-    """
+    """One document."""
 
     index: int
-    kind: str
-    gold: int
+    kind: str  # choices, generated or text
+    gold: int  # the index of the right row, whose loss is taken
     rows: tuple[Row, ...]
-    document: str
-    runs: tuple[int, ...] = ()
-    also: tuple[int, ...] = ()
-    limit: int | None = None
+    document: str  # identifies the source text (a hash)
+    runs: tuple[
+        int, ...
+    ] = ()  # hashes by which near duplicates are found (`lamina.data.overlap`); `read` leaves them out
+    also: tuple[int, ...] = ()  # other right rows: each of them counts as a right answer
+    limit: int | None = None  # tokens that the model reads at once, if rows were fitted to it
 
     @property
     def right(self) -> list[int]:

@@ -30,14 +30,11 @@ _PLACES = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(R
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many documents of a calibration are in a benchmark: equal to one, its near duplicate, sharing a run with it.
+    """How many documents of a calibration are in a benchmark. Each number includes those before it."""
 
-    Each number includes those before it.
-    """
-
-    equal: int
-    near: int
-    sharing: int
+    equal: int  # to one of them
+    near: int  # duplicates of one
+    sharing: int  # a run with one
 
 
 def words(text: str) -> list[str]:

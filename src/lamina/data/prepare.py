@@ -18,7 +18,8 @@ from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
-from lamina.models.load import load_skeleton, load_tokenizer
+from lamina.models.load import load_tokenizer
+from lamina.models.manifest import skeleton
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ def prepare(
     Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, or one
     cannot be encoded or does not fit into the model's context.
     """
-    tokenizer, skeleton = load_tokenizer(manifest), load_skeleton(manifest)
+    tokenizer = load_tokenizer(manifest)
+    # Without weights: enough for lm-eval to know its context length.
+    model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
     if manifest["chat_template"] and not tokenizer.chat_template:
         raise LaminaError(
             f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
@@ -50,7 +53,7 @@ def prepare(
         named = (key if isinstance(own[key], entries.Choices) else made[key].facts["source"] for key in made)
         source = ",".join(named)
     elif isinstance(entry, entries.Text | entries.Hub):
-        check_fits(f"{where}.length", entry.length, context(skeleton.config.to_dict()), manifest["source"])
+        check_fits(f"{where}.length", entry.length, context(model.config.to_dict()), manifest["source"])
         if isinstance(entry, entries.Hub):
             texts, source = documents.read_hub(entry, root, where), entry.hub
         else:
@@ -60,7 +63,7 @@ def prepare(
             samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)
+        samples = _answered(name, entry, model, tokenizer, Style.of(manifest), root)
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
     return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
@@ -69,13 +72,13 @@ def prepare(
 def _answered(
     name: str,
     entry: entries.Task | entries.Tasks | entries.Choices,
-    skeleton: PreTrainedModel,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     style: Style,
     root: Path,
 ) -> list[Sample]:
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
-    lm = encoding.recorder(skeleton, tokenizer)
+    lm = encoding.recorder(model, tokenizer)
     choices, split, trusted = (getattr(entry, key, None) for key in ("choices", "split", "trust_code"))
     samples: list[Sample] = []
     for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:

@@ -29,15 +29,11 @@ _PREFILLS = 3
 
 
 class Timing(NamedTuple):
-    """One repeat: seconds for the prompt, tokens per second of generation over the batch.
+    """One repeat. Base and variants share weights: the peak of one model alone is its own weights plus `working`."""
 
-    `working` is the peak of GPU memory during the repeat less the memory in use before it; None on a CPU. Base and
-    variants share weights here, so the peak of one model alone is its own weights plus `working`.
-    """
-
-    prefill: float
-    tokens_per_second: float
-    working: int | None
+    prefill: float  # seconds for the prompt
+    tokens_per_second: float  # of generation, over the batch
+    working: int | None  # peak of GPU memory during the repeat less the memory in use before it; None on a CPU
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:

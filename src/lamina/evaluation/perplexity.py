@@ -1,7 +1,7 @@
 """Perplexity of documents, apart or joined, with a stated window, stride and BOS, and with an error bar."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +12,11 @@ from lamina.config.benchmarks import Perplexity
 from lamina.data.calibrations import check_ids, encode
 from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
 from lamina.errors import LaminaError
+from lamina.evaluation.measuring import Rows, Score
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
-
-Rows = list[dict[str, Any]]
 
 BLOCKS = 30  # of windows of joined documents
 _TOKENS = 8192  # positions per batch, padding included
@@ -89,10 +88,8 @@ def windows(
     return cut_out
 
 
-def benchmark(
-    name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
-) -> Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]:
-    """What scores a model on the documents of benchmark `name`, see `lamina.evaluation.measuring.Score`."""
+def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity) -> Score:
+    """What scores a model on the documents of benchmark `name`."""
     if options.joined is None:
         cut, parts = windows(documents, tokenizer, options.window, options.stride), len(documents)
         version = f"window={options.window} stride={options.stride or options.window}"

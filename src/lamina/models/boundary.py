@@ -21,14 +21,12 @@ Boundary = tuple[int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run of layers was, seen from the model without it.
-
-    `position` is the number of the variant's layers before the boundary. If a layer follows, it is
-    `layers_of(variant)[position]`.
-    """
+    """Where a run of layers was, seen from the model without it."""
 
     boundary: Boundary
-    position: int
+    position: (
+        int  # the number of the variant's layers before it, and the number of the layer behind it, if there is one
+    )
 
 
 class Repairing(Protocol):

@@ -2,19 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.check import use_findings
-from lamina.models.manifest import auto_class, check_files, skeleton, unloaded
+from lamina.models.manifest import auto_class, check_files, unloaded
 from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
 from lamina.store import checksum as seal
 
@@ -66,16 +65,10 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
 
 
 def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = None) -> PreTrainedModel:
-    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`).
-
-    Raises LaminaError if this machine cannot load weights in 4 bits.
-    """
+    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`)."""
     if quantise == "none":
         return load_model(manifest, check=check)
-    try:
-        options = placement(None, True, manifest["dtype"])
-    except LaminaError as error:
-        raise LaminaError(f"quantise: {quantise} cannot be had here. {error} Or write quantise: none.") from error
+    options = placement(None, True, manifest["dtype"])
     return load_folder(
         manifest["path"], manifest["dtype"], manifest["trust_remote_code"], manifest["source"], **options
     )
@@ -200,23 +193,9 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
 
 
 def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
-    """Options of `load_folder` for several devices or for weights in 4 bits.
-
-    Raises LaminaError if the package that an option needs is missing.
-    """
-    options: dict[str, Any] = {}
-    if device_map is not None:
-        if find_spec("accelerate") is None:
-            raise LaminaError("device_map needs the package accelerate: pip install accelerate.")
-        options["device_map"] = device_map
+    """Options of `load_folder` for several devices or for weights in 4 bits."""
+    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
     if load_in_4bit:
-        if find_spec("bitsandbytes") is None:
-            raise LaminaError(
-                "load_in_4bit needs the package bitsandbytes: pip install bitsandbytes. Without it, load the model in "
-                "bfloat16."
-            )
-        from transformers import BitsAndBytesConfig
-
         compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
@@ -258,8 +237,3 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
             "post_processor in tokenizer.json."
         )
     return tokenizer
-
-
-def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
-    """The model's architecture with no weights (meta tensors), enough for lm-eval to know its context length."""
-    return skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])

@@ -35,14 +35,11 @@ class Family(NamedTuple):
 
 
 class Half(NamedTuple):
-    """A sub-module of a layer that belongs to its attention or its MLP.
-
-    `residual` says that it gets the residual as an argument of that name and adds it itself (BLOOM).
-    """
+    """A sub-module of a layer that belongs to its attention or its MLP."""
 
     name: str
     module: nn.Module
-    residual: bool
+    residual: bool  # it gets the residual as an argument of that name and adds it itself (BLOOM)
 
 
 def text_config(model: PreTrainedModel) -> PretrainedConfig:
