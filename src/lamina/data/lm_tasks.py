@@ -210,4 +210,4 @@ def _answer_row(task: ConfigurableTask, lm: EncodingLM, target: str, instance: A
     else:
         # The tokenizer drops the stop string (a newline, for example), so the model stops by its end-of-text token.
         after = [*after, lm.eot_token_id]
-    return row(lm, texts, before, after, len(target))
+    return row(lm, (texts, before, after), len(target))

@@ -126,15 +126,11 @@ class WritingLM(VariantLM):
         mask = settings["attention_mask"].bool()
         prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
         start, steps = context.shape[1], max_length - context.shape[1]
-        if self.draw is None:
-            written = super()._model_generate(context, max_length, stop, **settings)
-        else:
+        if self.draw is not None:
             uniform = np.stack([numbers(self.seed, self.draw, prompt, steps) for prompt in prompts])
             drawn = _Drawn(self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature)
-            # Past VariantLM, whose own processor only looks for NaN.
-            written = super(VariantLM, self)._model_generate(
-                context, max_length, stop, logits_processor=LogitsProcessorList([drawn]), **settings
-            )
+            settings["logits_processor"] = LogitsProcessorList([drawn])
+        written = super()._model_generate(context, max_length, stop, **settings)
         for row, tokens in zip(prompts, written[:, start:].tolist(), strict=True):
             self.answers[row] = self._answer(tokens, stop)
         return written
@@ -209,9 +205,8 @@ class GenerationBenchmark(TaskBenchmark):
                 f"benchmarks.tasks.{name}.generate.max_tokens: {longest} tokens leave no room for a question in the "
                 f"model's context of {self.writer.max_length}. Write fewer."
             )
-        task.set_config(
-            "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
-        )
+        settings |= {"max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
+        task.set_config("generation_kwargs", settings)
         task.set_config("repeats", 1)
         super().__init__(task, model, tokenizer, limit, style, self.writer)
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}

@@ -20,7 +20,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import prompts
-from lamina.data.encoding import Encoded, EncodingLM, cut
+from lamina.data.encoding import Encoded, EncodingLM
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.engine.batches import fitting, logit_positions
@@ -79,9 +79,7 @@ class VariantLM(EncodingLM):
     def _loglikelihood_tokens(self, requests: list[Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         if self._recorded is not None:
             return super()._loglikelihood_tokens(requests)
-        for texts, before, after in requests:
-            self.check(texts or ("", ""), before, after, self.max_length)
-        rows = [cut(before, after, self.max_length) for _, before, after in requests]
+        rows = [self.fit(*request) for request in requests]
         likelihoods = self._together.likelihoods(self.name, rows, _STAGE)
         if likelihoods is not None:
             return [(each.nats, each.likeliest) for each in likelihoods]
@@ -123,8 +121,8 @@ class VariantLM(EncodingLM):
         if not self._may_write:
             check_cache(self._model, self._base, self.name)
             self._may_write = True
-        watch = LogitsProcessorList([_RefuseNaN(self.name)])
-        return super()._model_generate(*args, logits_processor=watch, **kwargs)
+        kwargs.setdefault("logits_processor", LogitsProcessorList([_RefuseNaN(self.name)]))
+        return super()._model_generate(*args, **kwargs)
 
 
 def lines(longest: int, vocabulary: int) -> int:

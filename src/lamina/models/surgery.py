@@ -130,11 +130,6 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
                 f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
                 "Use a model whose layers stand alone."
             )
-    if getattr(config, "scale_attn_by_inverse_layer_idx", False):
-        raise LaminaError(
-            "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
-            "would change on reload. Use a model without that option."
-        )
 
 
 @torch.inference_mode()
