@@ -85,14 +85,6 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
     assert calibration.facts["chance_accuracy"] == 0
 
 
-def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path) -> None:
-    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[:7]
-    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
-    calibration = prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
-    assert len(calibration.samples) == 7
-    assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
