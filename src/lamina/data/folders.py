@@ -78,7 +78,13 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     elif kind == "arrow":
         with pa.memory_map(str(file)) as source:
-            for batch in _arrow(source):
+            try:
+                reader = pa.ipc.open_file(source)
+                batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(reader.num_record_batches))
+            except pa.ArrowInvalid:
+                source.seek(0)
+                batches = pa.ipc.open_stream(source)
+            for batch in batches:
                 yield from (batch.select([field]) if field in batch.schema.names else batch).to_pylist()
     else:
         with fsspec.open(str(file), "rt", encoding="utf-8-sig", compression="infer", newline="") as text:
@@ -106,16 +112,6 @@ def _json(text: Any, file: Path) -> Iterator[dict[str, Any]]:
             yield row
     except json.JSONDecodeError as error:
         raise LaminaError(f"after {at}: not JSON ({error.msg}).") from error
-
-
-def _arrow(source: Any) -> Iterator[pa.RecordBatch]:
-    try:
-        file = pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        yield from pa.ipc.open_stream(source)
-    else:
-        yield from (file.get_batch(number) for number in range(file.num_record_batches))
 
 
 def _of_card(

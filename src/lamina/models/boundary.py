@@ -75,12 +75,10 @@ def own(module: nn.Module, name: str) -> nn.Parameter:
 
 def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Copies of all parameters of a variant, put in their places, by name; tied parameters stay tied."""
-    copies: dict[int, nn.Parameter] = {}
+    copies = {weight: nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in model.parameters()}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
-            if id(weight) not in copies:
-                copies[id(weight)] = nn.Parameter(weight.detach().clone(), requires_grad=False)
-            setattr(module, name, copies[id(weight)])
+            setattr(module, name, copies[weight])
     return dict(model.named_parameters())
 
 

@@ -24,7 +24,7 @@ from lamina.errors import LaminaError, at, explained
 from lamina.models import gguf
 from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings
 from lamina.models.load import check_whole, load_folder
-from lamina.models.manifest import unloaded
+from lamina.models.manifest import loading
 from lamina.models.structure import text_config
 from lamina.models.tokenizer import read_tokenizer, special_behind
 from lamina.store import parquet as store
@@ -81,7 +81,7 @@ def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     kind: Any = AutoModelForCausalLM
-    try:
+    with at(where), loading(path.name, path.parent):
         model, loading_info = kind.from_pretrained(
             path.parent,
             output_loading_info=True,
@@ -92,11 +92,6 @@ def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
             local_files_only=True,
             trust_remote_code=False,
         )
-    except MemoryError:
-        raise
-    except Exception as error:  # a file can make transformers raise anything
-        with at(where):
-            raise unloaded(path.name, path.parent, error) from error
     _check_tensors(model, sizes, path, where)
     with at(where):  # a tensor of another name, and the one that it should be
         check_whole(path.name, loading_info)

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.check import use_findings
-from lamina.models.manifest import auto_class, check_files, unloaded
+from lamina.models.manifest import auto_class, check_files, loading
 from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
 from lamina.store import checksum as seal
 
@@ -97,7 +97,7 @@ def load_folder(
             "it names. Merge it into them first (PEFT: merge_and_unload, then save_pretrained), or delete its files."
         )
     name, local = name or str(folder), {"trust_remote_code": trust_remote_code, "local_files_only": True}
-    try:
+    with loading(name, str(folder)):
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
         config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
@@ -116,10 +116,6 @@ def load_folder(
             ignore_mismatched_sizes=True,
             **options,
         )
-    except (MemoryError, LaminaError):
-        raise
-    except Exception as error:  # a folder can make transformers raise anything
-        raise unloaded(name, folder, error) from error
     check_whole(name, loading_info)
     _check_tied(name, model)
     for module in model.modules():
@@ -212,11 +208,8 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
     folder, source = manifest["path"], manifest.get("source", manifest["path"])
     local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
     if config is None and Path(folder, "config.json").is_file():
-        # A tokenizer needs it, and its faults are none of the tokenizer.
-        try:
+        with loading(source, folder):  # a tokenizer needs it, and its faults are none of the tokenizer
             config = AutoConfig.from_pretrained(folder, **local)
-        except Exception as error:
-            raise unloaded(source, folder, error) from error
     try:
         tokenizer = read_tokenizer(folder, config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:

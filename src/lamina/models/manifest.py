@@ -5,7 +5,9 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,37 +173,41 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
     import torch
     from transformers import AutoConfig
 
-    try:
+    with loading(source, folder):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
         with torch.device("meta"):
             built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
-            return built
+    return built
+
+
+@contextmanager
+def loading(name: str, folder: str | Path) -> Iterator[None]:
+    """Turn what transformers says of a folder that it cannot load into a LaminaError that says what to correct."""
+    try:
+        yield
+    except (MemoryError, LaminaError):
+        raise
     except Exception as error:  # a folder can make transformers raise anything
-        raise unloaded(source, folder, error) from error
-
-
-def unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
-    """What transformers said of a folder that it cannot load, and what to correct."""
-    # transformers goes on with a list of all the types that it knows.
-    message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
-    if str(name).endswith(".gguf"):
-        remedy = "Convert it again, or take the model's checkpoint with safetensors weights."
-    elif isinstance(error, ImportError):
-        remedy = "Install what it asks for, or correct its config.json."
-    elif isinstance(error, OSError):
-        remedy = "Download it again, completely."
-    else:
-        remedy = "Correct its config.json, or write a model that this version of transformers knows."
-    return LaminaError(f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}")
+        # transformers goes on with a list of all the types that it knows.
+        message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
+        if str(name).endswith(".gguf"):
+            remedy = "Convert it again, or take the model's checkpoint with safetensors weights."
+        elif isinstance(error, ImportError):
+            remedy = "Install what it asks for, or correct its config.json."
+        elif isinstance(error, OSError):
+            remedy = "Download it again, completely."
+        else:
+            remedy = "Correct its config.json, or write a model that this version of transformers knows."
+        what = f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}"
+        raise LaminaError(what) from error
 
 
 def _stored_width(config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
     """Bytes of a weight that is loaded as it is stored: in the type of config.json, else that of most numbers."""
     stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for tensor in tensors.values():
-        width = BYTES.get(tensor["dtype"], 0)
-        counts[width] = counts.get(width, 0) + prod(tensor["shape"])
+        counts[BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
     return _WIDTHS.get(stated) or max(counts, key=lambda width: (width > 1, counts[width]), default=4)
 
 

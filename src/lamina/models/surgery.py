@@ -55,12 +55,10 @@ def removed_layers(units: Sequence[str]) -> list[int]:
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
     """Numbers of the layers that stay when `units` leave an unpruned model; one that loses both halves goes whole."""
     parsed = [parse(unit) for unit in units]
-    gone = {layer for layer, component in parsed if component == "layer"}
+    gone, *halved = ({layer for layer, each in parsed if each == part} for part in ("layer", "attention", "mlp"))
     # Where a norm stands on the stream itself, a layer without its halves still does something.
     if not family_of(model).stream_norm:
-        gone |= {layer for layer, part in parsed if part == "attention"} & {
-            layer for layer, part in parsed if part == "mlp"
-        }
+        gone |= set.intersection(*halved)
     return [layer for layer in range(len(layers_of(model))) if layer not in gone]
 
 
