@@ -37,7 +37,6 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", action="store_true", help="run the tests that start a SLURM cluster (needs root)")
-    parser.addoption("--models", metavar="FOLDER", help="checkpoints that tests/models/test_real_models.py takes")
 
 
 def pytest_configure(config: pytest.Config) -> None:

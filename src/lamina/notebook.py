@@ -85,8 +85,8 @@ def _measured(
     tokens = memory.tokens("auto", model, samples, len(units) + 2)
     if pass_ in MODULES:
         return list(load(MODULES[pass_]).rows(model, samples, units, [], pass_, tokens))
-    kind: Literal["removal", "stream"] = "removal" if pass_ == "removal" else "stream"
-    return engine.sweep(model, samples, units, pass_=kind, tokens=tokens).rows([CURRENT, *units])
+    scores = engine.sweep(model, samples, units, pass_="removal" if pass_ == "removal" else "stream", tokens=tokens)
+    return scores.rows([CURRENT, *units])
 
 
 def _tokenised(

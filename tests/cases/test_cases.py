@@ -13,8 +13,7 @@ settings
     What stands otherwise in model/config.json.
 expected
     `refused`: what the message says (a regular expression). Or numbers: `calibrations` by name, with facts of the
-    calibration, the `accuracy` of the model on it and `solved`, the prompts that hold their own question twice;
-    `benchmarks` by name, with metrics, `n_cut` and `n_samples`.
+    calibration and the `accuracy` of the model on it; `benchmarks` by name, with metrics, `n_cut` and `n_samples`.
 """
 
 import json
@@ -73,14 +72,11 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def calibrations(config: Configuration, manifest: dict[str, Any], model: Any, root: Path) -> dict[str, dict[str, Any]]:
-    tokenizer, found = load_tokenizer(manifest), {}
+    found = {}
     for name, entry in config.calibrations.items():
         made = prepare(name, entry, manifest, root, config.parts(name))
         right = [row["correct"] for row in sweep(model, made.samples, []).rows(["none"])]
-        prompts = [tokenizer.decode(sample.rows[0].context) for sample in made.samples]
-        last = [prompt.split("\n\n")[-1].strip() for prompt in prompts]
-        solved = sum(prompt.count(question) > 1 for prompt, question in zip(prompts, last, strict=True))
-        found[name] = made.facts | {"accuracy": sum(right) / len(right), "solved": solved}
+        found[name] = made.facts | {"accuracy": sum(right) / len(right)}
     return found
 
 

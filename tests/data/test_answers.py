@@ -5,39 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval.api.task import ConfigurableTask
+import torch
 
 from lamina.data import answers, lm_tasks
 from lamina.data.encoding import recorder
-from lamina.data.task_groups import leaves
+from lamina.data.task_groups import GivenTask
 from lamina.engine.sweep import sweep
 from lamina.errors import LaminaError
 from tests.given import tiny
+from tests.given.tasks import made
 
 CHOICES = {"query": "w1 w2", "choices": ["w3", "w4 w5", "w6"]}
 WRITTEN = {"query": "w1 w2"}
 
 
-def task(folder: Path, gold: list[Any], kind: str = "multiple_choice", **changes: Any) -> ConfigurableTask:
+def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> GivenTask:
     """A task whose test documents have these right answers."""
     documents = [(CHOICES if kind == "multiple_choice" else WRITTEN) | {"gold": each} for each in gold]
-    lines = [json.dumps(doc | changes.get("last", {}) if doc is documents[-1] else doc) for doc in documents]
-    (folder / "test.jsonl").write_text("\n".join(lines))
-    config: dict[str, Any] = {
-        "task": "mine",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / "test.jsonl")}},
-        "test_split": "test",
-        "output_type": kind,
-        "doc_to_text": "query",
-        "doc_to_target": "gold",
-        "num_fewshot": 0,
-    }
-    if kind == "multiple_choice":
-        config["doc_to_choice"] = "choices"
-    else:
-        config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
-    return ConfigurableTask(config=config)
+    documents[-1] |= last
+    keys = {"doc_to_choice": "choices"} if kind == "multiple_choice" else {}
+    keys |= {"task": "mine", "test_split": "test", "doc_to_text": "query", "doc_to_target": "gold"}
+    return made({"test": documents}, kind, num_fewshot=0, **keys)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +43,11 @@ def task(folder: Path, gold: list[Any], kind: str = "multiple_choice", **changes
         ([[0], [0, 7]], "document 1 .*right answer is 7, but"),
     ],
 )
-def test_a_gold_that_is_no_choice_is_refused_with_its_document(tmp_path: Path, gold: list[Any], fault: str) -> None:
+def test_a_gold_that_is_no_choice_is_refused_with_its_document(gold: list[Any], fault: str) -> None:
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
-        lm_tasks.test_documents(task(tmp_path, gold))
+        lm_tasks.test_documents(task(gold))
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
-        lm_tasks.task_samples(task(tmp_path, gold), recorder(tiny.model(), tiny.tokenizer()), None, 0)
+        lm_tasks.task_samples(task(gold), recorder(tiny.model(), tiny.tokenizer()), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -74,23 +62,23 @@ def test_a_gold_that_is_no_choice_is_refused_with_its_document(tmp_path: Path, g
         (["w3", "{'value': 'w3'}"], "document 1 .*fields of which one is to be named"),
     ],
 )
-def test_a_written_answer_that_is_no_text_is_refused(tmp_path: Path, gold: list[Any], fault: str) -> None:
+def test_a_written_answer_that_is_no_text_is_refused(gold: list[Any], fault: str) -> None:
     with pytest.raises(LaminaError, match=f"task 'mine', .*{fault}"):
-        lm_tasks.test_documents(task(tmp_path, gold, "generate_until"))
+        lm_tasks.test_documents(task(gold, "generate_until"))
 
 
-def test_what_lm_eval_would_compare_with_the_text_of_a_list_is_refused(tmp_path: Path) -> None:
+def test_what_lm_eval_would_compare_with_the_text_of_a_list_is_refused() -> None:
     """It takes all documents to have as many answers as the first."""
-    mixed = task(tmp_path, ["w3"], "generate_until")
+    mixed = task(["w3"], "generate_until")
     mixed.doc_to_target = lambda doc, *_: ["w3", "w4"]  # type: ignore[method-assign]
     with pytest.raises(LaminaError, match="document 0 .*a list of right answers, and the first .*a single one"):
         lm_tasks.test_documents(mixed)
 
 
 def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    twice = task(tmp_path, [0, 1], last={"choices": ["w3", "w4", "w3"]})
+    twice = task([0, 1], choices=["w3", "w4", "w3"])
     with pytest.raises(LaminaError, match="document 1 .*choices 0 and 2 are both"):
         lm_tasks.test_documents(twice)
     assert len(lm_tasks.test_documents(twice, own=False)) == 2
@@ -108,37 +96,35 @@ def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -
         lm_tasks.load_task("mine", tmp_path)
 
 
-def test_any_of_several_right_choices_counts(tmp_path: Path) -> None:
+def test_any_of_several_right_choices_counts() -> None:
     """As lm-eval counts: the sum over single right choices is the accuracy with all of them."""
     model, tokenizer = tiny.model(), tiny.tokenizer()
     lm = recorder(model, tokenizer)
 
     def correct(gold: list[Any]) -> list[bool]:
-        made = lm_tasks.task_samples(task(tmp_path, gold), lm, None, 0)
+        made = lm_tasks.task_samples(task(gold), lm, None, 0)
         return [row["correct"] for row in sweep(model, made, ["2"]).rows(["2"])]
 
     assert correct([[0, 2]]) == [correct([0])[0] or correct([2])[0]] != correct([1])
-    both = lm_tasks.task_samples(task(tmp_path, [[0, 2]]), lm, None, 0)[0]
+    both = lm_tasks.task_samples(task([[0, 2]]), lm, None, 0)[0]
     assert both.right == [0, 2] and both.gold == 0
 
 
-def test_any_of_several_written_answers_counts(tmp_path: Path) -> None:
+def test_any_of_several_written_answers_counts() -> None:
     """The first is what repairs and healings see, and whose loss is taken."""
     model, tokenizer = tiny.model(), tiny.tokenizer()
     lm = recorder(model, tokenizer)
     seen = lm.tok_encode("w1 w2")
-    import torch
-
     with torch.no_grad():
         written = [int(model(torch.tensor([[*seen]])).logits[0, -1].argmax())]
         written += [int(model(torch.tensor([[*seen, *written]])).logits[0, -1].argmax())]
     said = tokenizer.convert_ids_to_tokens(written[0])
     other = "w7" if said != "w7" else "w8"
     for gold, right in (([[other, said]], True), ([[other, "w9"]], False)):
-        made = lm_tasks.task_samples(task(tmp_path, gold, "generate_until"), lm, None, 0)
+        made = lm_tasks.task_samples(task(gold, "generate_until"), lm, None, 0)
         (sample,) = made
         assert [tokenizer.decode(row.continuation[:1]) for row in sample.rows] == gold[0] and sample.right == [0, 1]
-        alone = lm_tasks.task_samples(task(tmp_path, [gold[0][0]], "generate_until"), lm, None, 0)
+        alone = lm_tasks.task_samples(task([gold[0][0]], "generate_until"), lm, None, 0)
         assert sample.sequence() == alone[0].sequence()
         scores = sweep(model, made, []).rows(["none"])[0]
         stops = written[1] in sample.rows[1].continuation[1:]
@@ -146,8 +132,7 @@ def test_any_of_several_written_answers_counts(tmp_path: Path) -> None:
         assert scores["nll"] == pytest.approx(sweep(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5)
 
 
-def test_a_written_choice_is_its_text_and_not_its_number(tmp_path: Path) -> None:
-    (tmp_path / "test.jsonl").write_text(json.dumps(CHOICES | {"gold": 1}))
-    made = task(tmp_path, [1])
+def test_a_written_choice_is_its_text_and_not_its_number() -> None:
+    made = task([1])
     made.set_config("output_type", "generate_until")
-    assert answers.right_texts(made, made.eval_docs[0]) == ["w4 w5"] and len(leaves(made)) == 1
+    assert answers.right_texts(made, made.eval_docs[0]) == ["w4 w5"]

@@ -60,7 +60,8 @@ def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot:
     assert (calibration == plain) == (num_fewshot == 0 and not chat)
 
 
-def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
+def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict, tmp_path: Path) -> None:
+    """A calibration survives its file, and its chance is one over the number of choices."""
     first, again, other = (
         prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT) for seed in (0, 0, 1)
     )
@@ -69,6 +70,10 @@ def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
     lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()
     train = {document_hash(doc["query"], doc["choices"]) for doc in map(json.loads, lines)}
     assert {s.document for s in first.samples} <= train
+    (choices,) = {len(sample.rows) for sample in first.samples}
+    assert first.facts["chance_accuracy"] == pytest.approx(1 / choices)
+    calibrations.write(tmp_path / "recall.parquet", first)
+    assert calibrations.read(tmp_path / "recall.parquet") == first
 
 
 def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
@@ -80,41 +85,17 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
     assert calibration.facts["chance_accuracy"] == 0
 
 
-def test_chance_is_one_over_the_number_of_choices(manifest: dict) -> None:
-    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
-    choices = {len(sample.rows) for sample in calibration.samples}
-    assert calibration.facts["chance_accuracy"] == pytest.approx(1 / choices.pop()) and not choices
-
-
-def test_a_calibration_survives_its_file(manifest: dict, tmp_path: Path) -> None:
-    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
-    calibrations.write(tmp_path / "recall.parquet", calibration)
-    assert calibrations.read(tmp_path / "recall.parquet") == calibration
-
-
-def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path) -> None:
-    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[:7]
-    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
-    calibration = prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
-    assert len(calibration.samples) == 7
-    assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
-
-
-def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> None:
-    with pytest.raises(LaminaError, match="no lm-eval task 'microworld_recal'.*microworld_recall"):
-        prepare("recall", Calibration.from_options(TASK | {"task": "microworld_recal"}), manifest, ROOT)
-
-
-def test_a_split_that_the_task_lacks_is_refused_with_those_it_has(manifest: dict) -> None:
-    with pytest.raises(
-        LaminaError, match="microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"
-    ):
-        prepare("recall", Calibration.from_options(TASK | {"split": "dev"}), manifest, ROOT)
-
-
-def test_a_limit_beyond_the_split_is_refused(manifest: dict) -> None:
-    with pytest.raises(LaminaError, match=r"calibrations.recall.*limit: 1000000 samples"):
-        prepare("recall", Calibration.from_options(TASK | {"limit": 1000000}), manifest, ROOT)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"task": "microworld_recal"}, "no lm-eval task 'microworld_recal'.*microworld_recall"),
+        ({"split": "dev"}, "microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"),
+        ({"limit": 1000000}, "calibrations.recall.*limit: 1000000 samples"),
+    ],
+)
+def test_what_there_is_not_is_refused(manifest: dict, change: dict, words: str) -> None:
+    with pytest.raises(LaminaError, match=words):
+        prepare("recall", Calibration.from_options(TASK | change), manifest, ROOT)
 
 
 def test_text_samples_predict_every_token_but_the_first() -> None:
@@ -123,9 +104,3 @@ def test_text_samples_predict_every_token_but_the_first() -> None:
     for sample, document in zip(text_samples(corpus, tokenizer, 16), corpus, strict=True):
         tokens = tuple(calibrations.encode(tokenizer, document)[:16])
         assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]
-
-
-def test_more_documents_than_there_are_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "few.txt").write_text("one\n\ntwo")
-    with pytest.raises(LaminaError, match='"0:5" asks for more than .*few.txt holds, 2'):
-        documents.read_documents(tmp_path / "few.txt", "0:5")

@@ -50,16 +50,13 @@ NO_QUESTIONS = [
 
 @pytest.mark.parametrize(("line", "words"), NO_QUESTIONS, ids=[case[1] for case in NO_QUESTIONS])
 def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_form(tmp_path: Path, line: Any, words: str) -> None:
+    with pytest.raises(LaminaError, match="holds no question"):
+        read_questions(questions(tmp_path, ""))
     with pytest.raises(LaminaError) as caught:
         read_questions(questions(tmp_path, GOOD, line), "calibrations.mine.choices")
     message = str(caught.value)
     assert message.startswith(f"calibrations.mine.choices: {tmp_path}/mine.jsonl, line 2: {words}"), message
     assert 'Write one JSON object a line: {"query": "…"' in message
-
-
-def test_questions_without_a_question_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="holds no question"):
-        read_questions(questions(tmp_path, ""))
 
 
 @pytest.mark.parametrize("name", ["mine.jsonl", "a.jsonl", "a.json", "a.txt"])
@@ -69,13 +66,10 @@ def test_other_encodings_are_refused_with_the_line(tmp_path: Path, name: str) ->
         read_questions(tmp_path / name) if name.startswith("mine") else read_documents(tmp_path / name)
 
 
-def test_more_examples_than_other_questions_are_refused() -> None:
+def test_more_samples_or_examples_than_questions_are_refused() -> None:
     check_examples(4, 5, "benchmarks.tasks.mine.num_fewshot", "mine.jsonl")
     with pytest.raises(LaminaError, match=r"benchmarks.tasks.mine.num_fewshot: 5 examples.*other 4.*at most 4"):
         check_examples(5, 5, "benchmarks.tasks.mine.num_fewshot", "mine.jsonl")
-
-
-def test_more_samples_than_questions_are_refused() -> None:
     check_limit(5, 5, "calibrations.mine.limit", "mine.jsonl")
     with pytest.raises(LaminaError, match=r"calibrations.mine.limit: 6 samples are asked for.*mine.jsonl.*at most 5"):
         check_limit(6, 5, "calibrations.mine.limit", "mine.jsonl")

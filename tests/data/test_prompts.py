@@ -2,11 +2,9 @@
 
 import inspect
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
@@ -18,19 +16,12 @@ from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from tests.given import tiny
+from tests.given.tasks import made, stock
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} w0 {{ m['content'] }} w50 {% endfor %}"
     "{% if thinking is defined %}{{ thinking }} {% endif %}{% if add_generation_prompt %}assistant w0 {% endif %}"
 )
-
-
-class Made(ConfigurableTask):
-    """A task on documents that are made here, whatever the splits."""
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        assert dataset_kwargs is not None
-        self.dataset = DatasetDict({k: Dataset.from_list(v) for k, v in dataset_kwargs["splits"].items()})
 
 
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
@@ -43,16 +34,6 @@ def documents(count: int, seed: int) -> list[dict[str, Any]]:
         }
         for number in range(count)
     ]
-
-
-def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> Made:
-    answer = (
-        {"doc_to_choice": "c", "doc_to_target": "g"} if kind == "multiple_choice" else {"doc_to_target": "{{c[g]}}"}
-    )
-    config = {"task": "made", "output_type": kind, "doc_to_text": "{{q}}", **answer, "num_fewshot": 5}
-    if kind == "generate_until":
-        config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
-    return Made(config=config | {"dataset_kwargs": {"splits": splits}} | keys)
 
 
 def requests(task: ConfigurableTask) -> list[tuple[Any, ...]]:
@@ -76,22 +57,14 @@ def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: s
     keys = {"training_split": "train", "test_split": "test", "description": "w5 w5"}
     model, tokenizer = tiny.model(), tiny.tokenizer()
     tokenizer.chat_template = TEMPLATE
-    stock = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
-    theirs = made(splits, kind, **keys)
     options: dict[str, Any] = {"apply_chat_template": True} if style.chat_template else {}
     options |= {} if style.turns else {"fewshot_as_multiturn": False}
-    found = simple_evaluate(
-        model=stock,
-        tasks=[theirs],
-        num_fewshot=5,
-        system_instruction=style.system,
-        task_manager=TaskManager(include_defaults=False),
-        **options,
-    )
+    theirs = made(splits, kind, **keys)
+    plain = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
+    found = stock(plain, theirs, num_fewshot=5, system_instruction=style.system, **options)
     benchmark = TaskBenchmark(made(splits, kind, **keys), model, tokenizer, style=style)
     ours = benchmark.score(model, "base")
     assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (3 if "choice" in kind else 1)
-    assert found is not None
     for row in ours.metrics:
         assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
     lm, calibrated = recorder(model, tokenizer), made(splits, kind, **keys)
@@ -140,22 +113,14 @@ def test_no_question_is_among_its_own_examples_in_any_task_of_lm_eval() -> None:
             for instance in task.instances[::3]:
                 assert instance.args[0].count(instance.doc["q"]) == 1, roles
                 assert instance.args[0].count("\n\n") == 4
-            stock = made(splits, num_fewshot=4, **roles, **shots)
-            stock.set_fewshot_seed(prompts.FEWSHOT_SEED)
-            stock.build_all_requests()
-            for one, other in zip(requests(task), requests(stock), strict=True):
+            theirs = made(splits, num_fewshot=4, **roles, **shots)
+            theirs.set_fewshot_seed(prompts.FEWSHOT_SEED)
+            theirs.build_all_requests()
+            for one, other in zip(requests(task), requests(theirs), strict=True):
                 own = other[1].count(task.eval_docs[other[0]]["q"]) > 1
                 leaks += own
                 assert own or one == other  # what lm-eval draws stays as it is
     assert tried > 20 and leaks > 0
-
-
-def test_a_split_that_is_calibrated_on_gives_no_question_to_itself(tmp_path: Path) -> None:
-    """With its training split asked for, and no split named for examples."""
-    task = made({"train": documents(12, 1), "test": documents(3, 2)}, training_split="train", test_split="train")
-    samples = lm_tasks.task_samples(task, recorder(tiny.model(depth=1), tiny.tokenizer()), None, 0)
-    assert len(samples) == 12
-    assert all(instance.args[0].count(instance.doc["q"]) == 1 for instance in task.instances)
 
 
 def test_too_few_examples_are_refused() -> None:

@@ -62,25 +62,20 @@ def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
     return prepare("mine", Calibration.from_options(entry), manifest, root)
 
 
-def test_questions_as_long_as_the_context_and_longer_are_cut_to_it_and_run(manifest: dict, tmp_path: Path) -> None:
-    made = calibration(manifest, tmp_path, choices=questions(tmp_path, 10, 61, 62, 63, 64, 65, 200))
+def test_questions_longer_than_the_context_lose_their_oldest_tokens_and_run(manifest: dict, tmp_path: Path) -> None:
+    """What fits is as lm-eval encodes it."""
+    lengths = (10, 61, 62, 63, 64, 65, 200)
+    made = calibration(manifest, tmp_path, choices=questions(tmp_path, *lengths))
     assert [len(s.sequence()) for s in made.samples] == [12, 62, 64, 64, 64, 64, 64]
-    model = load_model(manifest)
-    assert all(torch.tensor(row["norm"]).isfinite() for row in capture(model, made.sequences()) if row["span"] == 0)
-    rows = sweep(model, made.samples, ["0", "3"]).rows(["0", "3"])
-    assert len(rows) == 14 and all(row["nll"] is not None for row in rows)
-
-
-def test_what_is_cut_are_the_oldest_tokens_and_what_fits_is_as_lm_eval_encodes_it(
-    manifest: dict, tmp_path: Path
-) -> None:
-    made = calibration(manifest, tmp_path, choices=questions(tmp_path, 10, 62, 63, 200))
-    for sample, length in zip(made.samples, (10, 62, 63, 200), strict=True):
-        number = sample.index
+    for number, (sample, length) in enumerate(zip(made.samples, lengths, strict=True)):
         ids = [1 + (number + 7 * place) % len(tiny.WORDS) for place in range(length)]
         for row, answer in zip(sample.rows, ([2, 3], [4]), strict=True):
             kept = (ids + answer)[-(CONTEXT + 1) :][: -len(answer)]
             assert row == Row(tuple(kept), tuple(answer), row.characters, length - len(kept))
+    model = load_model(manifest)
+    assert all(torch.tensor(row["norm"]).isfinite() for row in capture(model, made.sequences()) if row["span"] == 0)
+    rows = sweep(model, made.samples, ["0", "3"]).rows(["0", "3"])
+    assert len(rows) == 14 and all(row["nll"] is not None for row in rows)
 
 
 def test_questions_need_neither_bos_nor_eos_in_calibrations_and_benchmarks(manifest: dict, tmp_path: Path) -> None:
@@ -101,14 +96,11 @@ def test_questions_need_neither_bos_nor_eos_in_calibrations_and_benchmarks(manif
     assert {row["metric"]: row["value"] for row in scores.metrics}["acc"] == right / 4
 
 
-def test_an_empty_question_needs_one_and_the_message_says_so(manifest: dict, tmp_path: Path) -> None:
+def test_where_bos_or_eos_is_needed_the_message_says_so(manifest: dict, tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match=r"neither BOS nor EOS, which an empty question.*tokenizer_config.json"):
         calibration(manifest, tmp_path, choices=questions(tmp_path, 5, query=""))
-
-
-def test_a_generated_answer_needs_eos_where_its_stop_has_no_token(manifest: dict, tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match=r"no EOS, by which a generated answer ends"):
-        prepare("sorting", Calibration.from_options({"task": "microworld_sorting", "limit": 3}), manifest, ROOT)
+        calibration(manifest, ROOT, task="microworld_sorting", limit=3)
 
 
 def test_answers_that_leave_no_room_for_questions_are_refused(manifest: dict) -> None:

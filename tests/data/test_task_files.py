@@ -37,73 +37,46 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(root: Path, name: str, more: str = "", **told: Any) -> None:
-    text = yaml.safe_dump(told) if told else ""
-    (root / f"workflow/tasks/{name}.yaml").write_text(f"{text}{more}\n")
+def write(root: Path, **keys: Any) -> None:
+    (root / "workflow/tasks/mine.yaml").write_text(yaml.safe_dump(TASK | keys))
 
 
 FUNCTION = "process_docs: !function planted.docs"
+CUSTOM = "filter_list: [{name: x, filter: [{function: custom, filter_fn: !function planted.docs}]}]"
+# Text in task files, and in files that they include.
+PLANTED: dict[str, dict[str, str]] = {
+    "direct": {"mine.yaml": FUNCTION},
+    "included": {"mine.yaml": "include: part.txt", "part.txt": FUNCTION},
+    "included twice": {"mine.yaml": "include: [part.txt]", "part.txt": "include: deeper.txt", "deeper.txt": FUNCTION},
+    "elsewhere": {"mine.yaml": "process_docs: !function os.fspath"},
+    "of a group": {"mine.yaml": "group: mine\ntask: [part]", "anything.yaml": FUNCTION},
+    "of a tag": {"anything.yaml": f"tag: [mine]\n{FUNCTION}"},
+    "nested": {"mine.yaml": CUSTOM},
+}
 
 
-def direct(root: Path) -> None:
-    write(root, "mine", FUNCTION, **TASK)
+def plant(root: Path, name: str) -> None:
+    for file, text in PLANTED[name].items():
+        task = TASK | ({"task": "part"} if file == "anything.yaml" else {})
+        whole = {} if "group" in text or file.endswith(".txt") else task
+        (root / "workflow/tasks" / file).write_text(f"{yaml.safe_dump(whole) if whole else ''}{text}\n")
 
 
-def included(root: Path) -> None:
-    write(root, "mine", "include: part.txt", **TASK)
-    (root / "workflow/tasks/part.txt").write_text(FUNCTION)
-
-
-def included_twice(root: Path) -> None:
-    write(root, "mine", "include: [part.txt]", **TASK)
-    (root / "workflow/tasks/part.txt").write_text("include: deeper.txt")
-    (root / "workflow/tasks/deeper.txt").write_text(FUNCTION)
-
-
-def elsewhere(root: Path) -> None:
-    write(root, "mine", "process_docs: !function os.fspath", **TASK)
-
-
-def of_a_group(root: Path) -> None:
-    write(root, "mine", group="mine", task=["part"])
-    write(root, "anything", FUNCTION, **TASK | {"task": "part"})
-
-
-def of_a_tag(root: Path) -> None:
-    write(root, "anything", FUNCTION, **TASK | {"task": "part", "tag": ["mine"]})
-
-
-def nested(root: Path) -> None:
-    write(
-        root,
-        "mine",
-        "filter_list: [{name: x, filter: [{function: custom, filter_fn: !function planted.docs}]}]",
-        **TASK,
-    )
-
-
-PLANTED = [direct, included, included_twice, elsewhere, of_a_group, of_a_tag, nested]
-
-
-@pytest.mark.parametrize("plant", PLANTED)
-def test_a_function_of_a_task_file_needs_trust(plant: Any, root: Path) -> None:
-    plant(root)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_function_of_a_task_file_runs_only_where_it_is_trusted(name: str, root: Path) -> None:
+    plant(root, name)
     with pytest.raises(LaminaError, match="runs Python.*!function.*trust_code: true"):
         lm_tasks.load_task("mine", root)
     assert not (root / "ran").exists()
-
-
-@pytest.mark.parametrize("plant", [direct, included, included_twice, of_a_group, of_a_tag])
-def test_a_function_that_is_trusted_runs(plant: Any, root: Path) -> None:
-    plant(root)
-    lm_tasks.load_task("mine", root, trust_code=True)
-    assert (root / "ran").exists()
+    if name not in ("elsewhere", "nested"):
+        lm_tasks.load_task("mine", root, trust_code=True)
+        assert (root / "ran").exists()
 
 
 @pytest.mark.parametrize("section", ["calibrations", "benchmarks"])
 def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
     workplace(root)
-    included(root)
+    plant(root, "included")
     entry = {"task": "mine"} if section == "calibrations" else {}
     place = "calibrations.mine" if section == "calibrations" else "benchmarks.tasks.mine"
     with pytest.raises(LaminaError, match=f"^{place}: the task file .*trust_code: true"):
@@ -113,7 +86,7 @@ def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
 
 @pytest.mark.parametrize("metric", [{"metric": "./planted.py"}, {"metric": "acc", "hf_evaluate": True}])
 def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Path) -> None:
-    write(root, "mine", **TASK | {"metric_list": [metric]})
+    write(root, metric_list=[metric])
     with pytest.raises(LaminaError, match="none of lm-eval's own.*trust_code"):
         lm_tasks.load_task("mine", root)
     assert not (root / "ran").exists()
@@ -121,7 +94,7 @@ def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Pat
 
 def test_a_template_sees_its_document_alone(root: Path) -> None:
     reach = "{{ cycler.__init__.__globals__.os.system('touch ran') }}"
-    write(root, "mine", **TASK | {"doc_to_text": reach})
+    write(root, doc_to_text=reach)
     with pytest.raises(LaminaError, match="template of task 'mine'.*unsafe"):
         lm_tasks.task_object("mine", root)
     assert not (root / "ran").exists()
@@ -148,7 +121,7 @@ def test_a_task_file_that_cannot_be_read_is_named(text: str, said: str, root: Pa
 def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that editing any of it makes stale what reads the task."""
     monkeypatch.chdir(root)
-    included_twice(root)
+    plant(root, "included twice")
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
     assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
@@ -169,9 +142,7 @@ def test_data_are_known_however_a_task_names_them(
     (root / "more").mkdir()
     (root / "more/data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
     options = json.loads(json.dumps(options).replace("{root}", str(root)))
-    write(
-        root, "mine", **TASK | {"dataset_kwargs": options, "test_split": "test" if "data_files" in options else "train"}
-    )
+    write(root, dataset_kwargs=options, test_split="test" if "data_files" in options else "train")
     monkeypatch.chdir(root)
     files = {Path(file).resolve() for file in task_files.files("mine", root)}
     assert root / "more/data.jsonl" in files and root / "data.jsonl" not in files

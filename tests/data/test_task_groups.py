@@ -2,13 +2,12 @@
 
 import json
 import random
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lm_eval.evaluator import simple_evaluate
-from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lamina.config.calibrations import Calibration
@@ -23,12 +22,13 @@ from lamina.report import answers, database
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables
+from tests.given.tasks import stock
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"physics": 5, "biology": 12, "history": 23}
 
 
-def write_group(root: Path, words: list[str], spoilt: str = "") -> None:
+def write_group(root: Path, words: list[str]) -> None:
     """Three subjects with a split to test and one to calibrate on, two of them in a group inside the group `exam`."""
     draw, tasks = random.Random(0), root / "workflow/tasks"
     tasks.mkdir(parents=True)
@@ -53,9 +53,7 @@ def write_group(root: Path, words: list[str], spoilt: str = "") -> None:
             "doc_to_text": "{{q}}",
             "doc_to_choice": "{{choices}}",
             "doc_to_target": "gold",
-            "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")]
-            if subject != spoilt
-            else [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+            "metric_list": [{"metric": metric, "higher_is_better": True} for metric in ("acc", "acc_norm")],
             "metadata": {"version": 1},
         }
         (tasks / f"exam_{subject}.yaml").write_text(yaml.safe_dump(task))
@@ -74,28 +72,18 @@ def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def stock(
-    model: Any, name: str, root: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, words: Any = None
-) -> dict[str, Any]:
-    """lm-eval as its own users run it."""
-    monkeypatch.chdir(root)
-    # It lists every installed package and the last commit for its records, which takes seconds.
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    monkeypatch.setattr("lm_eval.evaluator.get_git_commit_hash", lambda: None)
+def of_stock(model: Any, name: str, root: Path, limit: int | None = None) -> dict[str, Any]:
     manager = TaskManager(include_path=str(root / "workflow/tasks"), include_defaults=False)
-    lm = HFLM(pretrained=model, tokenizer=words or tiny.tokenizer(), batch_size=1)
-    found: Any = simple_evaluate(model=lm, tasks=[name], limit=limit, task_manager=manager)
-    return dict(found)
+    with chdir(root):
+        return stock(model, name, limit, task_manager=manager)["results"]
 
 
 @pytest.mark.parametrize(("limit", "removed"), [(None, ["1"]), (8, ["2"])])
-def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(
-    exam: Path, limit: int | None, removed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(exam: Path, limit: int | None, removed: list[str]) -> None:
     base = tiny.model()
     model = materialise(base, {"units": removed})
     benchmark = TaskBenchmark(lm_tasks.load_task("exam", exam), base, tiny.tokenizer(), limit)
-    ours, theirs = benchmark.score(model, "x"), stock(model, "exam", exam, monkeypatch, limit)["results"]
+    ours, theirs = benchmark.score(model, "x"), of_stock(model, "exam", exam, limit)
     assert {row["task"] for row in ours.metrics} == set(theirs)
     assert {row["metric"] for row in ours.metrics} == {"acc", "acc_norm"}
     for row in ours.metrics:
@@ -117,13 +105,11 @@ def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(
     assert {sample["task"] for sample in ours.samples} == {"exam"}
 
 
-def test_a_tag_and_a_group_without_a_score_get_the_mean_over_documents(
-    exam: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tag_and_a_group_without_a_score_get_the_mean_over_documents(exam: Path) -> None:
     model = tiny.model()
     for name, subjects in (("exam_tag", tuple(SIZES)), ("exam_bare", ("physics", "history"))):
         rows = TaskBenchmark(lm_tasks.load_task(name, exam), model, tiny.tokenizer()).score(model, "x").metrics
-        theirs = stock(model, name, exam, monkeypatch, None)["results"]
+        theirs = of_stock(model, name, exam)
         right = sum(SIZES[each] * theirs[f"exam_{each}"]["acc,none"] for each in subjects)
         (own,) = (row for row in rows if row["task"] == name and row["metric"] == "acc")
         assert own["value"] == pytest.approx(right / sum(SIZES[each] for each in subjects))

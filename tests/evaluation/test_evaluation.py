@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.task import ConfigurableTask
-from lm_eval.evaluator import simple_evaluate
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 
 from lamina.config.benchmarks import Efficiency, Perplexity
 from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
+from lamina.data.task_groups import GivenTask
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly, efficiency, perplexity
 from lamina.evaluation.tasks import TaskBenchmark
@@ -28,6 +25,7 @@ from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant
 from tests.given import tiny
+from tests.given.tasks import made, stock
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,38 +49,17 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def generation_task(folder: Path) -> Any:
-    """A task whose answer is generated, with few-shot examples from a train split, as a user's task file has it."""
+def generation_task() -> GivenTask:
+    """A task whose answer is generated, with few-shot examples from a train split."""
     draw = random.Random(1)
-    for split in ("train", "test"):
-        lines = [json.dumps({"q": " ".join(draw.choices(tiny.WORDS, k=4)), "a": "w1"}) for _ in range(12)]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    return ConfigurableTask(
-        config={
-            "task": "generated",
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {s: str(folder / f"{s}.jsonl") for s in ("train", "test")}},
-            "training_split": "train",
-            "fewshot_split": "train",
-            "test_split": "test",
-            "output_type": "generate_until",
-            "doc_to_text": "{{q}}",
-            "doc_to_target": "{{a}}",
-            "num_fewshot": 2,
-            "generation_kwargs": {"until": ["w5"], "max_gen_toks": 4, "do_sample": False},
-            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-        }
-    )
-
-
-def stock(model: Any, task: Any, limit: int | None = None) -> dict[str, Any]:
-    """lm-eval as its own users run it, one model, one question at a time."""
-    lm = HFLM(pretrained=model, tokenizer=tiny.tokenizer(), batch_size=1)
-    # Its index of ten thousand tasks takes seconds and holds none of these.
-    none = TaskManager(include_defaults=False)
-    found = simple_evaluate(model=lm, tasks=[task], limit=limit, task_manager=none)
-    assert found is not None
-    return found
+    splits = {
+        name: [{"q": " ".join(draw.choices(tiny.WORDS, k=4)), "a": "w1"} for _ in range(12)]
+        for name in ("train", "test")
+    }
+    keys: dict[str, Any] = {"training_split": "train", "fewshot_split": "train", "test_split": "test"}
+    keys["generation_kwargs"] = {"until": ["w5"], "max_gen_toks": 4, "do_sample": False}
+    keys["metric_list"] = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
+    return made(splits, "generate_until", task="generated", doc_to_target="{{a}}", num_fewshot=2, **keys)
 
 
 def some_variants() -> list[Any]:
@@ -113,11 +90,11 @@ def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(questions: Path, li
     store.from_rows("benchmark_samples", scored[0].samples, model="m")
 
 
-def test_generated_answers_equal_stock_lm_eval_on_each_cut_model(tmp_path: Path) -> None:
+def test_generated_answers_equal_stock_lm_eval_on_each_cut_model() -> None:
     models = some_variants()
-    benchmark = TaskBenchmark(generation_task(tmp_path), models[0], tiny.tokenizer())
+    benchmark = TaskBenchmark(generation_task(), models[0], tiny.tokenizer())
     for model in models:
-        ours, theirs = benchmark.score(model, "x"), stock(model, generation_task(tmp_path))
+        ours, theirs = benchmark.score(model, "x"), stock(model, generation_task())
         (row,) = ours.metrics
         assert (row["metric"], row["n_shot"], row["n_samples"]) == ("exact_match", 2, 12)
         assert row["value"] == theirs["results"]["generated"]["exact_match,none"]
@@ -125,10 +102,10 @@ def test_generated_answers_equal_stock_lm_eval_on_each_cut_model(tmp_path: Path)
         assert mine == sorted(str(sample["resps"][0]) for sample in theirs["samples"]["generated"])
 
 
-def test_a_variant_that_gives_nan_is_named(questions: Path, tmp_path: Path) -> None:
+def test_a_variant_that_gives_nan_is_named(questions: Path) -> None:
     model = tiny.model()
     choice = TaskBenchmark(task_object("mine", ROOT, 0, str(questions)), model, tiny.tokenizer(), 4)
-    generation = TaskBenchmark(generation_task(tmp_path), model, tiny.tokenizer(), 4)
+    generation = TaskBenchmark(generation_task(), model, tiny.tokenizer(), 4)
     cut = perplexity.windows(["w1 w2 w3"], tiny.tokenizer(), 8)
     with torch.no_grad():
         layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))

@@ -2,13 +2,13 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from lm_eval.api.task import ConfigurableTask
 from transformers import PreTrainedModel
 
 from lamina.data.lm_tasks import task_object
@@ -20,9 +20,11 @@ from lamina.evaluation.together import Likelihood, Scored, Together
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair.protocol import Fitted
-from tests.evaluation.test_evaluation import ROOT, plain_nll, stock
+from tests import ROOT
+from tests.evaluation.test_evaluation import plain_nll
 from tests.given import tiny
 from tests.given.slow import slow_but
+from tests.given.tasks import BOOTSTRAP, made, stock
 
 PLANS: dict[str, list[str]] = {
     "one": ["2"],
@@ -47,6 +49,10 @@ def variants(model: PreTrainedModel, names: tuple[str, ...] = tuple(PLANS)) -> d
 def in_one_pass(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Together:
     candidates = {name: together.candidate(model, each) for name, each in parts.items()}
     return Together(model, {name: found for name, found in candidates.items() if found is not None})
+
+
+def built(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Iterator[tuple[str, PreTrainedModel]]:
+    return ((name, materialise(model, each.plan, each.patches, each.adapter)) for name, each in parts.items())
 
 
 def rows() -> list[Scored]:
@@ -74,8 +80,7 @@ def test_each_row_of_each_variant_is_as_alone(family: str) -> None:
     parts = variants(model)
     pass_ = in_one_pass(model, parts)
     answers = set()
-    for name, each in parts.items():
-        variant = materialise(model, each.plan, each.patches, each.adapter)
+    for name, variant in built(model, parts):
         found = pass_.likelihoods(name, rows(), "a test")
         assert found is not None
         for ours, row in zip(found, rows(), strict=True):
@@ -135,45 +140,39 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
         {"query": words(2, longest), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)}
         for _ in range(12)
     ]
-    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
     if kind in ("choices", "few_shot"):
+        (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
         return task_object("mine", ROOT, 2 if kind == "few_shot" else 0, str(folder / "questions.jsonl"))
-    kinds = {
-        "late": {
-            "output_type": "multiple_choice",
-            "doc_to_text": "{{gold}}",
-            "doc_to_target": "{{' ' + query}}",
-            "doc_to_choice": "{{[query + ' ' + choices[0], query + ' ' + choices[1], query + ' ' + choices[2]]}}",
-            "metric_list": [{"metric": "acc"}],
-        },
-        "mutual": {
-            "output_type": "multiple_choice",
-            "doc_to_text": "query",
-            "doc_to_target": "gold",
-            "doc_to_choice": "choices",
-            "metric_list": [{"metric": "acc"}, {"metric": "acc_mutual_info"}],
-        },
-        "ending": {
-            "output_type": "loglikelihood",
-            "doc_to_text": "{{query}}",
-            "doc_to_target": "{{' ' + choices[0]}}",
-            "metric_list": [{"metric": "perplexity", "aggregation": "perplexity"}, {"metric": "acc"}],
-        },
-        "text": {
-            "output_type": "loglikelihood_rolling",
-            "doc_to_text": "",
-            "doc_to_target": "{{query}} {{choices[0]}}",
-            "metric_list": [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}],
-        },
+    choices = "{{[query + ' ' + choices[0], query + ' ' + choices[1], query + ' ' + choices[2]]}}"
+    perplexities = [{"metric": "perplexity", "aggregation": "perplexity"}, {"metric": "acc"}]
+    of_text = [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}]
+    kinds: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+        "late": ("multiple_choice", "{{gold}}", "{{' ' + query}}", {"doc_to_choice": choices}),
+        "mutual": ("multiple_choice", "query", "gold", {"doc_to_choice": "choices"}),
+        "ending": ("loglikelihood", "{{query}}", "{{' ' + choices[0]}}", {"metric_list": perplexities}),
+        "text": ("loglikelihood_rolling", "", "{{query}} {{choices[0]}}", {"metric_list": of_text}),
     }
-    config = {
-        "task": "mine",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}},
-        "test_split": "test",
-        "num_fewshot": 0,
-    }
-    return ConfigurableTask(config=config | kinds[kind])
+    output, asked, answer, more = kinds[kind]
+    metrics = [{"metric": "acc"}, *([{"metric": "acc_mutual_info"}] if kind == "mutual" else [])]
+    keys = {"task": "mine", "test_split": "test", "num_fewshot": 0, "metric_list": metrics} | more
+    return made({"test": documents}, output, doc_to_text=asked, doc_to_target=answer, **keys)
+
+
+def assert_stock(model: PreTrainedModel, kind: str, folder: Path, longest: int = 9) -> list[dict[str, Any]]:
+    """The scores of variants in one pass are those of stock lm-eval on each; returned are the rows of all."""
+    parts, rows = variants(model, ("two", "halves")), []
+    benchmark, pass_ = TaskBenchmark(task(kind, folder, longest), model, tiny.tokenizer()), in_one_pass(model, parts)
+    benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
+    for name, variant in built(model, parts):
+        with mock.patch("lamina.evaluation.tasks._BOOTSTRAP", BOOTSTRAP):
+            rows += (ours := benchmark.score(variant, name, pass_).metrics)
+        theirs = stock(variant, task(kind, folder, longest))["results"]["mine"]
+        for row in ours:
+            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
+            error = theirs[f"{row['metric']}_stderr,none"]
+            assert row["stderr"] == (None if error == "N/A" else pytest.approx(error, abs=1e-4, rel=1e-4))
+    assert rows
+    return rows
 
 
 KINDS = ("choices", "few_shot", "late", "mutual", "ending", "text")
@@ -181,32 +180,47 @@ KINDS = ("choices", "few_shot", "late", "mutual", "ending", "text")
 
 @pytest.mark.parametrize("kind", slow_but(["few_shot", "text"], KINDS))
 def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path: Path) -> None:
-    model = tiny.model()
-    parts = variants(model, ("two", "halves"))
-    benchmark, pass_ = TaskBenchmark(task(kind, tmp_path), model, tiny.tokenizer()), in_one_pass(model, parts)
-    benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
-    for name, each in parts.items():
-        variant = materialise(model, each.plan, each.patches, each.adapter)
-        ours, theirs = benchmark.score(variant, name, pass_), stock(variant, task(kind, tmp_path))["results"]["mine"]
-        assert ours.metrics
-        for row in ours.metrics:
-            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
-            error = theirs[f"{row['metric']}_stderr,none"]
-            assert row["stderr"] == (None if error == "N/A" else pytest.approx(error, abs=1e-4, rel=1e-4))
+    assert_stock(tiny.model(), kind, tmp_path)
 
 
-@pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 3)])
-def test_perplexities_are_those_of_the_plain_recipe(window: int, stride: int) -> None:
-    model = tiny.model()
+@pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_questions_longer_than_the_context_are_cut_as_stock_lm_eval_cuts_them(
+    family: str, kind: str, tmp_path: Path
+) -> None:
+    """A GPT-2 has no position beyond its context. Half of the documents are longer than this one."""
+    for row in assert_stock(of_context(32, family), kind, tmp_path, 60):
+        assert (0 < row["n_cut"] <= 12) if kind != "text" else row["n_cut"] == 0
+
+
+def of_context(tokens: int, family: str) -> PreTrainedModel:
+    return tiny.model(family, **{"n_positions" if family == "gpt2" else "max_position_embeddings": tokens})
+
+
+def assert_plain(model: PreTrainedModel, lengths: tuple[int, ...], window: int, stride: int) -> None:
+    """Perplexities of variants in one pass are those of the plain recipe on each."""
     parts = variants(model)
-    texts = [" ".join(random.Random(number).choices(tiny.WORDS, k=length)) for number, length in enumerate((30, 2, 17))]
+    texts = [" ".join(random.Random(length).choices(tiny.WORDS, k=length)) for length in lengths]
     cut, pass_ = perplexity.windows(texts, tiny.tokenizer(), window, stride), in_one_pass(model, parts)
-    for name, each in parts.items():
-        variant = materialise(model, each.plan, each.patches, each.adapter)
+    for name, variant in built(model, parts):
         scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
         expected = [plain_nll(variant, text, window, stride) for text in texts]
         assert list(scores.nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
         assert list(scores.tokens) == [count for _, count in expected]
+
+
+@pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 3)])
+def test_perplexities_are_those_of_the_plain_recipe(window: int, stride: int) -> None:
+    assert_plain(tiny.model(), (30, 2, 17), window, stride)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
+def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
+    model = of_context(32, family)
+    assert_plain(model, (80, 33, 32), 32, 32)
+    cut = perplexity.windows([" ".join(tiny.WORDS)], tiny.tokenizer(), 33)
+    with pytest.raises(LaminaError, match="window: 33 tokens are more than the context"):
+        perplexity.document_nll(model, cut, 1, "base", Together(model, {}))
 
 
 def test_a_variant_with_other_weights_is_measured_alone() -> None:
@@ -228,40 +242,3 @@ def test_variants_of_a_family_that_the_engine_refuses_are_measured_alone(
     pass_ = in_one_pass(tiny.model(), {"base": Parts(None, None, None)})
     assert pass_.likelihoods("base", rows(), "a test") is None
     assert "Each variant is measured alone. the model family 'odd' cannot be swept" in caplog.text
-
-
-@pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_questions_longer_than_the_context_are_cut_as_stock_lm_eval_cuts_them(
-    family: str, kind: str, tmp_path: Path
-) -> None:
-    """A GPT-2 has no position beyond its context. Half of the documents are longer than this one."""
-    sizes = {"n_positions": 32} if family == "gpt2" else {"max_position_embeddings": 32}
-    model = tiny.model(family, **sizes)
-    parts = variants(model, ("two",))
-    benchmark, pass_ = TaskBenchmark(task(kind, tmp_path, 60), model, tiny.tokenizer()), in_one_pass(model, parts)
-    benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
-    for name, each in parts.items():
-        variant = materialise(model, each.plan, each.patches, each.adapter)
-        ours, theirs = (
-            benchmark.score(variant, name, pass_),
-            stock(variant, task(kind, tmp_path, 60))["results"]["mine"],
-        )
-        for row in ours.metrics:
-            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
-            assert (0 < row["n_cut"] <= 12) if kind != "text" else row["n_cut"] == 0
-
-
-@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
-def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
-    sizes = {"n_positions": 32} if family == "gpt2" else {"max_position_embeddings": 32}
-    model = tiny.model(family, **sizes)
-    parts = variants(model, ("one",))
-    texts = [" ".join(random.Random(length).choices(tiny.WORDS, k=length)) for length in (80, 33, 32)]
-    cut, pass_ = perplexity.windows(texts, tiny.tokenizer(), 32), in_one_pass(model, parts)
-    for name, each in parts.items():
-        variant = materialise(model, each.plan, each.patches, each.adapter)
-        scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
-        assert list(scores.nll) == pytest.approx([plain_nll(variant, text, 32, 32)[0] for text in texts], rel=1e-4)
-    with pytest.raises(LaminaError, match="window: 33 tokens are more than the context"):
-        perplexity.document_nll(model, perplexity.windows(texts, tiny.tokenizer(), 33), len(texts), "base", pass_)

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lamina.healing import lora
 from lamina.healing.lora import Lora
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
-from lamina.study.variant import Variant
 from tests import ROOT
+from tests.families.trials import plan_of
+from tests.families.trials import source as source_of
 from tests.given import tiny
 
 # In one worker, so that the matrix is built once.
@@ -82,25 +83,12 @@ def random_adapter(base: PreTrainedModel, units: list[str], folder: Path) -> Non
     lora.save(healed, folder)
 
 
-def plan_of(units: list[str]) -> dict[str, Any]:
-    kind = units[0].partition(".")[2] or "layer"
-    selection = {"model": "tiny", "calibration": "words", "selector": "cosine", "removed": len(units)}
-    measured = {"scores": [0.25] * len(units), "accuracy_before": None, "accuracy_after": None, "metric": "cosine"}
-    return selection | measured | {"units": units, "strategy": "one_shot", "kind": kind, "refused": None}
-
-
 def base_folder(folder: Path) -> Path:
     """A model folder's other files: tokenizer and card."""
     tiny.tokenizer().save_pretrained(folder)
     (folder / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: [en]\n---\n# Words\n")
     (folder / "LICENSE").write_text("a licence\n")
     return folder
-
-
-def source_of(folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str) -> export.Source:
-    manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "auto", "weights_sha256": "0"}
-    variant = Variant("tiny", "words", "cosine", len(units), **repairs)
-    return export.Source(variant, manifest, plan_of(units), benchmarks or [])
 
 
 @torch.no_grad()
@@ -238,10 +226,3 @@ def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[A
 def test_a_plain_load_refuses_and_says_what_to_do(cell: Any, matrix: dict[Any, Cell]) -> None:
     for way in ("plain", "asked", "stock class"):
         assert "trust_remote_code=True" in matrix[cell].fresh[way], way
-
-
-def test_the_per_layer_lists_of_an_export_are_those_of_its_layers(tmp_path: Path) -> None:
-    base = tiny.model("gemma3_text", depth=DEPTH)
-    export.export(base, source_of(base_folder(tmp_path / "base"), ["1", "4"]), tmp_path / "export")
-    kept = [base.config.layer_types[layer] for layer in (0, 2, 3, 5)]
-    assert AutoConfig.from_pretrained(tmp_path / "export").layer_types == kept

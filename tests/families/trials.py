@@ -28,7 +28,6 @@ from lamina.models.units import all_units
 from lamina.study.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY
 
-TRIALS = ("sweep", "halves", "patch", "healing", "export", "cache", "generation")
 CLOSE = 1e-3
 CUT = ["0", "2"]
 
@@ -175,12 +174,17 @@ def halves(model: PreTrainedModel, folder: Path) -> None:
     close(logits(materialise(model, {"units": units}), ids), wanted, "cut halves:")
 
 
-def source(folder: Path, units: list[str], **repairs: str) -> export.Source:
-    manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "auto", "weights_sha256": "0"}
+def plan_of(units: list[str]) -> dict[str, Any]:
+    kind = units[0].partition(".")[2] or "layer"
+    selection = {"model": "tiny", "calibration": "words", "selector": "cosine", "removed": len(units)}
     measured = {"scores": [0.25] * len(units), "accuracy_before": None, "accuracy_after": None, "metric": "cosine"}
-    plan = {"model": "t", "calibration": "c", "selector": "s", "removed": len(units), "units": units, **measured}
-    plan |= {"strategy": "one_shot", "kind": "layer", "refused": None}
-    return export.Source(Variant("t", "c", "s", len(units), **repairs), manifest, plan, [])
+    return selection | measured | {"units": units, "strategy": "one_shot", "kind": kind, "refused": None}
+
+
+def source(folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str) -> export.Source:
+    manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "auto", "weights_sha256": "0"}
+    variant = Variant("tiny", "words", "cosine", len(units), **repairs)
+    return export.Source(variant, manifest, plan_of(units), benchmarks or [])
 
 
 def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = None, patch: Patch | None = None) -> None:
@@ -277,28 +281,27 @@ def patched(model: PreTrainedModel, folder: Path) -> None:
 
 def healing(model: PreTrainedModel, folder: Path) -> None:
     """An adapter with random weights on a cut model, saved and merged, against the same beside the weights."""
-    for targets in ("all",):
-        healed = lora.trainable(materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets=targets))
-        generator, ids = torch.Generator().manual_seed(0), [text(12, 3)]
-        for parameter in healed.weights.values():
-            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 20)
-        lora.save(healed, folder / targets)
-        wanted = logits(healed.model.eval(), ids)
-        merged = materialise(model, {"units": CUT}, None, folder / targets)
-        close(logits(merged, ids), wanted, f"merged {targets}:")
-        if float((logits(materialise(model, {"units": CUT}), ids) - wanted).abs().max()) < CLOSE:
-            raise Differs("the adapter changes nothing")
+    healed = lora.trainable(materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets="all"))
+    generator, ids = torch.Generator().manual_seed(0), [text(12, 3)]
+    for parameter in healed.weights.values():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 20)
+    lora.save(healed, folder)
+    wanted = logits(healed.model.eval(), ids)
+    close(logits(materialise(model, {"units": CUT}, None, folder), ids), wanted, "merged:")
+    if float((logits(materialise(model, {"units": CUT}), ids) - wanted).abs().max()) < CLOSE:
+        raise Differs("the adapter changes nothing")
 
 
 _RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {
     "sweep": sweep,
     "halves": halves,
+    "patch": patched,
+    "healing": healing,
     "export": exported,
     "cache": cache,
     "generation": generation,
-    "patch": patched,
-    "healing": healing,
 }
+TRIALS = tuple(_RUN)
 
 
 def outcome(trial: str, model: PreTrainedModel, folder: Path) -> str:

@@ -1,18 +1,19 @@
-"""What is refused before a model is loaded, and that touching a file changes nothing."""
+"""What is refused before a model is loaded, and no number comes from weights that are not those that were prepared."""
 
 import json
-import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lamina.config.models import Model
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, explained
+from lamina.models import manifest as manifests
 from lamina.models.checkpoint import context
-from lamina.models.load import load_model, load_skeleton, load_tokenizer
-from lamina.models.manifest import describe, find_model, fingerprint
+from lamina.models.load import load_model
+from lamina.models.manifest import describe, find_model, fingerprint, skeleton
 from tests.given import tiny
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
@@ -27,32 +28,39 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_manifest_counts_what_transformers_counts(folder: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    manifest = describe("mine", ENTRY, folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert manifest["parameters"] == sum(p.numel() for p in model.parameters())
-    assert manifest["n_layers"] == len(model.model.layers)
-    assert (manifest["hidden_size"], manifest["family"]) == (model.config.hidden_size, "llama")
+def settings(folder: Path, **changes: Any) -> None:
+    """Change config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def test_pickled_weights_are_refused_with_the_remedy(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(LaminaError, match="models.mine.source.*pickled weights only.*save_pretrained"):
-        describe("mine", ENTRY, folder)
+def told(**changes: Any) -> Callable[[Path], object]:
+    return lambda folder: settings(folder, **changes)
 
 
-def test_a_folder_without_weights_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(LaminaError, match="no weights"):
-        describe("mine", ENTRY, folder)
-
-
-def test_cut_off_weights_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(LaminaError, match="not a complete safetensors file"):
-        describe("mine", ENTRY, folder)
+@pytest.mark.parametrize(
+    ("change", "entry", "said"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 100), {}, "not a complete safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text("{"),
+            {},
+            "models.mine.source: .*model.safetensors.index.json is damaged",
+        ),
+        (told(), {"layers": 32}, "models.mine.layers: says 32.*Write 12"),
+        (told(), {"family": "qwen2"}, "models.mine.family: says qwen2, but the model is llama. Write llama."),
+        (told(num_hidden_layers=10**7), {}, "source: .*config.json.*num_hidden_layers: 10000000.*no model has"),
+        (told(num_hidden_layers=-1), {}, "which no model has"),
+        (told(text_config=[1]), {}, "is not JSON"),
+    ],
+)
+def test_a_folder_that_is_not_what_its_entry_says_is_refused(
+    folder: Path, change: Callable[[Path], object], entry: dict[str, Any], said: str
+) -> None:
+    assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+    change(folder)
+    with pytest.raises(LaminaError, match=said):
+        describe("mine", ENTRY.model_copy(update=entry), folder)
 
 
 @pytest.mark.parametrize("kind", ["auto_map", "file"])
@@ -60,10 +68,7 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
     if kind == "file":
         (folder / "modeling_mine.py").write_text("raise SystemExit('this must never run')\n")
     else:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(
-            json.dumps(config | {"auto_map": {"AutoModelForCausalLM": "modeling_mine.X"}})
-        )
+        settings(folder, auto_map={"AutoModelForCausalLM": "modeling_mine.X"})
     with pytest.raises(LaminaError, match="own Python code.*trust_remote_code: true.*models.mine"):
         describe("mine", ENTRY, folder)
     trusted = ENTRY.model_copy(update={"trust_remote_code": True})
@@ -76,22 +81,11 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "big_bird"])
 def test_a_model_that_attends_both_ways_is_refused(folder: Path, model_type: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
+    settings(folder, model_type=model_type)
     with pytest.raises(LaminaError, match=f"a '{model_type}' attends to later tokens too.*is_decoder: true"):
-        describe("model", Model(source=str(folder)), folder)
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type, "is_decoder": True}))
-    assert describe("model", Model(source=str(folder)), folder)["family"] == model_type
-
-
-def test_a_wrong_number_of_layers_is_refused(folder: Path) -> None:
-    with pytest.raises(LaminaError, match="models.mine.layers: says 32.*Write 12"):
-        describe("mine", ENTRY.model_copy(update={"layers": 32}), folder)
-
-
-def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="models.mine.source: there is no folder './gone'"):
-        find_model("mine", ENTRY.model_copy(update={"source": "./gone"}), tmp_path)
+        describe("model", ENTRY, folder)
+    settings(folder, is_decoder=True)
+    assert describe("model", ENTRY, folder)["family"] == model_type
 
 
 def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Path, monkeypatch) -> None:
@@ -112,31 +106,12 @@ def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
     assert fingerprint(folder) != before
 
 
-def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    with pytest.raises(LaminaError, match=r"names model-00002-of-00002.safetensors, which is not there \(1 of 2"):
-        describe("mine", ENTRY, folder)
-
-
-def test_a_damaged_index_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text("{")
-    with pytest.raises(LaminaError, match="models.mine.source: .*model.safetensors.index.json is damaged"):
-        describe("mine", ENTRY, folder)
-
-
-def test_a_wrong_family_is_refused(folder: Path) -> None:
-    assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
-    with pytest.raises(LaminaError, match=r"models.mine.family: says qwen2, but the model is llama. Write llama."):
-        describe("mine", ENTRY.model_copy(update={"family": "qwen2"}), folder)
-
-
 def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     assert find_model("mine", Model(source=f"~/{folder.name}"), Path("/")) == folder
-    with pytest.raises(LaminaError, match="models.mine.source: there is no folder '~nobody_of_that_name/model'"):
-        find_model("mine", Model(source="~nobody_of_that_name/model"), Path("/"))
+    for gone in ("~nobody_of_that_name/model", "./gone"):
+        with pytest.raises(LaminaError, match=f"models.mine.source: '{gone}' is not a local folder"):
+            find_model("mine", Model(source=gone), Path("/"))
 
 
 @pytest.mark.parametrize(
@@ -154,45 +129,56 @@ def test_the_context_is_what_the_config_says(settings: dict, tokens: int | None)
     assert context(settings) == tokens
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"num_hidden_layers": 10**7}, "num_hidden_layers: 10000000.*no model has"),
-        ({"num_hidden_layers": -1}, "which no model has"),
-        ({"text_config": [1]}, "is not JSON"),
-    ],
-)
-def test_a_configuration_that_no_model_has_is_refused(folder: Path, change: dict[str, Any], said: str) -> None:
-    told = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(told | change))
-    with pytest.raises(LaminaError, match=f"models.mine.source: .*config.json.*{said}"):
-        describe("mine", ENTRY, folder)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model-2.safetensors", "tokenizer.json", "extra.txt"])
-def test_a_pipe_in_a_models_folder_hangs_nothing(folder: Path, name: str) -> None:
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    fingerprint(folder)
-    with pytest.raises(LaminaError, match=f"{name} is no plain file"):
-        describe("mine", ENTRY, folder)
-
-
 def test_a_dtype_that_there_is_not_ends_with_the_folders_name(tmp_path: Path) -> None:
     tiny.model().save_pretrained(tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(told | {"dtype": "Q9", "torch_dtype": "Q9"}))
+    settings(tmp_path, dtype="Q9", torch_dtype="Q9")
     manifest = {"path": str(tmp_path), "source": "mine", "trust_remote_code": False, "dtype": "auto"}
-    for load in (load_skeleton, load_model):
-        with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
-            load(manifest)
+    with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
+        load_model(manifest)
+    with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
+        skeleton(tmp_path, "mine", False)
 
 
-def test_a_chat_template_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.models.load._TEMPLATE_SECONDS", 1)
-    tokenizer = tiny.tokenizer()
-    tokenizer.chat_template = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    tokenizer.save_pretrained(tmp_path)
-    manifest = {"path": str(tmp_path), "source": "mine", "trust_remote_code": False, "chat_template": True}
-    with pytest.raises(LaminaError, match="chat template of the model 'mine' did not come to an end in 1 s"):
-        load_tokenizer(manifest)
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project's folder with a model, in which a run has begun."""
+    tiny.model().save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+
+
+def prepared() -> dict[str, Any]:
+    entry = Model(source="model", dtype="float32")
+    return describe("mine", entry, find_model("mine", entry, Path.cwd()))
+
+
+def test_weights_that_change_while_a_job_reads_them_end_it(project: None) -> None:
+    manifest = prepared()
+    said = "files of the model 'model' .* not what they were when it was prepared"
+    with pytest.raises(SystemExit, match=said), explained():
+        load_model(manifest)
+        tiny.model(seed=1).save_pretrained("model")
+    with pytest.raises(LaminaError, match="not what they were"):
+        load_model(manifest)
+    with explained():  # what is left of the job before checks nothing here
+        pass
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_so_do_a_configuration_and_a_tokenizer(file: str, project: None) -> None:
+    tiny.tokenizer().save_pretrained("model")
+    manifest = prepared()
+    Path("model", file).write_text(Path("model", file).read_text() + "\n")
+    with pytest.raises(LaminaError, match="configuration or tokenizer of the model"):
+        load_model(manifest)
+
+
+def test_files_that_are_as_prepared_are_not_hashed_again(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = prepared()
+    hashed = []
+    sha256 = manifests._sha256
+    monkeypatch.setattr(manifests, "_sha256", lambda files: hashed.append(1) or sha256(files))
+    manifests.check_files(manifest)
+    assert hashed == []
+    Path("model/model.safetensors").touch()
+    manifests.check_files(manifest)
+    assert len(hashed) == 2  # weights, and what stands beside them

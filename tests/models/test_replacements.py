@@ -99,27 +99,21 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         ({"intermediate_size": 64}, "mlp.*is .* there"),
         ({"depth": 4}, "layers.4"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}, "rope_parameters"),
+        ({"seed": 1}, "tokenizer"),
     ],
 )
-def test_a_donor_of_another_shape_or_other_positions_is_refused(change: dict, words: str, tmp_path: Path) -> None:
+def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
+    change: dict, words: str, tmp_path: Path
+) -> None:
     base = tiny.model()
-    base.save_pretrained(tmp_path / "base")
-    tiny.tokenizer().save_pretrained(tmp_path / "base")
-    manifest = {"path": str(tmp_path / "base"), "source": "base", "trust_remote_code": False}
-    records = saved(tmp_path, other=tiny.model(**change))
+    records = saved(tmp_path, base=base, math=tiny.model(seed=1), other=tiny.model(**change))
+    manifest = records["base"] | {"source": "base"}
+    replacements.check(base, manifest, {"math": records["math"]})
+    if "seed" in change:
+        found = tiny.tokenizer()
+        found.add_tokens(["w60"])
+        found.save_pretrained(tmp_path / "other")
     with pytest.raises(LaminaError, match=f"donors.other: .*{words}"):
-        replacements.check(base, manifest, records)
-
-
-def test_a_donor_with_other_tokens_is_refused(tmp_path: Path) -> None:
-    base = tiny.model()
-    records = saved(tmp_path, other=tiny.model(seed=1), base=base)
-    manifest = {"path": str(tmp_path / "base"), "source": "base", "trust_remote_code": False}
-    replacements.check(base, manifest, {"other": records["other"]})
-    found = tiny.tokenizer()
-    found.add_tokens(["w60"])
-    found.save_pretrained(tmp_path / "other")
-    with pytest.raises(LaminaError, match="donors.other: .*tokenizer"):
         replacements.check(base, manifest, {"other": records["other"]})
 
 

@@ -36,8 +36,7 @@ def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
     choices = task.doc_to_choice(doc)
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
         raise NoAnswer(f"its choices are {shown(choices)}, not a list of texts.")
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    return [_number(each, choices) for each in _several(gold)]
+    return [_number(each, choices) for each in _several(_gold(task, doc))]
 
 
 def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
@@ -104,32 +103,28 @@ def _fault(task: ConfigurableTask, doc: dict[str, Any], scored: bool) -> tuple[s
     kind = task.config.output_type
     if kind == "loglikelihood_rolling" or (scored and task.config.process_results is not None):
         return None, False
+    choice = kind == "multiple_choice"
+    several = isinstance(_gold(task, doc) if choice else task.doc_to_target(doc), list)
+    choices = task.doc_to_choice(doc) if choice else []
     try:
-        if kind != "multiple_choice":
-            several = isinstance(task.doc_to_target(doc), list)
-            if kind == "loglikelihood" and several:
-                return "it has several right answers, and the likelihood is that of one.", False
+        if choice and len(right_choices(task, doc)) == len(choices):
+            return f"all of its {len(choices)} choices are right, so there is nothing to choose.", False
+        if kind == "loglikelihood" and several:
+            return "it has several right answers, and the likelihood is that of one.", False
+        if not choice:
             right_texts(task, doc)
-        else:
-            right = right_choices(task, doc)
-            gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-            several = isinstance(gold, list)
-            choices = task.doc_to_choice(doc)
-            if len(right) == len(choices):
-                return f"all of its {len(choices)} choices are right, so there is nothing to choose.", False
-            if scored and several != bool(task.multiple_target):
-                return _mixed(several), False
-            return choices_fault(choices), True
-        if scored and several and not task.multiple_target:
-            return _mixed(several), False
     except NoAnswer as error:
         return str(error), False
-    return None, False
+    if scored and (several or choice) and several != bool(task.multiple_target):
+        one, other = ("a list of right answers", "a single one") if several else ("a single right answer", "a list")
+        fault = f"it has {one}, and the first document of the task has {other}: lm-eval would count it as wrong."
+        return fault, False
+    return choices_fault(choices) if choice else None, True
 
 
-def _mixed(several: bool) -> str:
-    one, other = ("a list of right answers", "a single one") if several else ("a single right answer", "a list")
-    return f"it has {one}, and the first document of the task has {other}: lm-eval would count it as wrong."
+def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> Any:
+    """What a task with choices says of the right one."""
+    return task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
 
 
 def _several(gold: Any) -> list[Any]:

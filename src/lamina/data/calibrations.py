@@ -7,6 +7,8 @@ and a continuation; only the continuation's tokens are scored, each predicted fr
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,6 @@ from lamina.store import parquet as store
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-KINDS = ("choices", "generated", "text")
 METADATA_KEY = b"lamina.calibration"
 
 _SCHEMA = pa.schema(
@@ -41,34 +42,28 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Row:
-    """One model input: `context` and `continuation` token ids; `characters` of the choice, as `acc_norm` counts.
-
-    `cut` is the number of tokens of the context that found no room.
-    """
+    """One model input, as token ids."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
-    characters: int
-    cut: int = 0
+    characters: int  # of the choice, as `acc_norm` counts
+    cut: int = 0  # tokens of the context that found no room
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One document. `gold` is the index of the right row; `document` identifies the source text (a hash).
-
-    `also` are other right rows: each of them counts as a right answer, and the loss is that of `gold`. `runs` are
-    hashes of runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` does not load them.
-    `limit` is the number of tokens that the model reads at once, if rows were fitted to it.
-    """
+    """One document."""
 
     index: int
-    kind: str
-    gold: int
+    kind: str  # choices, generated or text
+    gold: int  # the index of the right row, whose loss is taken
     rows: tuple[Row, ...]
-    document: str
-    runs: tuple[int, ...] = ()
-    also: tuple[int, ...] = ()
-    limit: int | None = None
+    document: str  # identifies the source text (a hash)
+    runs: tuple[
+        int, ...
+    ] = ()  # hashes by which near duplicates are found (`lamina.data.overlap`); `read` leaves them out
+    also: tuple[int, ...] = ()  # other right rows: each of them counts as a right answer
+    limit: int | None = None  # tokens that the model reads at once, if rows were fitted to it
 
     @property
     def right(self) -> list[int]:
@@ -103,11 +98,10 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], vocabulary: int | None, what: str) -> None:
     """Refuse tokens of `what` that a model with embeddings of `vocabulary` tokens does not have, by a LaminaError."""
-    beyond = next((token for token in ids if vocabulary is not None and token >= vocabulary), None)
-    if beyond is not None:
+    if vocabulary is not None and (beyond := next((token for token in ids if token >= vocabulary), None)):
         raise LaminaError(
             f"{what} holds {tokenizer.convert_ids_to_tokens(beyond)}, token {beyond} of the tokenizer, and the model "
-            f"has embeddings of {vocabulary} tokens (0 to {(vocabulary or 0) - 1}). Take it out of the text, or out of "
+            f"has embeddings of {vocabulary} tokens (0 to {vocabulary - 1}). Take it out of the text, or out of "
             "the tokenizer (added_tokens), which has more tokens than the model."
         )
 
@@ -162,19 +156,11 @@ def read(path: str | Path) -> Calibration:
     data = store.read(path, [field.name for field in _SCHEMA if field.name != "runs"])
     with store.reading(path):
         facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
-    grouped: dict[int, list[dict[str, Any]]] = {}
-    for record in data.to_pylist():
-        grouped.setdefault(record["sample"], []).append(record)
-    samples = tuple(
-        Sample(
-            index,
-            records[0]["kind"],
-            records[0]["gold"],
-            tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"]) for r in records),
-            records[0]["document"],
-            also=tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"]),
-            limit=records[0]["limit"],
-        )
-        for index, records in grouped.items()
-    )
-    return Calibration(samples, facts)
+    samples = []
+    for index, group in groupby(data.to_pylist(), itemgetter("sample")):
+        records = list(group)
+        rows = tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"]) for r in records)
+        also = tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"])
+        kind, gold, document, limit = (records[0][name] for name in ("kind", "gold", "document", "limit"))
+        samples.append(Sample(index, kind, gold, rows, document, also=also, limit=limit))
+    return Calibration(tuple(samples), facts)

@@ -108,14 +108,12 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     folder, place = root / entry.hub, f"{where}.hub: '{entry.hub}'"
     first, last = document_range(entry.documents)
     try:
-        rows: Any
         if folder.is_dir():
             listed = folders.files(folder, entry.name, entry.split, place)
-            rows = (row for file in listed for row in folders.rows(file, entry.field))
+            rows: Any = (row for file in listed for row in folders.rows(file, entry.field))
         else:
-            rows = load_dataset(
-                entry.hub, entry.name, split=entry.split, revision=entry.revision, streaming=entry.streaming
-            )
+            options = {"split": entry.split, "revision": entry.revision, "streaming": entry.streaming}
+            rows = load_dataset(entry.hub, entry.name, **options)
         texts = list(islice(_fields(rows, entry.field, where), first, last))
     except (OSError, ValueError, RuntimeError, EOFError) as error:
         if folder.is_dir():
@@ -137,7 +135,7 @@ def _fields(rows: Any, field: str, where: str) -> Iterator[str]:
     for row in rows:
         text = _joined(row.get(field))
         if text is None:
-            if isinstance(row, dict) and row.get(field, 0) is None:
+            if row.get(field, 0) is None:
                 raise LaminaError(f"{where}.field: '{field}' of a document is null. Leave such documents out.")
             raise LaminaError(
                 f"{where}.field: a document has no text '{field}'. Its fields are {', '.join(map(str, row))}: write "

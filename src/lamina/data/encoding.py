@@ -72,8 +72,6 @@ class EncodingLM(HFLM):
         if self._recorded is not None:
             self._recorded.extend(requests)
             return []
-        for texts, before, after in requests:
-            self.check(texts or ("", ""), before, after, self.max_length)
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
@@ -87,15 +85,26 @@ class EncodingLM(HFLM):
             )
         return super().generate_until(requests, disable_tqdm)
 
-    def check(self, texts: tuple[str, str], before: Sequence[int], after: Sequence[int], room: int) -> None:
-        """Refuse a question or an answer (its texts and tokens) that has none, and an answer longer than `room`."""
-        for name, text, tokens in zip(("question", "answer"), texts, (before, after), strict=True):
+    def fit(
+        self, texts: tuple[str, str] | None, before: Sequence[int], after: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens of a context and a continuation, cut to what the model reads at once as HFLM cuts them.
+
+        The oldest tokens go (the first few-shot examples). One token more than the context is left, since the last one
+        is predicted and never read.
+
+        Raises LaminaError if one of the two has no token, or the continuation is longer than the context.
+        """
+        room = self.max_length
+        for name, text, tokens in zip(("question", "answer"), texts or ("", ""), (before, after), strict=True):
             if not tokens or (name == "answer" and len(tokens) > room):
                 fault = f"{len(tokens)} tokens, of which {room} fit into the model's context" if tokens else "no token"
                 raise LaminaError(
                     f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
                     "another task."
                 )
+        kept = (*before, *after)[-(room + 1) :]
+        return kept[: -len(after)], tuple(after)
 
 
 def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
@@ -105,27 +114,15 @@ def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Enco
 
 def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
     """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
-    return row(lm, (context, continuation), *encode(lm, context, continuation), characters)
+    return row(lm, encode(lm, context, continuation), characters)
 
 
-def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Token ids before and after."""
-    ((_, before, after),) = lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])
-    return before, after
+def encode(lm: EncodingLM, context: str, continuation: str) -> Encoded:
+    """A context and the continuation after it, with their tokens."""
+    return lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])[0]
 
 
-def row(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
-    """A row of a context and a continuation (their texts and tokens) that fits into the model's context."""
-    lm.check(texts, before, after, lm.max_length)
-    context, continuation = cut(before, after, lm.max_length)
-    return Row(context, continuation, characters, len(before) - len(context))
-
-
-def cut(before: Sequence[int], after: Sequence[int], limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Context and continuation for a model that reads `limit` tokens at once, as lm-eval's HFLM cuts them.
-
-    The oldest tokens go (the first few-shot examples). One token more than the limit is left, since the last one is
-    predicted and never read.
-    """
-    kept = (*before, *after)[-(limit + 1) :]
-    return kept[: -len(after)], tuple(after)
+def row(lm: EncodingLM, encoded: Encoded, characters: int) -> Row:
+    """A row of a context and a continuation that fits into the model's context."""
+    context, continuation = lm.fit(*encoded)
+    return Row(context, continuation, characters, len(encoded[1]) - len(context))

@@ -9,7 +9,8 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,14 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     elif kind == "arrow":
         with pa.memory_map(str(file)) as source:
-            reader = _arrow(source)
-            for batch in reader:
-                part = batch.select([field]) if field in batch.schema.names else batch
-                yield from part.to_pylist()
+            try:
+                reader = pa.ipc.open_file(source)
+                batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(reader.num_record_batches))
+            except pa.ArrowInvalid:
+                source.seek(0)
+                batches = pa.ipc.open_stream(source)
+            for batch in batches:
+                yield from (batch.select([field]) if field in batch.schema.names else batch).to_pylist()
     else:
         with fsspec.open(str(file), "rt", encoding="utf-8-sig", compression="infer", newline="") as text:
             if kind == "txt":
@@ -94,34 +99,19 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
 
 def _json(text: Any, file: Path) -> Iterator[dict[str, Any]]:
     """Objects one a line, or a list of them."""
-    start = text.read(1)
-    while start.isspace():
-        start = text.read(1)
-    at = str(file)
+    at, lines = str(file), (line for line in text if line.strip())
+    first = next(lines, "")
     try:
-        found: Iterator[tuple[int, Any]]
-        if start == "[":
-            found = enumerate(json.loads(start + text.read()), 1)
-        else:
-            lines = ((number, line) for number, line in enumerate(text, 1) if line.strip() or number == 1)
-            found = ((n, json.loads((start if n == 1 else "") + line)) for n, line in lines if (start + line).strip())
-        for number, row in found:
+        found: Iterable[Any] = map(json.loads, chain([first], lines) if first else ())
+        if first.lstrip().startswith("["):
+            found = json.loads(first + text.read())
+        for number, row in enumerate(found, 1):
             at = f"{file}, entry {number}"
             if not isinstance(row, dict):
                 raise LaminaError(f"{at}: is no object with fields.")
             yield row
     except json.JSONDecodeError as error:
         raise LaminaError(f"after {at}: not JSON ({error.msg}).") from error
-
-
-def _arrow(source: Any) -> Iterator[pa.RecordBatch]:
-    try:
-        file = pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        yield from pa.ipc.open_stream(source)
-    else:
-        yield from (file.get_batch(number) for number in range(file.num_record_batches))
 
 
 def _of_card(

@@ -6,7 +6,6 @@ Prompts and encodings are lm-eval's own, so that a sweep scores exactly what a b
 import difflib
 import logging
 import random
-from collections.abc import Sequence
 from contextlib import chdir, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,19 +29,12 @@ from lamina.errors import LaminaError
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
 
 
-def task_object(
-    name: str,
-    root: Path,
-    num_fewshot: int | None = None,
-    choices: str | None = None,
-    split: str | None = None,
-    trust_code: bool = False,
-) -> ConfigurableTask:
+def task_object(name: str, *args: Any, **options: Any) -> ConfigurableTask:
     """As `load_task`, for callers that need a single task.
 
     Raises LaminaError also if it is a group.
     """
-    task = load_task(name, root, num_fewshot, choices, split, trust_code)
+    task = load_task(name, *args, **options)
     if isinstance(task, Group):
         raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(task)}.")
     return task
@@ -69,7 +61,7 @@ def load_task(
         with chdir(root), task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
-                loaded = task = _Questions(config=_choices_config(name, root / choices))
+                loaded = task = _questions(name, root / choices)
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
@@ -86,7 +78,7 @@ def load_task(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
             "doc_to_target in its task file."
         ) from error
-    except (DatasetsError, ConnectionError, OSError) as error:
+    except (DatasetsError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there is no network, load "
             "them once where there is one, or write a task on local files."
@@ -95,7 +87,7 @@ def load_task(
         if num_fewshot is not None:
             leaf.set_config("num_fewshot", num_fewshot)
         if split is not None:
-            _use_split(leaf, str(leaf.config.task), split)
+            _use_split(leaf, split)
         elif not (leaf.has_test_docs() or leaf.has_validation_docs()):
             raise LaminaError(
                 f"task '{leaf.config.task}' has no test split to benchmark on; its splits are {sorted(leaf.dataset)}."
@@ -103,44 +95,31 @@ def load_task(
     return loaded
 
 
-class _Questions(ConfigurableTask):
+def _questions(name: str, path: Path) -> ConfigurableTask:
     """A task on a file of questions that lamina has read and checked itself; other keys of its lines do not matter."""
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        assert dataset_kwargs is not None
-        self.dataset = DatasetDict(test=Dataset.from_list(read_questions(Path(dataset_kwargs["file"]))))
-
-
-def _choices_config(name: str, path: Path) -> dict[str, Any]:
-    """A task that names columns: with templates, lm-eval would take a question such as "12" for the number of a choice.
-
-    The few-shot split is named so that no question is among its own examples.
-    """
-    return {
+    config = {
         "task": name,
-        "dataset_kwargs": {"file": str(path)},
         "test_split": "test",
-        "fewshot_split": "test",
+        "fewshot_split": "test",  # named, so that no question is among its own examples
         "output_type": "multiple_choice",
+        # Columns: with templates, lm-eval would take a question such as "12" for the number of a choice.
         "doc_to_text": "query",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
         "num_fewshot": 0,
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }
+    return task_groups.GivenTask(DatasetDict(test=Dataset.from_list(read_questions(path))), config)
 
 
-def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
+def _use_split(task: ConfigurableTask, split: str) -> None:
     """Evaluate on `split`, called by its name in the task (train, validation, test) or in the data."""
-    roles = {
-        "train": task.config.training_split,
-        "validation": task.config.validation_split,
-        "test": task.config.test_split,
-    }
-    chosen = roles.get(split) or split
+    name = task.config.task
+    roles = {"train": task.config.training_split, "validation": task.config.validation_split}
+    chosen = (roles | {"test": task.config.test_split}).get(split) or split
     if chosen not in task.dataset:
         # Nothing is ever calibrated on the test split.
-        usable = [role for role, value in roles.items() if role != "test" and value in task.dataset]
+        usable = [role for role, value in roles.items() if value in task.dataset]
         nearest = difflib.get_close_matches(split, usable, 1, 0)
         has = f"It has {', '.join(usable)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
         raise LaminaError(f"task '{name}' has no split '{split}'. {has} another task to calibrate on.")
@@ -187,13 +166,13 @@ def task_samples(
 
     Raises LaminaError if the task's answers are neither choices nor a text, or a document has no right one.
     """
-    total = len(task.eval_docs)
-    chosen = sorted(random.Random(seed).sample(range(total), limit)) if limit and limit < total else list(range(total))
     if task.config.output_type == "loglikelihood_rolling":
         raise LaminaError(
             f"task '{task.config.task}' scores by {task.config.output_type}, which has no right answer to count. "
             "Calibrate on it as text: `text: file`."
         )
+    total = len(task.eval_docs)
+    chosen = sorted(random.Random(seed).sample(range(total), min(limit or total, total)))
     answers.check(task, f"its {eval_split(task)} split", own, chosen, scored=False)
     prompts.build(task, lm, style, samples=chosen)
     by_document: dict[int, list[Any]] = {}
@@ -205,7 +184,9 @@ def task_samples(
         asked = document_text(task, doc)
         if task.config.output_type == "multiple_choice":
             kind, (gold, *also) = "choices", answers.right_choices(task, doc)
-            rows = _choice_rows(task, lm, doc, instances)
+            # Tasks with mutual information ask for unconditional scores too; those follow the choices.
+            pairs = zip(instances, task.doc_to_choice(doc), strict=False)
+            rows = tuple(scored_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
         else:
             kind, gold, texts = "generated", 0, answers.right_texts(task, doc)
             rows = tuple(_answer_row(task, lm, text, instances[0], style) for text in texts)
@@ -215,15 +196,6 @@ def task_samples(
     return samples
 
 
-def _choice_rows(
-    task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], instances: Sequence[Any]
-) -> tuple[Row, ...]:
-    choices = task.doc_to_choice(doc)
-    # Tasks with mutual information ask for unconditional scores too; those follow the choices and are not needed here.
-    pairs = zip(instances, choices, strict=False)
-    return tuple(scored_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
-
-
 def _answer_row(task: ConfigurableTask, lm: EncodingLM, target: str, instance: Any, style: Style) -> Row:
     """Context, right answer and the stop after it, for teacher forcing."""
     context = instance.args[0]
@@ -231,11 +203,11 @@ def _answer_row(task: ConfigurableTask, lm: EncodingLM, target: str, instance: A
         return scored_row(lm, context, instance.args[1], len(target))
     answer = prompts.delimiter(task, style) + target
     until = (task.config.generation_kwargs or {}).get("until") or []
-    before, after = encode(lm, context, answer)
-    stopped = encode(lm, context, answer + until[0])[1] if until else after
+    texts, before, after = encode(lm, context, answer)
+    stopped = encode(lm, context, answer + until[0])[2] if until else after
     if stopped[: len(after)] == after and len(stopped) > len(after):
         after = stopped[: len(after) + 1]
     else:
         # The tokenizer drops the stop string (a newline, for example), so the model stops by its end-of-text token.
         after = [*after, lm.eot_token_id]
-    return row(lm, (context, answer), before, after, len(target))
+    return row(lm, (texts, before, after), len(target))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 Document = tuple[str, Sequence[int]]  # its hash, and its runs
@@ -30,14 +30,11 @@ _PLACES = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(R
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many documents of a calibration are in a benchmark: equal to one, its near duplicate, sharing a run with it.
+    """How many documents of a calibration are in a benchmark. Each number includes those before it."""
 
-    Each number includes those before it.
-    """
-
-    equal: int
-    near: int
-    sharing: int
+    equal: int  # to one of them
+    near: int  # duplicates of one
+    sharing: int  # a run with one
 
 
 def words(text: str) -> list[str]:
@@ -87,34 +84,20 @@ def groups(documents: Sequence[Document]) -> list[int]:
 
 def _pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
-    mine, theirs = (_flat([hashes for _, hashes in side]) for side in (used, tested))
+    hashes = [each for _, each in (*used, *tested)]
+    ends = np.cumsum([0, *map(len, hashes)])
+    runs, columns = np.unique(np.array([run for each in hashes for run in each], dtype=np.uint64), return_inverse=True)
+    # A row for each document and a column for each run. A document has each run once.
+    table = csr_array((np.ones(ends[-1], dtype=np.int64), columns, ends), shape=(len(hashes), len(runs)))
+    mine, theirs = table[: len(used)], table[len(used) :]
     # A run is a template if it is frequent on either side.
-    known = np.union1d(_frequent(mine[0]), _frequent(theirs[0]))
-    (runs_used, of_used), (runs_tested, of_tested) = (
-        (side[0][telling], side[1][telling]) for side in (mine, theirs) for telling in [~np.isin(side[0], known)]
-    )
-    sizes = [np.bincount(of, minlength=len(side)) for of, side in ((of_used, used), (of_tested, tested))]
-    order = np.argsort(runs_tested, kind="stable")
-    first, last = (np.searchsorted(runs_tested[order], runs_used, side) for side in ("left", "right"))
-    counts = last - first
-    within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-    pairs = np.stack([np.repeat(of_used, counts), of_tested[order][np.repeat(first, counts) + within]])
-    (one, other), common = np.unique(pairs, axis=1, return_counts=True)
-    return one, other, common >= NEAR * np.minimum(sizes[0][one], sizes[1][other])
+    telling = np.flatnonzero(np.maximum(mine.sum(axis=0), theirs.sum(axis=0)) <= TEMPLATE)
+    mine, theirs = mine[:, telling], theirs[:, telling]
+    common = (mine @ theirs.T).tocoo()
+    one, other = common.coords
+    return one, other, common.data >= NEAR * np.minimum(mine.sum(axis=1)[one], theirs.sum(axis=1)[other])
 
 
 @lru_cache(maxsize=1 << 18)
 def _code(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
-
-
-def _flat(documents: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All runs in one array, and the number of the document that each is from."""
-    of = np.repeat(np.arange(len(documents)), [len(hashes) for hashes in documents])
-    return np.array([run for hashes in documents for run in hashes], dtype=np.uint64), of
-
-
-def _frequent(hashes: np.ndarray) -> np.ndarray:
-    """Hashes in more documents than a run with content is in. A document has each run once."""
-    different, counts = np.unique(hashes, return_counts=True)
-    return different[counts > TEMPLATE]

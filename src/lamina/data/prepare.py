@@ -18,7 +18,8 @@ from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
-from lamina.models.load import load_skeleton, load_tokenizer
+from lamina.models.load import load_tokenizer
+from lamina.models.manifest import skeleton
 
 _logger = logging.getLogger(__name__)
 
@@ -35,61 +36,55 @@ def prepare(
     Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, or one
     cannot be encoded or does not fit into the model's context.
     """
-    tokenizer, skeleton = load_tokenizer(manifest), load_skeleton(manifest)
+    tokenizer = load_tokenizer(manifest)
+    # Without weights: enough for lm-eval to know its context length.
+    model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
     if manifest["chat_template"] and not tokenizer.chat_template:
         raise LaminaError(
             f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
             "chat_template: false, or put chat_template.jinja beside its weights."
         )
-    facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
+    where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
     if isinstance(entry, entries.Mixture):
-        made = {key: prepare(key, part, manifest, root) for key, part in (parts or {}).items()}
+        own = parts or {}
+        made = {key: prepare(key, part, manifest, root) for key, part in own.items()}
         samples = mixed(name, entry, made)
         # Questions of one's own are named by their entry.
-        own = {key for key, part in (parts or {}).items() if isinstance(part, entries.Choices)}
-        facts["source"] = ",".join(key if key in own else made[key].facts["source"] for key in made)
+        named = (key if isinstance(own[key], entries.Choices) else made[key].facts["source"] for key in made)
+        source = ",".join(named)
     elif isinstance(entry, entries.Text | entries.Hub):
-        limit = context(skeleton.config.to_dict())
-        check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
+        check_fits(f"{where}.length", entry.length, context(model.config.to_dict()), manifest["source"])
         if isinstance(entry, entries.Hub):
-            texts, facts["source"] = documents.read_hub(entry, root, f"calibrations.{name}"), entry.hub
+            texts, source = documents.read_hub(entry, root, where), entry.hub
         else:
-            path = documents.corpus_file(entry.text, entry.split, root)
-            texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
-            facts["source"] = entry.text
-        with at(f"calibrations.{name}"):
-            samples = text_samples(texts, tokenizer, entry.length, int(manifest["vocabulary"]))
+            path, source = documents.corpus_file(entry.text, entry.split, root), entry.text
+            texts = documents.read_documents(path, entry.documents, where)
+        with at(where):
+            samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)
-        facts["source"] = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
-    return calibrations.build(samples, int(manifest["vocabulary"]), **facts)
+        samples = _answered(name, entry, model, tokenizer, Style.of(manifest), root)
+        source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
+    split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
+    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
 
 
 def _answered(
     name: str,
     entry: entries.Task | entries.Tasks | entries.Choices,
-    skeleton: PreTrainedModel,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     style: Style,
     root: Path,
 ) -> list[Sample]:
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
-    lm = encoding.recorder(skeleton, tokenizer)
-    if isinstance(entry, entries.Choices):
-        tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
-    else:
-        tasks = [
-            (
-                source,
-                lm_tasks.load_task(source, root, entry.num_fewshot, split=entry.split, trust_code=entry.trust_code),
-            )
-            for source in entry.drawn
-        ]
+    lm = encoding.recorder(model, tokenizer)
+    choices, split, trusted = (getattr(entry, key, None) for key in ("choices", "split", "trust_code"))
     samples: list[Sample] = []
-    for source, loaded in tasks:
+    for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
+        loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
         sizes = [len(task.eval_docs) for task in leaves(loaded)]
-        own = isinstance(entry, entries.Choices) or lm_tasks.is_own(source, root)
+        own = bool(choices) or lm_tasks.is_own(source, root)
         if isinstance(entry, entries.Tasks):
             counts = [max(1, int(entry.fraction * count)) for count in sizes]
         else:

@@ -2,16 +2,10 @@
 
 The defaults of `lm_eval.simple_evaluate` and of its HFLM that decide a number are the defaults here, but for these:
 
-=====================  =======================  ===============================================================
-what                   lm-eval                  lamina
-=====================  =======================  ===============================================================
-`num_fewshot`          as the task file says    0, and a number that is written holds for every task
-`apply_chat_template`  False                    `chat_template` of the model
-`softmax_dtype`        that of the logits       float32
-`batch_size`           1                        as memory allows
-examples of a split    the question itself may  a question is never among its own examples; all other examples
-                       be one of them           are those of lm-eval
-=====================  =======================  ===============================================================
+- `num_fewshot` is 0 (as the task file says), and a number that is written holds for every task;
+- `apply_chat_template` is the `chat_template` of the model (False);
+- `softmax_dtype` is float32 (that of the logits), and `batch_size` is as memory allows (1);
+- a question is never among its own examples (it may be); all other examples are those of lm-eval.
 
 Equal are `fewshot_as_multiturn` (True), `system_instruction` (None) and `chat_template_args` (none), which are keys of
 the model; `fewshot_random_seed` (1234), `gen_kwargs` (none), `bootstrap_iters` (100,000), `max_gen_toks` (256),
@@ -38,41 +32,25 @@ FEWSHOT_SEED = 1234
 
 @dataclass(frozen=True)
 class Style:
-    """How the prompts of a model are written.
+    """How the prompts of a model are written."""
 
-    Attributes
-    ----------
-    chat_template : whether they go through the chat template of the tokenizer.
-    turns : whether solved examples are turns of the conversation; else they stand in the turn of the question.
-    system : the system prompt; without a template it stands before the prompt.
-    arguments : more arguments of the template, such as enable_thinking.
-    """
-
-    chat_template: bool = False
-    turns: bool = True
-    system: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: bool = False  # whether they go through the chat template of the tokenizer
+    turns: bool = True  # whether solved examples are turns of the conversation, or stand in the turn of the question
+    system: str | None = None  # the system prompt; without a template it stands before the prompt
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
         """As the manifest of a model says."""
-        return cls(
-            bool(manifest.get("chat_template")),
-            bool(manifest.get("fewshot_as_turns", True)),
-            manifest.get("system_prompt"),
-            manifest.get("template_arguments") or {},
-        )
+        keys = ("chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
+        return cls(*(manifest[key] for key in keys))
 
 
 PLAIN = Style()
 
 
 def build(
-    task: ConfigurableTask,
-    lm: EncodingLM,
-    style: Style,
-    samples: Sequence[int] | None = None,
-    limit: int | None = None,
+    task: ConfigurableTask, lm: EncodingLM, style: Style, samples: Sequence[int] | None = None, limit: int | None = None
 ) -> None:
     """Make the requests of a task (`task.instances`): of the documents `samples`, of the first `limit`, or of all.
 
@@ -118,9 +96,7 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
         if not isinstance(task.sampler, FirstNSampler):
             random.Random(f"{FEWSHOT_SEED} {own}").shuffle(rest)
         for place in rest:
-            if len(kept) == n:
-                break
-            if pool[place] not in kept and _identity(task, pool[place], True) != own:
+            if len(kept) < n and pool[place] not in kept and _identity(task, pool[place], True) != own:
                 kept.append(pool[place])
         if len(kept) < n:
             raise _too_few(task, n, asked[-1])
@@ -138,20 +114,14 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
 
 def _identity(task: ConfigurableTask, doc: dict[str, Any], example: bool) -> str:
     """What makes a document the same question as another: the words of its question and of its choices."""
-    shots = task.fewshot_cfg if example else None
-    text, choices = _shown(task, doc, shots)
-    return document_hash(text, choices)
-
-
-def _shown(task: ConfigurableTask, doc: dict[str, Any], shots: Any) -> tuple[str, list[str]]:
-    if shots is None:
+    shots = task.fewshot_cfg
+    if not example:
         text, choices = document_text(task, doc)
-        return text, choices if task.config.output_type == "multiple_choice" else []
-    asked = task.doc_to_text(doc, shots.doc_to_text)
-    choices = task.doc_to_choice(doc, shots.doc_to_choice) if shots.doc_to_choice else []
-    if task.multiple_input:
-        asked = task.doc_to_target(doc, shots.doc_to_target)
-    return str(asked), [str(choice) for choice in choices] if task.config.output_type == "multiple_choice" else []
+    else:
+        asked = shots.doc_to_target if task.multiple_input else shots.doc_to_text
+        text = str(task.doc_to_target(doc, asked) if task.multiple_input else task.doc_to_text(doc, asked))
+        choices = list(map(str, task.doc_to_choice(doc, shots.doc_to_choice))) if shots.doc_to_choice else []
+    return document_hash(text, choices if task.config.output_type == "multiple_choice" else [])
 
 
 def _check_example(task: ConfigurableTask, doc: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ lm-eval import a module. Outside of lm-eval's own folder that is foreign code; i
 import functools
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -29,22 +28,13 @@ class Function(str):
     """The text behind `!function`."""
 
 
-@dataclass(frozen=True)
-class TaskFile:
-    """A task file with what it includes.
-
-    Attributes
-    ----------
-    path : the file.
-    keys : its keys and values, those of included files first.
-    files : the file itself and the files that it includes.
-    modules : by `!function` as written, the Python file beside the task file; None if it is looked up elsewhere.
-    """
+class TaskFile(NamedTuple):
+    """A task file with what it includes."""
 
     path: Path
     keys: Mapping[str, Any]
-    files: tuple[Path, ...]
-    modules: Mapping[str, Path | None]
+    files: tuple[Path, ...]  # the file itself and the files that it includes
+    modules: Mapping[str, Path | None]  # by `!function`, the Python file beside the task file; None if it is elsewhere
 
 
 def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
@@ -56,7 +46,8 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
     if not path.is_file():
         raise LaminaError(f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}.")
-    own = dict(_loaded(path, _stamp(path)))
+    stat = path.stat()
+    own = dict(_loaded(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     included = own.pop("include", [])
     keys: dict[str, Any] = {}
     files, modules = [path], {str(function): _module(path, function) for function in _functions(own)}
@@ -86,18 +77,14 @@ def reached(name: str, folder: Path) -> list[TaskFile]:
     Raises LaminaError if a file that is named after the task, or known to hold it, cannot be read.
     """
     by_path: dict[Path, TaskFile] = {}
-    known, waiting, seen = _known(folder), [name], set[str]()
-    while waiting:
-        current = waiting.pop(0)
-        if current in seen:
-            continue
-        seen.add(current)
+    known, waiting = _known(folder), [name]
+    for current in waiting:  # which grows
         if (own := folder / f"{current}.yaml").is_file():
             by_path.setdefault(own, read(own))
         for file in known.get(current, ()):
             by_path.setdefault(file.path, file)
             if file.keys.get("group") == current:
-                waiting += members(file.keys)
+                waiting += [member for member in members(file.keys) if member not in waiting]
     return list(by_path.values())
 
 
@@ -129,14 +116,9 @@ def check_code(paths: Iterable[Path], where: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _loaded(path: Path, _stamp: tuple[int, ...]) -> Mapping[str, Any]:
+def _loaded(path: Path, *_stamp: int) -> Mapping[str, Any]:
     """The keys of a file, cached because many jobs of a graph ask for the same file."""
     return text.load(path, {"!function": functools.partial(_function, path)})
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    stat = path.stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
@@ -170,21 +152,14 @@ def is_of_lm_eval(path: Path) -> bool:
 
 def _known(folder: Path) -> Mapping[str, list[TaskFile]]:
     """Task files by the names of their task, group and tags, without files that cannot be read."""
-    paths = sorted(folder.rglob("*.yaml"))
-    return _index(tuple(paths), tuple((path.resolve(), _stamp(path)) for path in paths))
-
-
-@functools.lru_cache(maxsize=8)
-def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, list[TaskFile]]:
     by_name: dict[str, list[TaskFile]] = {}
-    for path in paths:
+    for path in sorted(folder.rglob("*.yaml")):
         try:
             file = read(path)
         except LaminaError:
             continue
         tags = file.keys.get("tag") or []
-        names = [file.keys.get("group") or file.keys.get("task"), *(tags if isinstance(tags, list) else [tags])]
-        for name in names:
+        for name in [file.keys.get("group") or file.keys.get("task"), *(tags if isinstance(tags, list) else [tags])]:
             if isinstance(name, str):
                 by_name.setdefault(name, []).append(file)
     return by_name
@@ -196,8 +171,8 @@ def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
     options = options if isinstance(options, dict) else {}
     named = options.get("data_files", [])
     by_split = list(named.values()) if isinstance(named, dict) else [named]
-    entries = [str(file) for files in by_split for file in (files if isinstance(files, list) else [files])]
-    entries = [file.removeprefix("file://") for file in entries]
+    listed = [str(file) for files in by_split for file in (files if isinstance(files, list) else [files])]
+    entries = [file.removeprefix("file://") for file in listed]
     for folder in (keys.get("dataset_path"), options.get("data_dir")):
         folder = str(folder or "").removeprefix("file://")
         if folder and (root / folder).is_dir():

@@ -38,6 +38,18 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the proces
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
 
 
+class GivenTask(ConfigurableTask):
+    """A task on a data set that is at hand."""
+
+    def __init__(self, dataset: datasets.DatasetDict, config: dict[str, Any]) -> None:
+        self._given = dataset
+        super().__init__(config=config)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Nothing is loaded."""
+        self.dataset = self._given
+
+
 def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     """The lm-eval task, group or tag of that name, from the task files in `local` or from lm-eval's own.
 
@@ -49,7 +61,8 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     Raises LaminaError if there is nothing of that name, or one of its files would run Python that is not trusted.
     """
     manager = _manager(name, str(local))
-    paths = list(dict.fromkeys(_files(manager.task_index, name, set())))
+    entries = [entry for entry in map(manager.task_index.get, _reached(manager.task_index, name)) if entry]
+    paths = list(dict.fromkeys(Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None))
     if not trust_code:
         task_files.check_code(paths, f"'{name}'")
         for path in paths:
@@ -105,7 +118,7 @@ def read_anew(cache: tuple[Any, str]) -> Iterator[None]:
 def _manager(name: str, local: str) -> TaskManager:
     """An index that holds `name`. It includes lm-eval's own tasks only if the project's tasks do not hold all of it."""
     manager = TaskManager(include_path=local, include_defaults=False)
-    if not _holds(manager.task_index, name):
+    if not manager.task_index.keys() >= {*_reached(manager.task_index, name)}:
         manager = TaskManager(include_path=local)
     if name not in manager.task_index:
         near = difflib.get_close_matches(name, manager.all_tasks, 3)
@@ -114,19 +127,14 @@ def _manager(name: str, local: str) -> TaskManager:
     return manager
 
 
-def _files(index: Mapping[str, Any], name: Any, seen: set[str]) -> Iterator[Path]:
-    """The files of a task, or of a group or tag with everything that it names."""
-    entry = index.get(name)
-    if entry is None or name in seen:
-        return
-    seen.add(name)
-    if entry.yaml_path is not None:
-        yield Path(entry.yaml_path)
-    named = (
-        task_files.members(entry.cfg) if entry.kind.name == "GROUP" else entry.tags if entry.kind.name == "TAG" else ()
-    )
-    for member in sorted(named):
-        yield from _files(index, member, seen)
+def _reached(index: Mapping[str, Any], name: str) -> list[str]:
+    """The name of a task, or of a group or tag with everything that it names, whether the index has it or not."""
+    names = [name]
+    for entry in (index[each] for each in names if each in index):  # which grow
+        kind = entry.kind.name
+        inside = task_files.members(entry.cfg) if kind == "GROUP" else entry.tags if kind == "TAG" else ()
+        names += [member for member in sorted(inside) if member not in names]
+    return names
 
 
 def _check_metrics(path: Path, name: str) -> None:
@@ -141,18 +149,3 @@ def _check_metrics(path: Path, name: str) -> None:
                 "lm-eval's own: it would be a script, which lamina does not run unless told to. If you trust it, write "
                 "`trust_code: true` in that entry."
             )
-
-
-def _holds(index: Mapping[str, Any], name: Any) -> bool:
-    """Whether an index has a task, or a group with everything that it names."""
-    if isinstance(name, dict):  # a task or group written inside its group's file
-        return "dataset_path" in name or all(_holds(index, member) for member in _named(name))
-    entry = index.get(name)
-    if entry is None or entry.kind.name != "GROUP":
-        return entry is not None
-    return all(_holds(index, member) for member in _named(entry.cfg))
-
-
-def _named(group: Mapping[str, Any]) -> list[Any]:
-    named = group.get("task") or [group.get("group")]
-    return named if isinstance(named, list) else [named]

@@ -1,9 +1,8 @@
 """The files behind a variant, and variants materialised in turn from one base model."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
@@ -17,8 +16,7 @@ from lamina.study import paths
 from lamina.study.variant import Variant
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The parts from which `materialise` makes a variant; all None for the unpruned model. `adapter` is a folder."""
 
     plan: Mapping[str, Any] | None

@@ -8,10 +8,11 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -27,17 +28,12 @@ from lamina.study.variant import Variant
 _PREFILLS = 3
 
 
-@dataclass(frozen=True)
-class Timing:
-    """One repeat: seconds for the prompt, tokens per second of generation over the batch.
+class Timing(NamedTuple):
+    """One repeat. Base and variants share weights: the peak of one model alone is its own weights plus `working`."""
 
-    `working` is the peak of GPU memory during the repeat less the memory in use before it; None on a CPU. Base and
-    variants share weights here, so the peak of one model alone is its own weights plus `working`.
-    """
-
-    prefill: float
-    tokens_per_second: float
-    working: int | None
+    prefill: float  # seconds for the prompt
+    tokens_per_second: float  # of generation, over the batch
+    working: int | None  # peak of GPU memory during the repeat less the memory in use before it; None on a CPU
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
@@ -45,8 +41,7 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
 
     The cost depends on the kind of units, their number, the repair, and the number of runs, since a repair may
     work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only
-    the models show that some repairs cost the same (`measure`). Variants whose plan was refused (no units) do not
-    exist; the unpruned model has no plan.
+    the models show that some repairs cost the same (`measure`). The unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
     for variant, plan in plans.items():
@@ -73,7 +68,9 @@ def measure(
     Raises LaminaError if prompt and generated tokens are more than the model's context.
     """
     check_generation(options.prompt, options.generate, context(base.config.to_dict()), str(base.config.name_or_path))
-    run = _runner(base, options)
+    size = (options.batch, options.prompt)
+    prompt = torch.randint(text_config(base).vocab_size, size, generator=torch.Generator().manual_seed(0))
+    run = partial(_run, prompt=prompt.to(base.device), generate=options.generate)
     # The first passes pay for memory and kernels.
     run(base)
     rows = []
@@ -81,17 +78,15 @@ def measure(
     for keys, variant in variants:
         shapes = Counter(tensor.shape for tensor in _tensors(variant))
         cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
-        if cost in measured:
-            rows.append({**keys, **measured[cost]})
-            continue
-        run(variant)
-        pairs = []
-        for number in range(options.repeats):
-            # Each goes first as often as the other.
-            first, second = (base, variant) if number % 2 == 0 else (variant, base)
-            timings = run(first), run(second)
-            pairs.append(timings if first is base else timings[::-1])
-        measured[cost] = {"timed": keys.get("timed"), **_row(base, variant, pairs, options)}
+        if cost not in measured:
+            run(variant)
+            pairs = []
+            for number in range(options.repeats):
+                # Each goes first as often as the other.
+                first, second = (base, variant) if number % 2 == 0 else (variant, base)
+                timings = run(first), run(second)
+                pairs.append(timings if first is base else timings[::-1])
+            measured[cost] = {"timed": keys.get("timed"), **_row(base, variant, pairs, options)}
         rows.append({**keys, **measured[cost]})
     return rows
 
@@ -124,57 +119,45 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
     if config.model_type == "falcon" and not config.new_decoder_architecture:
         keys = 1 if config.multi_query else heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    attending = sum(
-        1 for layer in layers_of(model) if not any(isinstance(module, NoAttention) for module in layer.children())
-    )
+    attending = sum(not any(isinstance(m, NoAttention) for m in layer.children()) for layer in layers_of(model))
     return 2 * attending * keys * width * torch.empty((), dtype=model.dtype).element_size()
 
 
-def _runner(base: PreTrainedModel, options: Efficiency) -> Callable[[PreTrainedModel], Timing]:
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = text_config(base).vocab_size
-    prompt = torch.randint(vocabulary, (options.batch, options.prompt), generator=generator).to(base.device)
-    on_gpu = base.device.type == "cuda"
+def _run(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
+    try:
+        return _timed(model, prompt, generate)
+    except torch.cuda.OutOfMemoryError as error:
+        # Never in halves: what is measured is this batch.
+        raise LaminaError(
+            f"benchmarks.efficiency: {len(prompt)} sequences of {prompt.shape[1]} + {generate} tokens do not fit into "
+            f"the memory of {prompt.device}. Write a smaller batch or prompt."
+        ) from error
 
-    def wait() -> None:
+
+@torch.inference_mode()
+def _timed(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
+    last_only = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+    on_gpu, prefill = prompt.device.type == "cuda", math.inf
+    held = torch.cuda.memory_allocated() if on_gpu else 0
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+
+    def now() -> float:
         if on_gpu:
             torch.cuda.synchronize()
+        return time.perf_counter()
 
-    def run(model: Any) -> Timing:
-        try:
-            return timed(model)
-        except torch.cuda.OutOfMemoryError as error:
-            # Never in halves: what is measured is this batch.
-            raise LaminaError(
-                f"benchmarks.efficiency: {options.batch} sequences of {options.prompt} + {options.generate} tokens do "
-                f"not fit into the memory of {base.device}. Write a smaller batch or prompt."
-            ) from error
-
-    @torch.inference_mode()
-    def timed(model: Any) -> Timing:
-        last_only = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
-        held = torch.cuda.memory_allocated() if on_gpu else 0
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        prefill = math.inf
-        for _ in range(_PREFILLS):
-            wait()
-            start = time.perf_counter()
-            output = model(input_ids=prompt, use_cache=True, **last_only)
-            token = output.logits[:, -1:].argmax(-1)
-            wait()
-            middle = time.perf_counter()
-            prefill = min(prefill, middle - start)
-        cache = output.past_key_values
-        for _ in range(options.generate - 1):
-            output = model(input_ids=token, past_key_values=cache, use_cache=True)
-            token, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
-        wait()
-        stop = time.perf_counter()
-        speed = options.batch * (options.generate - 1) / (stop - middle) if options.generate > 1 else float("nan")
-        return Timing(prefill, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
-
-    return run
+    for _ in range(_PREFILLS):
+        start = now()
+        output = model(input_ids=prompt, use_cache=True, **last_only)
+        token = output.logits[:, -1:].argmax(-1)
+        middle = now()
+        prefill = min(prefill, middle - start)
+    for _ in range(generate - 1):
+        output = model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
+        token = output.logits[:, -1:].argmax(-1)
+    speed = len(prompt) * (generate - 1) / (now() - middle) if generate > 1 else float("nan")
+    return Timing(prefill, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
 
 
 def _row(
@@ -189,10 +172,7 @@ def _row(
     return {
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else on.type,
         "dtype": str(variant.dtype).removeprefix("torch."),
-        "prompt": options.prompt,
-        "generate": options.generate,
-        "batch": options.batch,
-        "repeats": options.repeats,
+        **options.model_dump(),
         **ours,
         **{f"{name}_ratio": ours[name] / theirs[name] for name in ours},
         "latency_ms": 1000 * statistics.median(v.prefill for _, v in pairs),
@@ -211,13 +191,8 @@ def _peak(size: dict[str, int], working: list[int | None]) -> int | None:
     return size["weights_bytes"] + max(known) if known else None
 
 
-def _mean_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float | None]:
-    """Geometric mean of the ratios, and its standard error: the mean times the error of the mean logarithm.
-
-    A single repeat has no error. Few repeats have an interval by Student's t (`ratio_interval`).
-    """
+def _mean_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Geometric mean of the ratios, and its standard error: the mean times the error of the mean logarithm."""
     logarithms = [math.log(ours / theirs) for ours, theirs in pairs]
     mean = math.exp(statistics.fmean(logarithms))
-    if len(logarithms) < 2:
-        return mean, None
     return mean, mean * statistics.stdev(logarithms) / len(logarithms) ** 0.5

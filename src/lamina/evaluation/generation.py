@@ -21,6 +21,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 
 from lamina.config.benchmarks import Generate
 from lamina.data.prompts import PLAIN, Style
+from lamina.data.task_groups import GivenTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
 from lamina.evaluation.together import Together
@@ -82,31 +83,18 @@ def written(task: ConfigurableTask) -> ConfigurableTask:
             )
         return str(task.doc_to_choice(doc)[gold] if isinstance(gold, int) else gold)
 
-    plain = {"output_type": "generate_until", "doc_to_target": answer, "doc_to_choice": None, "process_results": None}
-    config = {field.name: getattr(task.config, field.name) for field in dataclasses.fields(TaskConfig)} | plain
-    shots = dataclasses.replace(task.config.fewshot_config, doc_to_target=answer, doc_to_choice=None)
-    same = {
-        "metric": "exact_match",
-        "aggregation": "mean",
-        "higher_is_better": True,
-        "regexes_to_ignore": [r"^\s+|\s+$"],
-    }
-    config |= {
-        "fewshot_config": shots,
+    same = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    config = {field.name: getattr(task.config, field.name) for field in dataclasses.fields(TaskConfig)} | {
+        "output_type": "generate_until",
+        "doc_to_target": answer,
+        "doc_to_choice": None,
+        "process_results": None,
+        "fewshot_config": dataclasses.replace(task.config.fewshot_config, doc_to_target=answer, doc_to_choice=None),
         "generation_kwargs": {"until": ["\n"], "max_gen_toks": _MAX_TOKENS},
-        "metric_list": [same],
+        "metric_list": [same | {"regexes_to_ignore": [r"^\s+|\s+$"]}],
         "filter_list": [{"name": WRITTEN.partition(",")[2], "filter": [{"function": "take_first"}]}],
     }
-    return _Written(task, config)
-
-
-class _Written(ConfigurableTask):
-    def __init__(self, source: ConfigurableTask, config: dict[str, Any]) -> None:
-        self._source = source
-        super().__init__(config=config)
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        self.dataset = self._source.dataset
+    return GivenTask(task.dataset, config)
 
 
 class WritingLM(VariantLM):
@@ -138,15 +126,11 @@ class WritingLM(VariantLM):
         mask = settings["attention_mask"].bool()
         prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
         start, steps = context.shape[1], max_length - context.shape[1]
-        if self.draw is None:
-            written = super()._model_generate(context, max_length, stop, **settings)
-        else:
+        if self.draw is not None:
             uniform = np.stack([numbers(self.seed, self.draw, prompt, steps) for prompt in prompts])
             drawn = _Drawn(self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature)
-            # Past VariantLM, whose own processor only looks for NaN.
-            written = super(VariantLM, self)._model_generate(
-                context, max_length, stop, logits_processor=LogitsProcessorList([drawn]), **settings
-            )
+            settings["logits_processor"] = LogitsProcessorList([drawn])
+        written = super()._model_generate(context, max_length, stop, **settings)
         for row, tokens in zip(prompts, written[:, start:].tolist(), strict=True):
             self.answers[row] = self._answer(tokens, stop)
         return written
@@ -185,9 +169,10 @@ class _Drawn(LogitsProcessor):
 
 
 class GenerationBenchmark(TaskBenchmark):
-    """Answers that variants write to the questions of one lm-eval task. Parameters and errors are as in TaskBenchmark.
+    """Answers that variants write to the questions of one lm-eval task.
 
-    Raises LaminaError if the task scores neither choices nor generated texts, or its samples cannot be right or wrong.
+    Raises LaminaError as TaskBenchmark, or if the task scores neither choices nor generated texts, or its samples
+    cannot be right or wrong.
     """
 
     def __init__(
@@ -220,16 +205,14 @@ class GenerationBenchmark(TaskBenchmark):
                 f"benchmarks.tasks.{name}.generate.max_tokens: {longest} tokens leave no room for a question in the "
                 f"model's context of {self.writer.max_length}. Write fewer."
             )
-        task.set_config(
-            "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
-        )
+        settings |= {"max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
+        task.set_config("generation_kwargs", settings)
         task.set_config("repeats", 1)
-        super().__init__(task, model, tokenizer, limit, style)
-        self.lm = self.writer
+        super().__init__(task, model, tokenizer, limit, style, self.writer)
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
     def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
-        """Score the answers of one variant, called `name` in messages; `together` holds log-likelihoods, not answers.
+        """Score the answers of one variant, called `name` in messages.
 
         The metrics are `exact_match,written` of tasks with choices (other tasks have their exact match as benchmarks);
         `repetition`, `unstopped` and `length` of the likeliest answers; and of the samples `pass@k` and the same three
@@ -240,24 +223,22 @@ class GenerationBenchmark(TaskBenchmark):
         self.writer.draw = None
         choices = super().score(model, name, together)
         row = {key: choices.metrics[0][key] for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")}
-        values = self._wear() | self._sampled(model, name)
-        metrics = [row | _mean(metric, list(each.values())) for metric, each in values.items()]
-        samples = [
-            {"task": row["task"], "sample": document, "metric": metric, "value": value}
-            for metric, each in values.items()
-            for document, value in each.items()
-        ]
+        metrics, samples = [], []
+        for metric, values in (self._wear() | self._sampled(model, name)).items():
+            metrics.append(row | _mean(metric, list(values.values())))
+            samples += [{"task": row["task"], "sample": d, "metric": metric, "value": v} for d, v in values.items()]
         # What a task measures of written answers by itself stands among the benchmarks already.
         return TaskScores(choices.metrics * self.chosen + metrics, choices.samples * self.chosen + samples)
 
     def _wear(self) -> Values:
         """Repetition, missing stops and length of the last answers."""
-        answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
-        return {
-            "repetition": {d: repetition(answer.tokens, self.options.ngram) for d, answer in answers.items()},
-            "unstopped": {d: float(not answer.stopped) for d, answer in answers.items()},
-            "length": {d: float(len(answer.tokens)) for d, answer in answers.items()},
-        }
+        found: Values = {"repetition": {}, "unstopped": {}, "length": {}}
+        for document, prompt in self.prompts.items():
+            tokens, stopped = self.writer.answers[prompt]
+            found["repetition"][document] = repetition(tokens, self.options.ngram)
+            found["unstopped"][document] = float(not stopped)
+            found["length"][document] = float(len(tokens))
+        return found
 
     def _sampled(self, model: PreTrainedModel, name: str) -> Values:
         """pass@k of the samples, for each filter of the task, and the means of `_wear` over the samples."""

@@ -67,8 +67,7 @@ def measure(
     base: The unpruned model of all variants.
     results: The folder with their plans, patches and adapters.
     """
-    rows: list[dict[str, Any]] = []
-    samples: list[dict[str, Any]] = []
+    rows, samples = list[dict[str, Any]](), list[dict[str, Any]]()
     for variant, (measured, documents) in _scored(base, variants, score, unfinished, results):
         rows += [variant.row() | row for row in measured]
         samples += [variant.row() | row for row in documents]
@@ -82,27 +81,25 @@ def _scored(
     done = 0.0
     left: TimeLeft | None = None
     for parts in _some(variants, results):
-        candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
-        named = {name: prepared for name, prepared in candidates.items() if prepared is not None}
+        candidates = {variant: candidate(base, each) for variant, each in parts.items()}
+        named = {assembly.title(variant): each for variant, each in candidates.items() if each is not None}
         together = Together(base, named, unfinished.of_pass)
-        waiting = {variant: each for variant, each in parts.items() if str(variant) not in unfinished.scored}
-        alone = sum(assembly.title(variant) not in named for variant in waiting)
-        pass_ = _SHARED * len(named) if alone < len(waiting) else 0.0
+        waiting = [variant for variant in parts if str(variant) not in unfinished.scored]
+        sharing = [variant for variant in waiting if candidates[variant] is not None]
+        # The first one that shares the pass runs it for all.
+        work = dict.fromkeys(waiting, 1.0) | dict.fromkeys(sharing, 0.0)
+        work |= {variant: _SHARED * len(named) for variant in sharing[:1]}
         # Variants of later groups are taken to be like these.
-        total = done + (alone + pass_) * len(variants) / len(parts)
+        total = done + sum(work.values()) * len(variants) / len(parts)
         left = left or TimeLeft(total)
-        left.total, passed = total, False
+        left.total = total
         for variant, each in parts.items():
-            if variant in waiting:
-                shares = assembly.title(variant) in named
-                # The first one that shares the pass runs it for all.
-                work = 1.0 if not shares else 0.0 if passed else pass_
-                passed = passed or shares
+            if variant in work:
                 model = materialise(base, each.plan, each.patches, each.adapter)
-                with span(done / total, (done + work) / total):
+                with span(done / total, (done + work[variant]) / total):
                     unfinished.note(variant, score(model, assembly.title(variant), together))
-                done += work
-                left.step(work)
+                done += work[variant]
+                left.step(work[variant])
             yield variant, unfinished.scored[str(variant)]
 
 

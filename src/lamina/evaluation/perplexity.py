@@ -1,9 +1,8 @@
 """Perplexity of documents, apart or joined, with a stated window, stride and BOS, and with an error bar."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -13,19 +12,18 @@ from lamina.config.benchmarks import Perplexity
 from lamina.data.calibrations import check_ids, encode
 from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
 from lamina.errors import LaminaError
+from lamina.evaluation.measuring import Rows, Score
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
 
-METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
 BLOCKS = 30  # of windows of joined documents
 _TOKENS = 8192  # positions per batch, padding included
 _STAGE = "the evaluation of perplexity"
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """One model input: the tokens, the first scored position, and the number of its document or block."""
 
     tokens: tuple[int, ...]
@@ -33,8 +31,7 @@ class Window:
     document: int
 
 
-@dataclass(frozen=True)
-class DocumentScores:
+class DocumentScores(NamedTuple):
     """Summed negative log-likelihood (nats) and number of scored tokens of each document."""
 
     nll: tuple[float, ...]
@@ -73,15 +70,9 @@ def windows(
     first token, BOS or not, has no context and is not scored. Without overlap, the first token of a later window is
     predicted from the token before it.
 
-    Raises LaminaError if window or stride make no sense, or no document has a token to score.
+    Raises LaminaError if no document has a token to score.
     """
-    stride = window if stride is None else stride
-    if window < 2 or not 1 <= stride <= window:
-        raise LaminaError(
-            f"a perplexity with window: {window}, stride: {stride} is not possible. "
-            "Write a window of 2 tokens or more and a stride from 1 to the window."
-        )
-    cut_out = []
+    stride, cut_out = stride or window, []
     for number, text in enumerate(documents):
         tokens = encode(tokenizer, text)
         scored = 1
@@ -97,10 +88,8 @@ def windows(
     return cut_out
 
 
-def benchmark(
-    name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
-) -> Callable[[PreTrainedModel, str, Together], tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """What scores a model on the documents of benchmark `name`, as `lamina.evaluation.measuring` calls it."""
+def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity) -> Score:
+    """What scores a model on the documents of benchmark `name`."""
     if options.joined is None:
         cut, parts = windows(documents, tokenizer, options.window, options.stride), len(documents)
         version = f"window={options.window} stride={options.stride or options.window}"
@@ -108,18 +97,19 @@ def benchmark(
         cut, parts = joined_windows(documents, tokenizer, options.window, options.joined), BLOCKS
         version = f"window={options.window} joined={options.joined!r}"
 
-    def score(
-        model: PreTrainedModel, title: str, together: Together
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def score(model: PreTrainedModel, title: str, together: Together) -> tuple[Rows, Rows]:
         vocabulary = text_config(model).vocab_size
         for each in cut:
             where = f"benchmarks.perplexity.{name}: document {each.document}"
             check_ids(tokenizer, each.tokens, vocabulary, where)
         scores = document_nll(model, cut, parts, title, together)
-        rows = metric_rows(scores, vocabulary)
-        return [row | {"task": name, "task_version": version} for row in rows], [
-            row | {"task": name} for row in sample_rows(scores)
+        rows = [row | {"task": name, "task_version": version} for row in metric_rows(scores, vocabulary)]
+        samples = [
+            {"task": name, "sample": number, "metric": "nll", "value": nll / count}
+            for number, (nll, count) in enumerate(zip(scores.nll, scores.tokens, strict=True))
+            if count
         ]
+        return rows, samples
 
     return score
 
@@ -177,17 +167,19 @@ def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]
     perplexity is exp(r) times that of r.
     """
     kept = [(nll, count) for nll, count in zip(scores.nll, scores.tokens, strict=True) if count]
-    total = sum(count for _, count in kept)
+    total, clusters = sum(count for _, count in kept), len(kept)
     mean = sum(nll for nll, _ in kept) / total
-    clusters = len(kept)
     stderr = None
     if clusters > 1:
         spread = sum((nll - mean * count) ** 2 for nll, count in kept)
         stderr = math.sqrt(clusters / (clusters - 1) * spread) / total
     # A destroyed model can exceed what exp() holds.
     perplexity = math.exp(mean) if mean < 700 else math.inf
-    values = {"perplexity": (perplexity, perplexity), "nll": (mean, 1.0)}
-    values["nll_per_log_vocabulary"] = (mean / math.log(vocabulary), 1 / math.log(vocabulary))
+    values = {
+        "perplexity": (perplexity, perplexity),
+        "nll": (mean, 1.0),
+        "nll_per_log_vocabulary": (mean / math.log(vocabulary), 1 / math.log(vocabulary)),
+    }
     return [
         {
             "metric": metric,
@@ -199,13 +191,4 @@ def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]
             "higher_is_better": False,
         }
         for metric, (value, factor) in values.items()
-    ]
-
-
-def sample_rows(scores: DocumentScores) -> list[dict[str, Any]]:
-    """Rows of table `benchmark_samples`: the mean NLL per token of each document with a scored token."""
-    return [
-        {"sample": number, "metric": "nll", "value": nll / count}
-        for number, (nll, count) in enumerate(zip(scores.nll, scores.tokens, strict=True))
-        if count
     ]

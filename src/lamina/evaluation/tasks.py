@@ -8,7 +8,7 @@ come from the engine.
 import logging
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import lm_eval.utils
 import torch
@@ -20,7 +20,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import prompts
-from lamina.data.encoding import Encoded, EncodingLM, cut
+from lamina.data.encoding import Encoded, EncodingLM
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.engine.batches import fitting, logit_positions
@@ -39,9 +39,6 @@ _LARGEST_BATCH = 64
 _STAGE = "the evaluation of a task"
 
 
-_T = TypeVar("_T")
-
-
 class TaskScores(NamedTuple):
     """Rows for table `benchmarks` (metric, value, stderr, n_samples, …) and for `benchmark_samples`."""
 
@@ -58,10 +55,10 @@ class VariantLM(EncodingLM):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         # Of bfloat16 logits too, as the engine does.
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH, softmax_dtype="float32")
-        self.name, self._together = name, Together(model, {})
-        self._base, self._may_write = model, True
+        self._base = model
         self._encoded: dict[int, list[Encoded]] = {}
         self.cut = set[tuple[str, int]]()  # documents, by task and number, whose prompt is longer than the context
+        self.use(model, name)
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
         """Evaluate `model`, called `name` in messages, from now on; in one pass with others if `together` can."""
@@ -82,9 +79,7 @@ class VariantLM(EncodingLM):
     def _loglikelihood_tokens(self, requests: list[Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         if self._recorded is not None:
             return super()._loglikelihood_tokens(requests)
-        for texts, before, after in requests:
-            self.check(texts or ("", ""), before, after, self.max_length)
-        rows = [cut(before, after, self.max_length) for _, before, after in requests]
+        rows = [self.fit(*request) for request in requests]
         likelihoods = self._together.likelihoods(self.name, rows, _STAGE)
         if likelihoods is not None:
             return [(each.nats, each.likeliest) for each in likelihoods]
@@ -94,9 +89,8 @@ class VariantLM(EncodingLM):
         """Does the same as HFLM, without the progress bar."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
-            self._encoded[key], most = [], self.max_gen_toks
-            asked: Any = [request.args for request in requests]
-            answers = [normalize_gen_kwargs(settings, most)["max_gen_toks"] for _, settings in asked]
+            self._encoded[key], asked = [], [cast(tuple[str, dict[str, Any]], request.args) for request in requests]
+            answers = [normalize_gen_kwargs(settings, self.max_gen_toks)["max_gen_toks"] for _, settings in asked]
             prompts = [len(self.tok_encode(question)) for question, _ in asked]
             self._count(requests, [n + m - self.max_length for n, m in zip(prompts, answers, strict=True)])
         return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
@@ -106,13 +100,13 @@ class VariantLM(EncodingLM):
         long = [request for request, tokens in zip(requests, beyond, strict=True) if tokens > 0]
         self.cut |= {(str(request.task_name), int(request.doc_id or 0)) for request in long}
 
-    def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
+    def _in_batches(self, answers: Callable[[], Any]) -> Any:
         """HFLM's answers, begun anew in batches of half the size where a GPU has no memory for one.
 
         HFLM takes the longest requests first, so that the first batch shows whether memory is enough.
         """
 
-        def of(size: int) -> list[_T]:
+        def of(size: int) -> Any:
             self.batch_size_per_gpu = size
             return answers()
 
@@ -127,8 +121,8 @@ class VariantLM(EncodingLM):
         if not self._may_write:
             check_cache(self._model, self._base, self.name)
             self._may_write = True
-        watch = LogitsProcessorList([_RefuseNaN(self.name)])
-        return super()._model_generate(*args, logits_processor=watch, **kwargs)
+        kwargs.setdefault("logits_processor", LogitsProcessorList([_RefuseNaN(self.name)]))
+        return super()._model_generate(*args, **kwargs)
 
 
 def lines(longest: int, vocabulary: int) -> int:
@@ -151,8 +145,9 @@ class TaskBenchmark:
     task: an lm-eval task or group with the few-shot number set.
     limit: score the first documents of each task only; None scores all.
     style: how prompts are written.
+    lm: what runs the model, by default a VariantLM of it.
 
-    Raises LaminaError if a task has no documents to score, or a group has no score of its own.
+    Raises LaminaError if a task runs code that the model writes, or a group has no score of its own.
     """
 
     def __init__(
@@ -162,14 +157,13 @@ class TaskBenchmark:
         tokenizer: PreTrainedTokenizerBase,
         limit: int | None = None,
         style: Style = PLAIN,
+        lm: VariantLM | None = None,
     ) -> None:
         self.task, self.tasks, self.limit = task, {str(each.config.task): each for each in leaves(task)}, limit
-        self.lm = VariantLM(model, tokenizer, "the base model")
+        self.lm = lm or VariantLM(model, tokenizer, "the base model")
         if isinstance(task, Group) and not task.has_aggregation:
             raise LaminaError(f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}.")
         for name, each in self.tasks.items():
-            if not (each.has_test_docs() or each.has_validation_docs()):
-                raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
             if getattr(each, "UNSAFE_CODE", False):
                 raise LaminaError(
                     f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
@@ -195,26 +189,26 @@ class TaskBenchmark:
         )
         members = {task: [task] for task in self.tasks}
         members |= {group.name: [str(task.config.task) for task in leaves(group)] for group in groups}
-        whole = groups[0].name if groups else None
-        metrics = [
-            {
-                "task": task,
-                "part_of": whole if task != whole else None,
-                "metric": _metric_name(key),
-                "value": float(value),
-                "stderr": _number(results["results"][task].get(_stderr_key(key))),
-                "n_samples": _documents(results, task, key),
-                "n_cut": sum(named in names for named, _ in self.lm.cut),
-                "n_shot": _agreed(results["n-shot"].get(each) for each in names),
-                "higher_is_better": _agreed(
-                    results["higher_is_better"][each].get(key.partition(",")[0]) for each in names
-                ),
-                "task_version": str(results["versions"][task]),
-            }
-            for task, names in members.items()
-            for key, value in results["results"][task].items()
-            if "," in key and "_stderr," not in key and _number(value) is not None
-        ]
+        whole, metrics = groups[0].name if groups else None, []
+        for task, names in members.items():
+            scores = results["results"][task]
+            for key, value in scores.items():
+                metric, comma, chosen = key.partition(",")
+                if not comma or metric.endswith("_stderr") or _number(value) is None:
+                    continue
+                row = {
+                    "task": task,
+                    "part_of": whole if task != whole else None,
+                    "metric": _metric_name(key),
+                    "value": float(value),
+                    "stderr": _number(scores.get(f"{metric}_stderr,{chosen}")),
+                    "n_samples": _documents(results, task, key),
+                    "n_cut": sum(named in names for named, _ in self.lm.cut),
+                    "n_shot": _agreed(results["n-shot"].get(each) for each in names),
+                    "higher_is_better": _agreed(results["higher_is_better"][each].get(metric) for each in names),
+                    "task_version": str(results["versions"][task]),
+                }
+                metrics.append(row)
         return TaskScores(metrics, self._group_samples(results) if groups else _samples(results, *self.tasks))
 
     def _group_samples(self, results: Any) -> list[dict[str, Any]]:
@@ -229,9 +223,9 @@ class TaskBenchmark:
             for name, task in self.tasks.items():
                 for row in _samples(results, name):
                     metric, _, chosen = row["metric"].partition(",")
-                    key = f"{metric},{chosen or 'none'}"
-                    wanted = aggregate.filter_list is None or (chosen or "none") in aggregate.filter_list
-                    if metric != aggregate.metric or not wanted:
+                    chosen = chosen or "none"
+                    key = f"{metric},{chosen}"
+                    if metric != aggregate.metric or chosen not in (aggregate.filter_list or [chosen]):
                         continue
                     held = [_documents(results, each, key) for each in self.tasks if key in results["results"][each]]
                     alike = sum(held) / (len(held) * _documents(results, name, key))
@@ -250,15 +244,10 @@ def _reset(task: ConfigurableTask, **_: Any) -> None:
 
 def _samples(results: Any, task: str) -> list[dict[str, Any]]:
     return [
-        {
-            "task": task,
-            "sample": sample["doc_id"],
-            "metric": _metric_name(f"{metric},{sample['filter']}"),
-            "value": value,
-        }
+        {"task": task, "sample": sample["doc_id"], "metric": _metric_name(f"{name},{sample['filter']}"), "value": value}
         for sample in results["samples"][task]
-        for metric in sample["metrics"]
-        if (value := _number(sample[metric])) is not None
+        for name in sample["metrics"]
+        if (value := _number(sample[name])) is not None
     ]
 
 
@@ -278,11 +267,6 @@ def _metric_name(key: str) -> str:
     """lm-eval's `metric,filter`; without the filter where it is empty or "none"."""
     metric, _, chosen = key.partition(",")
     return metric if chosen in ("", "none") else f"{metric},{chosen}"
-
-
-def _stderr_key(key: str) -> str:
-    metric, _, chosen = key.partition(",")
-    return f"{metric}_stderr,{chosen}"
 
 
 def _number(value: Any) -> float | None:

@@ -23,7 +23,7 @@ from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
 from lamina.models.checkpoint import context
 from lamina.models.export.modeling_lamina import patch_dtype
-from lamina.models.materialise import keeps_weights
+from lamina.models.units import parse
 from lamina.store.unfinished import Progress
 
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
@@ -45,7 +45,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or not keeps_weights(parts.plan):
+    if parts.adapter is not None or parts.plan.get("replacements"):  # which are layers of other models
         return None
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
@@ -69,7 +69,7 @@ class Together:
         """`progress` takes a hash of some rows and gives the file that keeps their pass until it is finished."""
         self.model, self._progress = model, progress
         # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
-        self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(_layers(item[1]))))
+        self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(map(parse, item[1].removed))))
         self._found: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
         self._alone = False
 
@@ -102,12 +102,13 @@ class Together:
         with engine.opened(self.model, samples, tokens, outputs=False) as session:
             session.measure(range(len(samples)), self.candidates, progress=progress)
         scores = session.scores
-        by_candidate = {}
-        for name in self.candidates:
-            number = scores.index[name]
-            each = zip(scores.loglikelihood[number].tolist(), scores.hits[number].tolist(), rows, strict=True)
-            by_candidate[name] = [Likelihood(nats, hits == len(row[1])) for nats, hits, row in each]
-        return by_candidate
+        return {
+            name: [
+                Likelihood(float(nats), bool(hits == len(row[1])))
+                for nats, hits, row in zip(scores.loglikelihood[number], scores.hits[number], rows, strict=True)
+            ]
+            for name, number in ((name, scores.index[name]) for name in self.candidates)
+        }
 
 
 def shared(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
@@ -140,7 +141,3 @@ def _shared(one: Scored, other: Scored) -> int:
         return len(one[0])
     same = next((n for n, (a, b) in enumerate(zip(one[0], other[0], strict=False)) if a != b), 0)
     return same if one[1] == other[1] and 2 * same >= max(len(one[0]), len(other[0])) else 0
-
-
-def _layers(candidate: Candidate) -> list[tuple[int, str]]:
-    return [(int(unit.partition(".")[0]), unit) for unit in candidate.removed]

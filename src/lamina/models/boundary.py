@@ -21,17 +21,12 @@ Boundary = tuple[int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run of layers was, seen from the model without it.
-
-    Attributes
-    ----------
-    boundary : (start, end) in base numbering.
-    position : number of the variant's layers before the boundary. If a layer follows the boundary, it is
-        `layers_of(variant)[position]`.
-    """
+    """Where a run of layers was, seen from the model without it."""
 
     boundary: Boundary
-    position: int
+    position: (
+        int  # the number of the variant's layers before it, and the number of the layer behind it, if there is one
+    )
 
 
 class Repairing(Protocol):
@@ -67,9 +62,7 @@ class Patch:
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the module tree and the configuration whose parameters and buffers are the model's own tensors."""
-    memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        memo[id(tensor)] = tensor
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, memo)
 
 
@@ -82,12 +75,10 @@ def own(module: nn.Module, name: str) -> nn.Parameter:
 
 def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Copies of all parameters of a variant, put in their places, by name; tied parameters stay tied."""
-    copies: dict[int, nn.Parameter] = {}
+    copies = {weight: nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in model.parameters()}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
-            if id(weight) not in copies:
-                copies[id(weight)] = nn.Parameter(weight.detach().clone(), requires_grad=False)
-            setattr(module, name, copies[id(weight)])
+            setattr(module, name, copies[weight])
     return dict(model.named_parameters())
 
 
@@ -129,10 +120,7 @@ def patch_before(module: nn.Module, patch: Patch) -> None:
 
 
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
-    """Refuse NaN.
-
-    Raises LaminaError, which names the model and the stage in which it happened.
-    """
+    """Refuse NaN by a LaminaError, which names the model and the stage in which it happened."""
     if torch.isnan(values).any():
         raise LaminaError(
             f"{name} gives NaN during {stage}. Its numbers overflow in {values.dtype}: "

@@ -29,11 +29,8 @@ COARSE = 0.1
 
 _SHORT, _LONG = 16, 64  # tokens
 _COMPARED = 1 << 21  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
-# Numbers of logits computed at a time: 256 MiB in bfloat16.
-_CHUNK = 1 << 27
-
+_CHUNK = 1 << 27  # numbers of logits computed at a time: 256 MiB in bfloat16
 _WHOLE = "causal, and can be cut"  # the name under which the result is kept
-
 _findings: "WeakKeyDictionary[PreTrainedModel, dict[str, dict[str, Any]]]" = WeakKeyDictionary()
 
 
@@ -41,9 +38,7 @@ def removals(model: PreTrainedModel) -> list[int]:
     """Layers whose removal is tested: an early and a late one, and one of each other kind."""
     layers = layers_of(model)
     types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
-    kinds = [
-        (name, frozenset(type(module) for module in layer.modules())) for name, layer in zip(types, layers, strict=True)
-    ]
+    kinds = [(name, {type(module) for module in layer.modules()}) for name, layer in zip(types, layers, strict=True)]
     chosen = sorted({len(layers) // 3, len(layers) - 1})
     for layer, kind in enumerate(kinds):
         if all(kinds[other] != kind for other in chosen):
@@ -73,13 +68,9 @@ def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
     return max(1, min(_LONG, len(ids) // 2, _COMPARED // text_config(model).vocab_size))
 
 
-@torch.inference_mode()
 def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
     """Logits of the last positions of one row, run alone: (last, V)."""
-    row = torch.tensor([ids], device=model.device)
-    with scored(model, slice(-last, None)):
-        output: torch.Tensor = model(input_ids=row, use_cache=False).logits
-    return output[0, -last:].clone()
+    return without(model, ids, last, [frozenset()])[0]
 
 
 @contextmanager
@@ -112,29 +103,24 @@ def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequenc
 @contextmanager
 def _bypassed(layers: Iterable[nn.Module], gone: Sequence[frozenset[int]]) -> Iterator[None]:
     """While open, row n of a batch passes by the layers in gone[n]."""
-    entered: dict[int, torch.Tensor] = {}
+    rows: dict[nn.Module, list[int]] = {}
+    entered: dict[nn.Module, torch.Tensor] = {}
 
-    def entering(rows: list[int]) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # A copy, since a layer may add to its input in place.
-            entered[id(module)] = (args[0] if args else next(iter(kwargs.values())))[rows].clone()
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A copy, since a layer may add to its input in place.
+        entered[module] = (args[0] if args else next(iter(kwargs.values())))[rows[module]].clone()
 
-        return hook
-
-    def leaving(rows: list[int]) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            stream = (output if isinstance(output, torch.Tensor) else output[0]).clone()
-            stream[rows] = entered.pop(id(module)).to(stream.device)
-            return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
-
-        return hook
+    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        stream = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+        stream[rows[module]] = entered.pop(module).to(stream.device)
+        return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
 
     handles = []
     for number, layer in enumerate(layers):
-        rows = [row for row, lacking in enumerate(gone) if number in lacking]
-        if rows:
-            handles.append(layer.register_forward_pre_hook(entering(rows), with_kwargs=True))
-            handles.append(layer.register_forward_hook(leaving(rows)))
+        rows[layer] = [row for row, lacking in enumerate(gone) if number in lacking]
+        if rows[layer]:
+            handles.append(layer.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(layer.register_forward_hook(leave))
     try:
         yield
     finally:
@@ -163,8 +149,8 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
 def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
     """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
 
-    Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
-    rotations of positions depend on the length of a text. A model is checked once, see `note`.
+    Both on the longest row, because windows and chunks change nothing before their size, and some rotations of
+    positions depend on the length of a text.
 
     Raises LaminaError, which says which of them, and by how much.
     """
@@ -222,8 +208,8 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     if not gone or finding(model, what, len(ids)):
         return
     last, most = places(model, ids), tolerance(model)
-    named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
-    named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
+    before = ", ".join(map(str, gone[:-1]))
+    named = f"layers {before} and {gone[-1]}" if before else f"layer {gone[-1]}"
     cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"
     with refused(f"{cannot} it does not run"):
         [wanted] = without(model, ids, last, [frozenset(gone)])
@@ -240,11 +226,9 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
 def probe(model: PreTrainedModel) -> list[int]:
     """Some tokens that mean nothing special."""
     config = text_config(model)
-    special: set[int] = set()
-    for name, value in vars(config).items():
-        if name.endswith("token_id"):
-            # Llama 3 and GLM have several tokens that end a text.
-            special.update(value if isinstance(value, (list, tuple)) else [value])
+    named = [value for name, value in vars(config).items() if name.endswith("token_id")]
+    # Llama 3 and GLM have several tokens that end a text.
+    special = {each for value in named for each in (value if isinstance(value, (list, tuple)) else [value])}
     return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
 
 

@@ -7,9 +7,9 @@ that has no place in the model, a setting that it does not know, and a way of cu
 have.
 """
 
-import argparse
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from lamina.errors import LaminaError, at, explained
 from lamina.models import gguf
 from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings
 from lamina.models.load import check_whole, load_folder
-from lamina.models.manifest import unloaded
+from lamina.models.manifest import loading
 from lamina.models.structure import text_config
 from lamina.models.tokenizer import read_tokenizer, special_behind
 from lamina.store import parquet as store
@@ -62,9 +62,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     except Exception as error:
         why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
         raise _no_tokenizer(path, where, why) from error
-    # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
@@ -83,7 +81,7 @@ def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     kind: Any = AutoModelForCausalLM
-    try:
+    with at(where), loading(path.name, path.parent):
         model, loading_info = kind.from_pretrained(
             path.parent,
             output_loading_info=True,
@@ -94,11 +92,6 @@ def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
             local_files_only=True,
             trust_remote_code=False,
         )
-    except MemoryError:
-        raise
-    except Exception as error:  # a file can make transformers raise anything
-        with at(where):
-            raise unloaded(path.name, path.parent, error) from error
     _check_tensors(model, sizes, path, where)
     with at(where):  # a tensor of another name, and the one that it should be
         check_whole(path.name, loading_info)
@@ -119,11 +112,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         model = model.dequantize(None if dtype == "auto" else getattr(torch, dtype))
     if odd := [name for name, weight in model.named_parameters() if not weight.is_floating_point()]:
         raise LaminaError(f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from.")
-    # With this key, loading would look for quantised weights.
-    for config in (model.config, text_config(model)):
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-    model.__dict__.pop("hf_quantizer", None)
+    _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         # Names as transformers has them: the original format is the quantised one.
@@ -139,6 +128,14 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):
             raise LaminaError(f"{where}: {source} does not load back as it was read. Dequantise it by other means.")
     _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
+
+
+def _forget_quantisation(model: PreTrainedModel) -> None:
+    """The saved model is an ordinary one. With this key, loading would refuse it or look for quantised weights."""
+    for config in (model.config, text_config(model)):
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+    model.__dict__.pop("hf_quantizer", None)
 
 
 def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
@@ -216,11 +213,5 @@ def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="a .gguf file, or the config.json of a folder")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
-    parser.add_argument("--where", default="source", help="the entry that messages name")
-    args = parser.parse_args()
     with explained():
-        dequantise(args.file, args.folder, args.dtype, args.where)
+        dequantise(Path(sys.argv[1]), Path(sys.argv[2]))

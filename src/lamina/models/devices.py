@@ -9,6 +9,7 @@ import copy
 import logging
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
         return model
     inside = {part for layer in layers for part in layer.modules()}
     for part in model.modules():
-        if part not in inside and (any(True for _ in part.parameters(False)) or any(True for _ in part.buffers(False))):
+        if part not in inside and any(True for _ in chain(part.parameters(False), part.buffers(False))):
             _run_on(part, first, streamed=False)
     kept = list(layers)
     del layers[:]
@@ -72,13 +73,8 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
 
 def place_of(module: nn.Module) -> torch.device:
     """Where a layer computes, which is where its weights are unless it is streamed."""
-    device = getattr(module, "runs_on", None)
-    return device if isinstance(device, torch.device) else next(module.parameters()).device
-
-
-def streams(model: PreTrainedModel) -> bool:
-    """Whether some layer is streamed, because its weights are on no device."""
-    return any(getattr(layer, "brought", None) is not None for layer in layers_of(model))
+    device: torch.device | None = getattr(module, "runs_on", None)
+    return device or next(module.parameters()).device
 
 
 def alone(layer: nn.Module, on: torch.device) -> nn.Module:

@@ -8,19 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Family:
-    """Options of a family's configuration that change what its layers do.
+    """Options of a family's configuration that change what its layers do."""
 
-    Attributes
-    ----------
-    stream_norm_unless : without this option a norm stands on the residual stream itself, after the sum, so that a layer
-        without its sub-layers is not the identity.
-    no_halves_if : with this option a norm's output is the residual, so that taking a sub-layer out does not leave the
-        stream alone.
-    alibi : positions enter by ALiBi, which counts places in the row; no option of the configuration says so.
-    """
-
+    # Without this option a norm stands on the stream itself: a layer without its sub-layers is not the identity.
     stream_norm_unless: str = ""
+    # With this option a norm's output is the residual: taking a sub-layer out does not leave the stream alone.
     no_halves_if: str = ""
+    # Positions enter by ALiBi, which counts places in the row; no option of the configuration says so.
     alibi: bool = False
 
 

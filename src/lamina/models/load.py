@@ -1,40 +1,29 @@
 """Loading a model described by a manifest, and the one place where device and dtype are decided."""
 
-import importlib.util
 import re
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.check import use_findings
-from lamina.models.manifest import auto_class, check_files, skeleton, unloaded
+from lamina.models.manifest import auto_class, check_files, loading
 from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
 from lamina.store import checksum as seal
 
 transformers_logging.disable_progress_bar()
 
-_TEMPLATE_SECONDS = 20
 # Buffers of old checkpoints that hold no weights: masks and frequencies.
 _CONSTANT = re.compile(
     r"(^|[.])(attn|attention)[.]((masked_)?bias|causal_mask)$|(inv_freq|(cos|sin)_cached|position_ids)$"
 )
 BLOCK = 64  # 4-bit weights in a row that share a scale, as bitsandbytes has it by default
-
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -67,28 +56,22 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
     """
     check_files(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
-    if on is None:
-        model = devices.spread(model, devices.visible())
-        if check is not None:
-            use_findings(model, manifest, seal.read_json(check))
-        return model
-    torch.nn.Module.to(model, on)
+    if on is not None:
+        return nn.Module.to(model, on)
+    model = devices.spread(model, devices.visible())
+    if check is not None:
+        use_findings(model, manifest, seal.read_json(check))
     return model
 
 
 def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = None) -> PreTrainedModel:
-    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`).
-
-    Raises LaminaError if this machine cannot load weights in 4 bits.
-    """
+    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`)."""
     if quantise == "none":
         return load_model(manifest, check=check)
-    try:
-        options = placement(None, True, manifest["dtype"])
-    except LaminaError as error:
-        raise LaminaError(f"quantise: {quantise} cannot be had here. {error} Or write quantise: none.") from error
-    trusted = manifest["trust_remote_code"]
-    return load_folder(manifest["path"], manifest["dtype"], trusted, manifest["source"], **options)
+    options = placement(None, True, manifest["dtype"])
+    return load_folder(
+        manifest["path"], manifest["dtype"], manifest["trust_remote_code"], manifest["source"], **options
+    )
 
 
 def load_folder(
@@ -113,10 +96,10 @@ def load_folder(
             f"{folder} holds an adapter (adapter_config.json): transformers would load the weights of the model that "
             "it names. Merge it into them first (PEFT: merge_and_unload, then save_pretrained), or delete its files."
         )
-    try:
+    name, local = name or str(folder), {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    with loading(name, str(folder)):
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
-        local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
         kind: Any = classes[1] if classes else auto_class(config)
         if hasattr(options.get("quantization_config"), "llm_int8_skip_modules") and device().type == "cpu":
@@ -133,12 +116,8 @@ def load_folder(
             ignore_mismatched_sizes=True,
             **options,
         )
-    except (MemoryError, LaminaError):
-        raise
-    except Exception as error:  # a folder can make transformers raise anything
-        raise unloaded(name or str(folder), folder, error) from error
-    check_whole(name or str(folder), loading_info)
-    _check_tied(name or str(folder), model)
+    check_whole(name, loading_info)
+    _check_tied(name, model)
     for module in model.modules():
         # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -171,34 +150,32 @@ def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
                 f"the model '{name}' has its weights under other names: '{prefix}' stands before each, such as "
                 f"{prefix}{lacking[0]}. Rename the tensors, or save the model that is inside of that part."
             )
-    for keys, what, why in (
-        (lacking, "has no weights for", "which its config.json asks for: they would be random"),
-        (
-            sorted(mismatched),
-            "has weights of another shape for",
-            "which its config.json asks for: they would be random",
-        ),
-        (stray, "stores", "for which its config.json has no place: they would be left out, and another model measured"),
-    ):
+    for what, keys in (("no weights", lacking), ("weights of another shape", sorted(mismatched))):
         if keys:
-            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            hint = "Download it again, or correct config.json"
+            hint = "Download it again, or correct config.json."
             if keys is lacking and stray:
-                hint = f"It stores others, such as {stray[0]}: rename them, or correct config.json"
-            if keys is stray:
-                hint = (
-                    "Correct config.json (num_hidden_layers, attention_bias, architectures …). If the model is right "
-                    "without them, load it by transformers and save it anew"
-                )
-            raise LaminaError(f"the model '{name}' {what} {', '.join(keys[:3])}{more}, {why}. {hint}.")
+                hint = f"It stores others, such as {stray[0]}: rename them, or correct config.json."
+            raise LaminaError(
+                f"the model '{name}' has {what} for {_first(keys)}, which its config.json asks for: they would be "
+                f"random. {hint}"
+            )
+    if stray:
+        raise LaminaError(
+            f"the model '{name}' stores {_first(stray)}, for which its config.json has no place: they would be left "
+            "out, and another model measured. Correct config.json (num_hidden_layers, attention_bias, architectures "
+            "…). If the model is right without them, load it by transformers and save it anew."
+        )
+
+
+def _first(keys: list[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _check_tied(name: str, model: PreTrainedModel) -> None:
     """Refuse weights that config.json ties and that are stored twice with other numbers.
 
-    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval does and as a variant's
-    export would on loading: sweeps, benchmarks and exports would be of different models. Which of the two is meant
-    only the model's author knows, so none is chosen here.
+    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval and an export do:
+    sweeps, benchmarks and exports would be of different models. Which is meant only the model's author knows.
     """
     for target, source in model.get_expanded_tied_weights_keys(all_submodels=True).items():
         first, second = model.get_parameter_or_buffer(target), model.get_parameter_or_buffer(source)
@@ -212,23 +189,9 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
 
 
 def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
-    """Options of `load_folder` for several devices or for weights in 4 bits.
-
-    Raises LaminaError if the package that an option needs is missing.
-    """
-    options: dict[str, Any] = {}
-    if device_map is not None:
-        if importlib.util.find_spec("accelerate") is None:
-            raise LaminaError("device_map needs the package accelerate: pip install accelerate.")
-        options["device_map"] = device_map
+    """Options of `load_folder` for several devices or for weights in 4 bits."""
+    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
     if load_in_4bit:
-        if importlib.util.find_spec("bitsandbytes") is None:
-            raise LaminaError(
-                "load_in_4bit needs the package bitsandbytes: pip install bitsandbytes. Without it, load the model in "
-                "bfloat16."
-            )
-        from transformers import BitsAndBytesConfig
-
         compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
@@ -242,21 +205,15 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
 
     Raises LaminaError if the folder holds none that transformers can load.
     """
-    source, local = (
-        manifest.get("source", manifest["path"]),
-        {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True},
-    )
-    if config is None and Path(manifest["path"], "config.json").is_file():
-        # A tokenizer needs it, and its faults are none of the tokenizer.
-        try:
-            config = AutoConfig.from_pretrained(manifest["path"], **local)
-        except Exception as error:
-            raise unloaded(source, manifest["path"], error) from error
+    folder, source = manifest["path"], manifest.get("source", manifest["path"])
+    local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
+    if config is None and Path(folder, "config.json").is_file():
+        with loading(source, folder):  # a tokenizer needs it, and its faults are none of the tokenizer
+            config = AutoConfig.from_pretrained(folder, **local)
     try:
-        tokenizer = read_tokenizer(manifest["path"], config=config, **local)
+        tokenizer = read_tokenizer(folder, config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
-            with within(_TEMPLATE_SECONDS, f"the chat template of the model '{source}'"):
-                try_template(tokenizer, manifest)
+            try_template(tokenizer, manifest)
         behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise
@@ -273,30 +230,3 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
             "post_processor in tokenizer.json."
         )
     return tokenizer
-
-
-def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
-    """The model's architecture with no weights (meta tensors), enough for lm-eval to know its context length."""
-    return skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
-
-
-@contextmanager
-def within(seconds: int, what: str) -> Iterator[None]:
-    """Stop what runs inside after some seconds; this works only in the main thread of a process.
-
-    Raises LaminaError if it takes longer.
-    """
-
-    def late(*_: Any) -> None:
-        raise LaminaError(f"{what} did not come to an end in {seconds} s. Correct or replace it.")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

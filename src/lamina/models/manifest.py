@@ -5,7 +5,9 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +29,11 @@ from lamina.models.checkpoint import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
-# into an export.
-HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
+# What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
+_HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
-_WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 
 
 def find_model(name: str, entry: Model, root: Path) -> Path:
@@ -43,45 +43,27 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
     have it.
     """
     source = entry.source
-    local = root / source
-    if local.is_dir():
-        return local
-    if source.startswith((".", "/", "~")) or source.count("/") != 1:
-        raise LaminaError(
-            f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
-            "and *.safetensors, or a hub id of the form 'organisation/model'."
-        )
-    return _download(name, source, entry.revision)
-
-
-def _download(name: str, source: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    if (root / source).is_dir():
+        return root / source
+    from huggingface_hub import errors, snapshot_download
 
     where = f"models.{name}.source: '{source}'"
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=HUB_FILES))
-    except GatedRepoError as error:
+        return Path(snapshot_download(source, revision=entry.revision, allow_patterns=_HUB_FILES))
+    except errors.GatedRepoError as error:
         raise LaminaError(
             f"{where} is gated: accept its licence on the hub's page, then run `hf auth login` (or set HF_TOKEN)."
         ) from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise LaminaError(
-            f"models.{name}.revision: '{source}' has no revision '{revision}'. Write an existing one."
+            f"models.{name}.revision: '{source}' has no revision '{entry.revision}'. Write an existing one."
         ) from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise LaminaError(
             f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
             "Check the spelling, or run `hf auth login`."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except (OSError, ValueError) as error:
         raise LaminaError(
             f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
@@ -132,15 +114,15 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     parameters = dict(skeleton(folder, entry.source, entry.trust_remote_code).named_parameters())
     count = sum(each.numel() for each in parameters.values())
-    root = Path.cwd()
+    here = Path.cwd()
     return {
         # As the configuration has it, so that a copied project reads its own model.
-        "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
+        "path": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
         "source": entry.source,
         "revision": entry.revision,
         **facts(folder),
         "n_layers": n_layers,
-        "hidden_size": _first(text_config, _WIDTH_KEYS),
+        "hidden_size": _first(text_config, ("hidden_size", "n_embd", "d_model")),
         "vocabulary": text_config.get("vocab_size"),
         "family": family,
         "parameters": count,
@@ -165,11 +147,13 @@ def _looks_both_ways(config: dict[str, Any]) -> bool:
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    family = config.get("model_type")
-    kind = CONFIG_MAPPING[config["model_type"]] if family in CONFIG_MAPPING else None
-    flags = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
-    masked = family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return masked and flags["is_decoder"] is False and not flags["is_encoder_decoder"]
+    family = str(config.get("model_type"))
+    if family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return False
+    decoder, both = (
+        config.get(name, getattr(CONFIG_MAPPING[family], name, None)) for name in ("is_decoder", "is_encoder_decoder")
+    )
+    return decoder is False and not both
 
 
 def auto_class(config: Any) -> Any:
@@ -189,37 +173,41 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
     import torch
     from transformers import AutoConfig
 
-    try:
+    with loading(source, folder):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
         with torch.device("meta"):
             built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
-            return built
+    return built
+
+
+@contextmanager
+def loading(name: str, folder: str | Path) -> Iterator[None]:
+    """Turn what transformers says of a folder that it cannot load into a LaminaError that says what to correct."""
+    try:
+        yield
+    except (MemoryError, LaminaError):
+        raise
     except Exception as error:  # a folder can make transformers raise anything
-        raise unloaded(source, folder, error) from error
-
-
-def unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
-    """What transformers said of a folder that it cannot load, and what to correct."""
-    # transformers goes on with a list of all the types that it knows.
-    message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
-    if str(name).endswith(".gguf"):
-        remedy = "Convert it again, or take the model's checkpoint with safetensors weights."
-    elif isinstance(error, ImportError):
-        remedy = "Install what it asks for, or correct its config.json."
-    elif isinstance(error, OSError):
-        remedy = "Download it again, completely."
-    else:
-        remedy = "Correct its config.json, or write a model that this version of transformers knows."
-    return LaminaError(f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}")
+        # transformers goes on with a list of all the types that it knows.
+        message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
+        if str(name).endswith(".gguf"):
+            remedy = "Convert it again, or take the model's checkpoint with safetensors weights."
+        elif isinstance(error, ImportError):
+            remedy = "Install what it asks for, or correct its config.json."
+        elif isinstance(error, OSError):
+            remedy = "Download it again, completely."
+        else:
+            remedy = "Correct its config.json, or write a model that this version of transformers knows."
+        what = f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}"
+        raise LaminaError(what) from error
 
 
 def _stored_width(config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
     """Bytes of a weight that is loaded as it is stored: in the type of config.json, else that of most numbers."""
     stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for tensor in tensors.values():
-        width = BYTES.get(tensor["dtype"], 0)
-        counts[width] = counts.get(width, 0) + prod(tensor["shape"])
+        counts[BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
     return _WIDTHS.get(stated) or max(counts, key=lambda width: (width > 1, counts[width]), default=4)
 
 
@@ -285,16 +273,13 @@ def fingerprint(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", *_SETTINGS} or not path.is_file():
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}:".encode())
-        with path.open("rb") as file:
-            if size <= 1 << 25:
-                digest.update(file.read())
-            else:
-                digest.update(file.read(1 << 21))
-                file.seek(-(1 << 21), 2)
+        if path.suffix in {".safetensors", *_SETTINGS} and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.name}:{size}:".encode())
+            with path.open("rb") as file:
+                if size > 1 << 25:
+                    digest.update(file.read(1 << 21))
+                    file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
 

@@ -68,13 +68,9 @@ def materialise(
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):
-        _refuse_plain_saving(variant)
+        kind = type(variant)
+        variant.__class__ = type(kind.__name__, (_Special, kind), {"__module__": kind.__module__})
     return variant.eval()
-
-
-def keeps_weights(plan: Mapping[str, Any]) -> bool:
-    """Whether the layers that are left under a plan are the base model's own."""
-    return not plan.get("replacements")
 
 
 class _Special:
@@ -89,11 +85,6 @@ class _Special:
             "a plain save_pretrained of a variant with patches or removed halves would lose them on reload. Write it "
             "with lamina.models.export.save.save(model, folder), or with `make export VARIANT=…`."
         )
-
-
-def _refuse_plain_saving(variant: PreTrainedModel) -> None:
-    kind = type(variant)
-    variant.__class__ = type(kind.__name__, (_Special, kind), {"__module__": kind.__module__})
 
 
 def _replaced(variant: PreTrainedModel, state: Mapping[str, Any], folder: Path) -> PreTrainedModel:
@@ -124,12 +115,9 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
     updated = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
     buffers = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
-    stray = sorted(
-        updated.symmetric_difference(adaptable(variant, targets).holders)
-        | (buffers ^ patches.keys() if patches else set())
-    )
+    stray = (updated ^ adaptable(variant, targets).holders) | (buffers ^ patches.keys() if patches else set())
     if stray:
-        raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
+        raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{min(stray)}'.")
     for name, values in patches.items():
         module, _, buffer = name.removeprefix(_PREFIX).rpartition(".")
         holder = variant.get_submodule(module)
@@ -141,11 +129,10 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     trainable = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
     with names_as_they_are(variant):
         adapted = get_peft_model(variant, config)
+        set_peft_model_state_dict(adapted, state)
     for parameter, flag in trainable:
         # PEFT freezes the weights that it adapts; here they belong to the base model too.
         parameter.requires_grad_(flag)
-    with names_as_they_are(variant):
-        set_peft_model_state_dict(adapted, state)
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
             own_adapted(cast(Any, module))
@@ -176,10 +163,8 @@ def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
     Raises LaminaError if there are none.
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
-    targeted = Adaptable(
-        [name for part in parts for name in linear_maps(model, part)],
-        [name for part in parts for name in stacked_maps(model, part)],
-    )
+    modules, parameters = ([name for part in parts for name in of(model, part)] for of in (linear_maps, stacked_maps))
+    targeted = Adaptable(modules, parameters)
     if parts and not targeted.holders:
         other = "attention" if targets == "mlp" else "mlp"
         raise LaminaError(
@@ -207,10 +192,9 @@ def own_adapted(layer: nn.Module) -> nn.Parameter:
 
 @contextmanager
 def names_as_they_are(model: PreTrainedModel) -> Iterator[None]:
-    """While open, PEFT takes the names of modules as they are.
+    """While open, PEFT takes the names of modules as they are, and does not translate them by the model's type.
 
-    Otherwise PEFT would translate names by the model's type. In families with experts it would take `gate_proj` for the
-    separate experts of checkpoints from before transformers stacked them.
+    In families with experts it would take `gate_proj` for the experts of checkpoints from before they were stacked.
     """
     model.config.__dict__["model_type"] = ""
     try:

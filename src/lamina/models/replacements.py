@@ -29,17 +29,12 @@ _POSITIONS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_f
 def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dict[str, nn.Module]:
     """The modules that units such as `7.@math` put in the places of the base model's layers.
 
-    Raises LaminaError if a donor is unknown, or is no sibling of the base model.
+    Raises LaminaError if a donor is no sibling of the base model.
     """
     modules = {}
     for unit in units:
-        if not (name := replacement(unit)):
-            continue
-        if name not in records:
-            raise LaminaError(
-                f"nothing says what the donor of '{unit}' is. The plan is of another version: make it anew."
-            )
-        modules[unit] = _layer(base, parse(unit)[0], name, records)
+        if name := replacement(unit):
+            modules[unit] = _layer(base, parse(unit)[0], name, records)
     return modules
 
 
@@ -111,6 +106,5 @@ def _sibling(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedMode
 
 @lru_cache(maxsize=4)
 def _loaded(path: str, sha256: str, trust: bool, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    manifest = {"path": path, "source": path, "dtype": str(dtype).removeprefix("torch."), "trust_remote_code": trust}
-    manifest["weights_sha256"] = sha256
-    return load_model(manifest, device)
+    facts = {"path": path, "source": path, "weights_sha256": sha256, "trust_remote_code": trust}
+    return load_model(facts | {"dtype": str(dtype).removeprefix("torch.")}, device)

@@ -6,8 +6,8 @@ are the MLP.
 """
 
 import inspect
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,35 +27,19 @@ _MIXES = frozenset(
 _FINAL = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
-@dataclass(frozen=True)
-class Family:
-    """Dotted paths from the model.
-
-    Attributes
-    ----------
-    layers, final_norm, embeddings, head : of the layer list, the norm after it (None if the model has none), the token
-        embeddings and the output projection.
-    stream_norm : a norm stands on the residual stream itself, after the sum, so that a layer without its sub-layers is
-        not the identity.
-    """
+class Family(NamedTuple):
+    """What a model's type says of its layers."""
 
     name: str
-    layers: str
-    final_norm: str | None
-    embeddings: str
-    head: str
-    stream_norm: bool
+    stream_norm: bool  # a norm stands on the stream itself: a layer without its sub-layers is not the identity
 
 
 class Half(NamedTuple):
-    """A sub-module of a layer that belongs to its attention or its MLP.
-
-    `residual` says that it gets the residual as an argument of that name and adds it itself (BLOOM).
-    """
+    """A sub-module of a layer that belongs to its attention or its MLP."""
 
     name: str
     module: nn.Module
-    residual: bool
+    residual: bool  # it gets the residual as an argument of that name and adds it itself (BLOOM)
 
 
 def text_config(model: PreTrainedModel) -> PretrainedConfig:
@@ -64,34 +48,25 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """What a loaded model is made of.
-
-    Raises LaminaError if it does not have exactly one list of layers.
-    """
+    """The family of a loaded model."""
     config = text_config(model)
-    layers = _layer_list(model, config)
-    options = families.FAMILIES.get(config.model_type, families.Family())
-    return Family(
-        name=config.model_type,
-        layers=layers,
-        final_norm=_norm_behind(model, layers),
-        embeddings=_name_of(model, model.get_input_embeddings()),
-        head=_name_of(model, model.get_output_embeddings()),
-        stream_norm=bool(options.stream_norm_unless) and not getattr(config, options.stream_norm_unless),
-    )
+    option = families.FAMILIES.get(config.model_type, families.Family()).stream_norm_unless
+    return Family(config.model_type, bool(option) and not getattr(config, option))
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """The list of decoder layers."""
-    layers = model.get_submodule(_layer_list(model, text_config(model)))
-    assert isinstance(layers, nn.ModuleList)
-    return layers
+    return cast(nn.ModuleList, model.get_submodule(_layer_list(model)))
 
 
 def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
     """The norm between the last layer and the output projection, None in the few models without one."""
-    path = family_of(model).final_norm
-    return None if path is None else model.get_submodule(path)
+    parent, _, layers = _layer_list(model).rpartition(".")
+    children = dict(model.get_submodule(parent).named_children())
+    behind = list(children)[list(children).index(layers) + 1 :]
+    norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
+    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
+    return children[norm] if norm else None
 
 
 def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
@@ -128,27 +103,29 @@ def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
     A state-space mixer (it has a D) counts only with its `in_proj`, because kernels use the weights of its other maps
     without calling them. A router that returns more than a product does not count.
     """
-    path = _layer_list(model, text_config(model))
     return [
-        ".".join(step for step in (path, str(number), half.name, name) if step)
-        for number, layer in enumerate(layers_of(model))
-        for half in halves(layer)[part]
-        for name, module in half.module.named_modules()
-        if _is_linear(module) and (name == "in_proj" or not hasattr(half.module, "D"))
+        name
+        for name, module, half in _modules(model, part)
+        if _is_linear(module) and (name.endswith(".in_proj") or not hasattr(half, "D"))
     ]
 
 
 def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
     """Full names of the parameters in one part of the layers that hold a matrix for each of several experts."""
-    path = _layer_list(model, text_config(model))
     return [
-        ".".join(step for step in (path, str(number), half.name, name, key) if step)
-        for number, layer in enumerate(layers_of(model))
-        for half in halves(layer)[part]
-        for name, module in half.module.named_modules()
+        f"{name}.{key}"
+        for name, module, _ in _modules(model, part)
         for key, weight in module.named_parameters(recurse=False)
         if weight.dim() == 3 and len(weight) == getattr(module, "num_experts", None)
     ]
+
+
+def _modules(model: PreTrainedModel, part: str) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Every module in one part of the layers that there are now: its full name, itself, and the half that it is in."""
+    for number, layer in enumerate(layers_of(model)):
+        for half in halves(layer)[part]:
+            for name, module in half.module.named_modules(prefix=f"{_layer_list(model)}.{number}.{half.name}"):
+                yield name, module, half.module
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -165,10 +142,11 @@ def _is_linear(module: nn.Module) -> bool:
 _lists: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
 
 
-def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
+def _layer_list(model: PreTrainedModel) -> str:
     """Path of the one list with as many modules as the configuration says there are layers."""
     if model in _lists:
         return _lists[model]
+    config = text_config(model)
     depth = getattr(config, "num_hidden_layers", None)
     lists = [
         name
@@ -179,7 +157,8 @@ def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if len(outer) > 1:
         # If the model has towers for images or sound, only the list of its decoder counts.
-        decoder = _name_of(model, model.get_decoder())
+        found = model.get_decoder()
+        decoder = next((name for name, module in model.named_modules() if module is found), "")
         own = [name for name in outer if name.rpartition(".")[0] == decoder]
         outer = own or [name for name in outer if name.startswith(f"{decoder}.")]
     if len(outer) != 1:
@@ -190,17 +169,3 @@ def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
         )
     _lists[model] = outer[0]
     return outer[0]
-
-
-def _norm_behind(model: PreTrainedModel, layers: str) -> str | None:
-    parent = layers.rpartition(".")[0]
-    children = dict(model.get_submodule(parent).named_children())
-    behind = list(children)[list(children).index(layers.rpartition(".")[2]) + 1 :]
-    norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
-    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
-    return None if norm is None else f"{parent}.{norm}" if parent else norm
-
-
-def _name_of(model: nn.Module, wanted: Any) -> str:
-    """Dotted path of a sub-module; empty if the model has none."""
-    return next((name for name, module in model.named_modules() if module is wanted), "")

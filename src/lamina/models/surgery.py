@@ -3,7 +3,8 @@
 `lamina.models.units` says how units are written.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,23 +55,20 @@ def removed_layers(units: Sequence[str]) -> list[int]:
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
     """Numbers of the layers that stay when `units` leave an unpruned model; one that loses both halves goes whole."""
     parsed = [parse(unit) for unit in units]
-    gone = {layer for layer, component in parsed if component == "layer"}
+    gone, *halved = ({layer for layer, each in parsed if each == part} for part in ("layer", "attention", "mlp"))
     # Where a norm stands on the stream itself, a layer without its halves still does something.
     if not family_of(model).stream_norm:
-        gone |= {layer for layer, part in parsed if part == "attention"} & {
-            layer for layer, part in parsed if part == "mlp"
-        }
+        gone |= set.intersection(*halved)
     return [layer for layer in range(len(layers_of(model))) if layer not in gone]
 
 
 def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
-    """Remove units from an unpruned model, in place, and return it.
+    """Remove units from an unpruned model, in place, and return it. A layer that loses both halves is removed whole.
 
     Surviving layers are renumbered from 0 and every per-layer list of the configuration is cut to them, so that the
-    key-value cache, generation and a saved checkpoint agree. A layer that loses both halves is removed whole.
+    key-value cache, generation and a saved checkpoint agree.
 
-    Raises LaminaError if a unit does not exist or is named twice, if nothing would be left, or if the family's
-    sub-layers are unknown.
+    Raises LaminaError as `check` does, or if nothing would be left.
     """
     check(model, units)
     layers, config = layers_of(model), text_config(model)
@@ -79,18 +77,16 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     kept = kept_layers(model, units)
     if not kept:
         raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
-    gone = {
-        f"{layer}.{half.name}": half
+    gone = [
+        (layer, part, half)
         for layer, part in parsed
         if layer in kept and part in ("attention", "mlp")
         for half in halves(layers[layer])[part]
-    }
-    returns = _returned(model, {name: half.module for name, half in gone.items()}) if gone else {}
-    for layer, part in parsed:
-        for half in halves(layers[layer]).get(part, ()) if layer in kept else ():
-            form = (half.residual, returns.get(f"{layer}.{half.name}", 0))
-            empty = NoAttention(layer, *form) if part == "attention" else NoMLP(*form)
-            setattr(layers[layer], half.name, empty)
+    ]
+    returns = _returned(model, [half.module for _, _, half in gone]) if gone else []
+    for (layer, part, half), count in zip(gone, returns, strict=True):
+        form = (half.residual, count)
+        setattr(layers[layer], half.name, NoAttention(layer, *form) if part == "attention" else NoMLP(*form))
     if len(kept) < depth:
         survivors = [layers[layer] for layer in kept]
         del layers[:]
@@ -132,28 +128,17 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
                 f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
                 "Use a model whose layers stand alone."
             )
-    if getattr(config, "scale_attn_by_inverse_layer_idx", False):
-        raise LaminaError(
-            "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
-            "would change on reload. Use a model without that option."
-        )
 
 
 @torch.inference_mode()
-def _returned(model: PreTrainedModel, halves_of: Mapping[str, nn.Module]) -> dict[str, int]:
-    """How many values each sub-layer returns, 0 for the stream alone, as a pass over two tokens shows."""
-    counts: dict[str, int] = {}
-    handles = [
-        module.register_forward_hook(
-            lambda module, args, output, name=name: counts.__setitem__(
-                name, 0 if isinstance(output, torch.Tensor) else len(output)
-            )
-        )
-        for name, module in halves_of.items()
-    ]
+def _returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> list[int]:
+    """How many values each module returns, 0 for the stream alone, as a pass over two tokens shows."""
+    outputs: dict[nn.Module, Any] = {}
+    handles = [module.register_forward_hook(lambda m, args, output: outputs.update({m: output})) for module in modules]
     try:
         model(input_ids=torch.arange(2, device=model.device)[None], use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
-    return counts
+    found = [outputs.get(module) for module in modules]
+    return [0 if output is None or isinstance(output, torch.Tensor) else len(output) for output in found]

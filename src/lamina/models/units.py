@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from lamina.errors import LaminaError
 
-_OTHER = "@"  # before the name of another model in a unit: 7.@math
 COMPONENTS = ("layer", "attention", "mlp")
 
 
@@ -22,22 +21,22 @@ def parse(unit: str) -> tuple[int, str]:
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(_OTHER)):
+    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith("@")):
         raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
     return int(number), component
 
 
 def replacement(unit: str) -> str:
     """The name of the model whose layer a unit puts in; empty for a unit that is removed."""
-    return unit.partition(f".{_OTHER}")[2]
+    return unit.partition(".@")[2]
 
 
 def replaced(unit: str, name: str) -> str:
     """The unit that puts a layer of another model in the place of the layer `unit`."""
-    return f"{unit}.{_OTHER}{name}"
+    return f"{unit}.@{name}"
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
     """Units of one kind that are still there, from the first layer on."""
-    suffix = "" if kind == "layer" else f".{kind}"
-    return [f"{layer}{suffix}" for layer in range(n_layers) if f"{layer}{suffix}" not in removed]
+    units = [f"{layer}" if kind == "layer" else f"{layer}.{kind}" for layer in range(n_layers)]
+    return [unit for unit in units if unit not in removed]
