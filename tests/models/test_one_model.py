@@ -1,6 +1,7 @@
 """A folder's tensors, its configuration and its tokenizer are of one model, or the folder is refused."""
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from lamina import errors
 from lamina.checks.load import load
 from lamina.config.benchmarks import Perplexity
 from lamina.config.models import Model
@@ -402,3 +404,48 @@ def test_a_flag_makes_no_encoder_of_a_family_of_decoders(tmp_path: Path) -> None
     tiny.model("gpt_neox").save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["is_decoder"] is False
     assert described(tmp_path)["n_layers"] == 5
+
+
+def setting(name: str, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
+
+
+# Settings, tensors and the body of a GGUF header, and words of the refusal.
+HOSTILE = {
+    "a text without end": (
+        1,
+        0,
+        setting("general.name", 8, struct.pack("<Q", 1 << 62) + b"x"),
+        "does not say how many layers",
+    ),
+    "a list without end": (1, 0, setting("a", 9, struct.pack("<IQ", 0, 1 << 62)), "GGUF|come to an end"),
+    "a list of lists without end": (1, 0, setting("a", 9, struct.pack("<IQ", 9, 1 << 62)), "GGUF|come to an end"),
+    "tensors without end": (0, 1 << 62, b"", "GGUF|come to an end"),
+    "a million empty tensors": (0, 1_000_000, struct.pack("<QIIQ", 0, 0, 0, 0) * 1_000_000, "GGUF|come to an end"),
+    "lists in lists": (1, 0, setting("a", 9, struct.pack("<IQ", 9, 1) * 9000), "not a complete GGUF file"),
+    "layers without end": (
+        *(2, 0, setting("general.architecture", 8, struct.pack("<Q", 5) + b"llama")),
+        "says `llama.block_count: 9223372036854775808`, which no model has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "SECONDS", 2)
+    settings, tensors, body, said = HOSTILE[name]
+    if "block_count" in said:
+        body += setting("llama.block_count", 10, struct.pack("<Q", 1 << 63))
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, settings) + body)
+    with pytest.raises(LaminaError, match="^here: .*x.gguf") as refused:
+        gguf.shape(tmp_path / "x.gguf", "here")
+    assert re.search(said, str(refused.value))
+
+
+def test_a_chat_template_that_does_not_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "SECONDS", 1)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(loop)
+    told = {"path": str(folder), "source": "slow", "trust_remote_code": False, "chat_template": True}
+    with pytest.raises(LaminaError, match="the chat template of the model 'slow' did not come to an end in 1 s"):
+        load_tokenizer(told)

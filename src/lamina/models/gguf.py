@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lamina.errors import LaminaError, at
+from lamina.errors import LaminaError, at, within
 from lamina.models.checkpoint import check_depth
 from lamina.study.variant import Variant
 
@@ -49,14 +49,16 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
     from gguf import GGUFReader, GGUFValueType
 
     try:
-        reader = GGUFReader(path)
-        settings = {
-            name: len(field.data) if field.types[0] == GGUFValueType.ARRAY else field.contents()
-            for name, field in reader.fields.items()
-            if not name.startswith("GGUF.")  # the reader's own, of the file's head
-        }
-        return settings, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
-    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        # The reader trusts every length that the header gives.
+        with within(f"{where}: the header of {path}"):
+            reader = GGUFReader(path)
+            settings = {
+                name: len(field.data) if field.types[0] == GGUFValueType.ARRAY else field.contents()
+                for name, field in reader.fields.items()
+                if not name.startswith("GGUF.")  # the reader's own, of the file's head
+            }
+            return settings, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
+    except (ValueError, KeyError, IndexError, OverflowError, RecursionError, MemoryError) as error:
         why = "it ends before its tensors do" if "reshape" in str(error) else error
         raise LaminaError(
             f"{where}: {path} is not a complete GGUF file ({why}). Download or convert it again."

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, within
 from lamina.models import devices
 from lamina.models.check import use_findings
 from lamina.models.manifest import auto_class, check_files, loading
@@ -213,7 +213,8 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
     try:
         tokenizer = read_tokenizer(folder, config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
-            try_template(tokenizer, manifest)
+            with within(f"the chat template of the model '{source}'"):
+                try_template(tokenizer, manifest)
         behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise
