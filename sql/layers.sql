@@ -43,8 +43,9 @@ CREATE OR REPLACE VIEW removal_order AS
 WITH ordered AS (
     SELECT model, calibration, selector, removed,
         string_agg(unit, ' ' ORDER BY position) AS units,
-        coalesce(nullif(split_part(any_value(unit) FILTER (donor IS NULL), '.', 2), ''),
-            if(any_value(unit) IS NULL, NULL, 'layer')) AS component,
+        CASE WHEN count(DISTINCT split_part(unit, '.', 2)) FILTER (donor IS NULL) > 1 THEN 'both'
+            ELSE coalesce(nullif(split_part(any_value(unit) FILTER (donor IS NULL), '.', 2), ''),
+                if(any_value(unit) IS NULL, NULL, 'layer')) END AS component,
         list(try_cast(unit AS BIGINT)) FILTER (unit NOT LIKE '%.%') AS layers,
         arg_min_null(accuracy_before, position) AS accuracy_before,
         arg_max_null(accuracy_after, position) AS accuracy_after,
@@ -56,7 +57,7 @@ SELECT * EXCLUDE (layers),
 FROM ordered;
 COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string.';
 COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a donor''s. Null for a refused plan.';
-COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention or mlp; null for a refused plan.';
+COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both; null for a refused plan.';
 COMMENT ON COLUMN removal_order.runs IS 'Runs of removed layers: contiguous ones are one run, 0 where only halves go; null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before anything went, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after everything went, 0 to 1; null where not measured.';

@@ -248,6 +248,8 @@ def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
 # A selector, and words of the message.
 SELECTOR_MISMATCHES = [
     ("metric: accuracy, strategy: block", "metric: 'accuracy' | angular or cosine"),
+    ("metric: perplexity, budget: exact, units: both", "units: 'both' | budget: full"),
+    ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative or one_shot"),
     ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
     ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
     ("metric: accuracy, strategy: random", "metric: 'accuracy' | 'random' | Leave `metric` out"),

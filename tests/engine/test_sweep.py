@@ -72,6 +72,17 @@ def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: s
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_halves_of_both_kinds_go_from_a_model_without_some_as_from_a_cut_model(family: str) -> None:
+    """One of the halves that go leaves its layer without any. In gpt_neox both halves read the layer's input."""
+    model, samples, removed = tiny.model(family), random_samples(1), ["1.mlp", "3.attention"]
+    units = all_units(5, "both", removed)
+    scores = engine.sweep(model, samples, units, removed, tokens=400)
+    for unit in ["none", *units]:
+        expected = naive(model, samples, [*removed, *([] if unit == "none" else [unit])])
+        assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
+
+
 @pytest.mark.parametrize("removed", [[], ["2"]])
 @pytest.mark.parametrize(("family", "cached"), [("llama", 1), ("llama", 1 << 19), ("gemma2", 1), ("bloom", 300)])
 def test_output_metrics_compare_with_the_unpruned_model(

@@ -145,6 +145,11 @@ def test_sizes_are_those_of_what_is_loaded(folder: Path) -> None:
     assert beside["parameters"] == sum(each.numel() for each in model.parameters()) == beside["weights_bytes"] / 4
     layers = sum(each.numel() for each in model.model.layers.parameters())
     assert beside["layer_parameters"] == layers // 5
+    attention, mlp = (
+        sum(each.numel() for layer in model.model.layers for each in getattr(layer, part).parameters())
+        for part in ("self_attn", "mlp")
+    )
+    assert beside["attention_share"] == pytest.approx(attention / (attention + mlp))
 
 
 def sharded(folder: Path, **places: str) -> None:

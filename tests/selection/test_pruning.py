@@ -1,6 +1,14 @@
 """What each strategy removes, on evidence small enough to decide by eye."""
 
-from lamina.selection import plans
+from collections.abc import Iterable
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+
+from lamina.config.selectors import Selector
+from lamina.models.units import all_units
+from lamina.selection import choosing, plans
 from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.selection.strategies import block, deepest, iterative, one_shot, random
 
@@ -66,3 +74,38 @@ def test_a_plan_survives_its_file(tmp_path) -> None:
     plan = one_shot.choose(request(2), Step(RANKED, 0.8, {"4": 0.8}), EMPTY)
     plans.write(tmp_path / "plan.json", plan)
     assert plans.read(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_many_layers(seed: int) -> None:
+    """Against all subsets of the ten halves of five layers; the MLP has seven tenths of a layer."""
+    draw = np.random.default_rng(seed)
+    scores = {unit: float(score) for unit, score in zip(all_units(5, "both"), draw.uniform(0, 1, 10), strict=True)}
+    ranked = sorted(scores.items(), key=lambda entry: entry[1])
+    price = {"attention": 0.3, "mlp": 0.7}
+    gone = ["0.mlp"] if seed % 2 else []
+    free = [unit for unit in scores if unit not in gone and not unit.startswith("4.")]
+
+    def priced(units: Iterable[str]) -> float:
+        return sum(price[unit.split(".")[1]] for unit in units)
+
+    for size in (1, 2, 3):
+        request = Request(size, "both", 5, frozenset({4}), 0, attention=0.3)
+        found = request.lowest(ranked, gone)
+        every = chain.from_iterable(combinations(free, count) for count in range(1, 9))
+        enough = [some for some in every if priced([*some, *gone]) > size - 1e-6]
+        least = min(sum(scores[unit] for unit in some) for some in enough)
+        assert sum(score for _, score in found) == pytest.approx(least)
+        assert priced([*gone, *(unit for unit, _ in found)]) > size - 1e-6
+
+
+def test_an_iterative_step_of_both_halves_makes_up_for_one_layer_more() -> None:
+    options = Selector.from_options({"metric": "perplexity", "units": "both"})
+    keys = {"model": "m", "calibration": "c", "selector": "s"}
+    ranked = [("1.mlp", 0.1), ("3.attention", 0.2), ("2.mlp", 0.3), ("0.mlp", 0.5), ("0.attention", 0.6)]
+    first = choosing.choose(options, keys | {"removed": 1}, 4, Step(ranked, 0.9), attention=0.4)
+    assert (first.units, first.accuracy_after) == (["1.mlp", "3.attention"], [None, None])
+    rest = [entry for entry in ranked if entry[0] not in first.units]
+    second = choosing.choose(options, keys | {"removed": 2}, 4, Step(rest, 0.8), first, attention=0.4)
+    assert second.units == [*first.units, "2.mlp", "0.mlp"]
+    assert second.accuracy_after == [None, 0.8, None, None] and second.kind == "both"

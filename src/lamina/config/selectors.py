@@ -10,7 +10,7 @@ from lamina.config.entry import Choice, Filled, Spelt, group_option, option, rep
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, Metric, those
 
-Units = Literal["layer", "attention", "mlp"]
+Units = Literal["layer", "attention", "mlp", "both"]
 
 # Values of options that a strategy does not have.
 _LACKING: Mapping[str, Any] = {
@@ -33,7 +33,12 @@ Combine = Literal["mean", "worst"]
 RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 
 # Keys that several strategies have.
-units_option = partial(option, "What is removed, whole layers or one of their two halves.", "layer")
+units_option = partial(
+    option,
+    "What is removed: whole layers, one of their two halves, or `both` halves, each on its own. `both` counts sizes in "
+    "layers: at size 3, halves go that have at least the parameters of three layers together.",
+    "layer",
+)
 repair_option = partial(
     option,
     "Repair (a name under `repairs`) that is in place while units are scored, so that what is easiest to repair goes; "
@@ -113,6 +118,8 @@ class Selector(Choice):
     SWEEPS: ClassVar[bool] = False
     STEPS: ClassVar[bool] = False
     CAPTURED: ClassVar[bool] = False
+    # Whether it chooses among attention and MLPs at the price of their parameters.
+    PRICES: ClassVar[bool] = False
     # How units went, for the card of an export.
     CHOICE: ClassVar[str] = "units went by their scores"
 
@@ -155,6 +162,12 @@ class Selector(Choice):
         lacks = "is no mean of losses of samples" if removes else "has no value for a set that is removed"
         halves = self.units != "layer"
         for refused, key, message in (
+            (
+                self.units == "both" and not (self.PRICES and self.budget == "full"),
+                "units",
+                "'both' goes with strategies that weigh parameters, and with budget: full. Write units: layer, or "
+                f"strategy: {listed([kind.title() for kind in Selector.kinds() if kind.PRICES])}.",
+            ),
             (
                 self.repair and halves,
                 "repair",
@@ -234,7 +247,7 @@ class Selector(Choice):
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""
         free = sum(self.free(n_layers))
-        return min(free, n_layers - 1) if self.units == "layer" else free
+        return min(free, n_layers - 1) if self.units in ("layer", "both") else free
 
     def free(self, n_layers: int) -> list[bool]:
         """Whether each layer is unprotected."""

@@ -82,7 +82,7 @@ def sweep_work(
 def plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
     """A model without `removed` units. Only a run tells which, so they are drawn: the same ones for a `seed`."""
     draw = Random(f"{n_layers} {removed} {kind} {seed}")
-    return Candidate(frozenset(draw.sample(all_units(n_layers, kind), removed)))
+    return Candidate(frozenset(draw.sample(all_units(n_layers, kind), 2 * removed if kind == "both" else removed)))
 
 
 def alone(models: Iterable[Candidate], n_layers: int) -> float:

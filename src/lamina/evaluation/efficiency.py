@@ -22,6 +22,7 @@ from lamina.errors import LaminaError
 from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
+from lamina.models.units import parse
 from lamina.study.variant import Variant
 
 # One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.
@@ -39,9 +40,9 @@ class Timing(NamedTuple):
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
     """The first variant of each cost, without its healing, and the number of its runs of removed layers.
 
-    The cost depends on the kind of units, their number, the repair, and the number of runs, since a repair may
-    work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only
-    the models show that some repairs cost the same (`measure`). The unpruned model has no plan.
+    The cost depends on how many layers, attentions and MLPs are gone, the repair, and the number of runs, since a
+    repair may work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged.
+    Only the models show that some repairs cost the same (`measure`). The unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
     for variant, plan in plans.items():
@@ -49,9 +50,9 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
             continue
         gone = removed_layers(plan["units"]) if plan else []
         count = len(runs(gone, max(gone, default=0) + 1))
-        kind = plan["kind"] if plan else None
+        parts = frozenset(Counter(part for _, part in map(parse, plan["units"])).items()) if plan else None
         per_run = None if variant.repair == "none" else count
-        chosen.setdefault((kind, variant.removed, variant.repair, per_run), (replace(variant, healing="none"), count))
+        chosen.setdefault((parts, variant.repair, per_run), (replace(variant, healing="none"), count))
     return dict(chosen.values())
 
 

@@ -76,8 +76,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     Returns dict: path (relative to the current folder if it is in there), source, revision, weights_sha256,
     settings_sha256 (of its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size
     C, vocabulary, family (the config's `model_type`), parameters, layer_parameters (of one layer, on average),
-    weights_bytes (all three of the model as it is loaded), dtype, trust_remote_code, how prompts are written; for a
-    checkpoint of a training also series and step.
+    attention_share (of attention in the parameters of its layers' halves), weights_bytes (all three of the model as it
+    is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series and step.
 
     Raises LaminaError if config or weights are missing or cut off, the model is none that can be loaded or judged, code
     is present but not allowed, or the number of layers or the family is not the one that the config file promises.
@@ -112,7 +112,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
     if entry.family not in (None, family):
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
-    parameters = dict(skeleton(folder, entry.source, entry.trust_remote_code).named_parameters())
+    model = skeleton(folder, entry.source, entry.trust_remote_code)
+    parameters = dict(model.named_parameters())
     count = sum(each.numel() for each in parameters.values())
     here = Path.cwd()
     return {
@@ -127,6 +128,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": family,
         "parameters": count,
         "layer_parameters": sum(p.numel() for key, p in parameters.items() if _LAYER.search(key)) // n_layers,
+        "attention_share": _attention_share(model),
         "weights_bytes": count * (_WIDTHS.get(entry.dtype) or _stored_width(text_config, tensors)),
         "dtype": entry.dtype,
         "trust_remote_code": entry.trust_remote_code,
@@ -178,6 +180,17 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
         with torch.device("meta"):
             built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
     return built
+
+
+def _attention_share(model: "PreTrainedModel") -> float:
+    """The share of attention in the parameters of the halves of all layers; 0 where layers have no halves."""
+    from lamina.models.structure import halves, layers_of
+
+    sizes = Counter[str]()
+    for layer in layers_of(model):
+        for part, modules in halves(layer).items():
+            sizes[part] += sum(weight.numel() for each in modules for weight in each.module.parameters())
+    return sizes["attention"] / (sizes.total() or 1)
 
 
 @contextmanager

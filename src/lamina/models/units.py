@@ -37,6 +37,7 @@ def replaced(unit: str, name: str) -> str:
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
-    """Units of one kind that are still there, from the first layer on."""
-    units = [f"{layer}" if kind == "layer" else f"{layer}.{kind}" for layer in range(n_layers)]
+    """Units of one kind that are still there, from the first layer on; of kind `both` the two halves of each layer."""
+    suffixes = {"layer": ("",), "both": (".attention", ".mlp")}.get(kind, (f".{kind}",))
+    units = [f"{layer}{suffix}" for layer in range(n_layers) for suffix in suffixes]
     return [unit for unit in units if unit not in removed]

@@ -64,10 +64,14 @@ def choose(
     previous: Plan | None = None,
     replacements: Given | None = None,
     kinds: Sequence[int] = (),
+    attention: float = 0.0,
 ) -> Plan:
-    """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift."""
+    """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift.
+
+    `attention` is the share of a layer's parameters that its attention has.
+    """
     protected = protected_layers(selector.protect, n_layers)
-    request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds)
+    request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention)
     before = previous or empty(selector, keys)
     if replacements:
         steps = load("lamina.selection.strategies.replacements")

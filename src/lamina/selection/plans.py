@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from lamina.models.units import parse
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
+
+SLACK = 1e-9  # sums of shares are rounded
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Request:
     """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`.
 
     `kinds` are those of its layers if the cut must not shift them (see `lamina.models.cutting.kinds`), else empty.
+    `attention` is the share of a layer's parameters that its attention has; the MLP has the rest.
     """
 
     removed: int
@@ -63,6 +68,7 @@ class Request:
     protected: frozenset[int]
     seed: int
     kinds: Sequence[int] = ()
+    attention: float = 0.0
 
     def name(self, layer: int) -> str:
         """The unit of this kind in a layer."""
@@ -70,6 +76,31 @@ class Request:
 
     def may_go(self, unit: str) -> bool:
         return int(unit.split(".")[0]) not in self.protected
+
+    def lowest(
+        self, ranked: Sequence[tuple[str, float | None]], gone: Sequence[str] = ()
+    ) -> list[tuple[str, float | None]]:
+        """The lowest units that make up for what is to be removed beside those that are `gone`.
+
+        Of halves of both kinds, those with the least sum of scores that have the parameters of so many layers: the
+        lowest of each kind, in the best of all numbers of attentions and MLPs.
+        """
+        free = [entry for entry in ranked if self.may_go(entry[0]) and entry[0] not in gone]
+        if self.kind != "both":
+            return free[: self.removed - len(gone)]
+        prices = {"attention": self.attention, "mlp": 1 - self.attention}
+        needed = self.removed - sum(prices[parse(unit)[1]] for unit in gone)
+        kinds = [[entry for entry in free if parse(entry[0])[1] == kind and entry[1] is not None] for kind in prices]
+        sets = [
+            [
+                *kinds[0][:count],
+                *kinds[1][: max(0, ceil((needed - count * prices["attention"]) / prices["mlp"] - SLACK))],
+            ]
+            for count in range(len(kinds[0]) + 1)
+        ]
+        enough = [each for each in sets if sum(prices[parse(unit)[1]] for unit, _ in each) > needed - SLACK]
+        best = min(enough, key=lambda each: sum(score or 0.0 for _, score in each))
+        return sorted(best, key=lambda entry: entry[1] or 0.0)
 
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
+from lamina.config.selectors import Units
 from lamina.selection.options import Loop, Replacements
 from lamina.stages import changes
 from lamina.stages.job import READ, Job, OnModel, Place, entries, family
@@ -24,7 +25,7 @@ class SweepUnits(OnModel):
     ASIDE = ("block",)
 
     pass_: str
-    units: Literal["layer", "attention", "mlp"]
+    units: Units
     budget: dict[str, Any] | None = None
     loop: Loop | None = None
     replacements: Replacements | None = None

@@ -74,7 +74,7 @@ class SweepSelector:
 
 def any_selector(config: Configuration) -> str:
     """An expression for all that can stand in the place of a selector."""
-    base = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp)"
+    base = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp|both)"
     return any_of(config.selectors, base, f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})")
 
 

@@ -101,7 +101,7 @@ def _summary(facts: Facts) -> str:
     plan, (before, after) = facts.plan, facts.layers
     share = facts.parameters[1] / facts.parameters[0]
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
-    kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
+    kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers", "both": "sub-layers"}
     gone = sum(not replacement(unit) for unit in plan["units"])
     what = kinds[plan["kind"]]
     title = f"# {facts.base_name} without {gone} {what.removesuffix('s') if gone == 1 else what}"

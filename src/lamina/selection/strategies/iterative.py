@@ -46,6 +46,7 @@ class Iterative(Selector):
     """
 
     SWEEPS = True
+    PRICES = True
     STEPS = True
     CHOICE = "the unit with the lowest score went, then the rest was measured again"
 
@@ -97,17 +98,20 @@ class Iterative(Selector):
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The plan with one unit more than `previous`; `step` was measured on the model that `previous` leaves."""
-    unit, score = next(entry for entry in step.ranked if request.may_go(entry[0]) and entry[0] not in previous.units)
+    """The plan with one unit more than `previous`, or with halves that make up for one more layer; `step` was measured
+    on the model that `previous` leaves.
+    """
+    chosen = request.lowest(step.ranked, previous.units)
     after = list(previous.accuracy_after)
     if after and after[-1] is None:
-        # A pass without removals learns only now what the last removal did.
+        # A pass without removals learns only now what the last removal did, and a step of several what they did.
         after[-1] = step.current_accuracy
+    rest: list[float | None] = [None] * (len(chosen) - 1)
     return replace(
         previous,
         removed=request.removed,
-        units=[*previous.units, unit],
-        scores=[*previous.scores, score],
-        accuracy_before=[*previous.accuracy_before, step.current_accuracy],
-        accuracy_after=[*after, step.accuracies.get(unit)],
+        units=[*previous.units, *(unit for unit, _ in chosen)],
+        scores=[*previous.scores, *(score for _, score in chosen)],
+        accuracy_before=[*previous.accuracy_before, step.current_accuracy, *rest],
+        accuracy_after=[*after, *rest, None if rest else step.accuracies.get(chosen[0][0])],
     )

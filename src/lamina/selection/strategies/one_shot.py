@@ -17,6 +17,7 @@ class OneShot(Selector):
     """Scores every unit of the unpruned model once and removes the lowest ones together."""
 
     SWEEPS = True
+    PRICES = True
     CHOICE = "the units with the lowest scores went"
 
     strategy: Literal["one_shot"] = "one_shot"
@@ -27,8 +28,8 @@ class OneShot(Selector):
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The `request.removed` least relevant units of the base model. Only the accuracies of the first are measured."""
-    chosen = [entry for entry in step.ranked if request.may_go(entry[0])][: request.removed]
+    """The least relevant units of the base model. Only the accuracies of the first are measured."""
+    chosen = request.lowest(step.ranked)
     rest: list[float | None] = [None] * (len(chosen) - 1)
     return replace(
         previous,
