@@ -36,7 +36,7 @@ LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration i
 
 def entry_of(config: Configuration, model: str) -> str:
     """The key of a model in the configuration: under `models`, or where its layers are lent."""
-    return f"{'models' if config.is_own(model) else 'donors'}.{model}"
+    return f"{'donors' if model in config.donors else 'models'}.{model}"
 
 
 def described(entry: str, model: Model, root: Path) -> Model:
@@ -67,16 +67,11 @@ def described(entry: str, model: Model, root: Path) -> Model:
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}, or a hub id of the form "
-            "'organisation/name' with its revision."
-        )
-    if not revision:
-        raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}; if it is a hub id, add "
-            "`revision: <commit, tag or branch>`."
-        )
+    is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if not is_id or not revision:
+        other = "; if it is a hub id, add `revision: <commit, tag or branch>`"
+        other = other if is_id else ", or a hub id of the form 'organisation/name' with its revision"
+        raise LaminaError(f"{where}: there is no folder '{source}'. Write the path of a folder with {files}{other}.")
 
 
 def check(config: Configuration, root: Path) -> None:
