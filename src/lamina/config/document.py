@@ -7,11 +7,11 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Choice, Entry
-from lamina.config.explain import allowed, by_name, inside
+from lamina.config.explain import allowed, inside
 from lamina.config.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[tuple
     yield place, model
     for key, field in model.model_fields.items():
         if entry := inside(field.annotation):
-            name = ".NAME" if by_name(field.annotation) else ""
+            name = ".NAME" if get_origin(field.annotation) is dict else ""
             yield from parts(entry, f"{place}.{key}{name}".lstrip("."))
 
 
