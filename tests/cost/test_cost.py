@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,14 @@ def test_the_pace_is_that_of_a_sweep() -> None:
     manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
     assert 0 < forecast.pace(model, manifest, samples) < 1e15
-    assert all(0 < seconds < 100 for seconds in forecast.start())
+
+
+def test_a_start_is_that_of_processes_that_import_what_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(forecast.subprocess, "run", lambda command, check: commands.append(command))
+    assert all(seconds >= 0 for seconds in forecast.start())
+    computing, other = (command[-1].removeprefix("import ").split(", ") for command in commands)
+    assert set(other) < set(computing) and all(find_spec(name) for name in computing)
 
 
 def test_fits_by_hand() -> None:

@@ -19,6 +19,7 @@ from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place
+from lamina.stages.prune import PickPlan
 from lamina.stages.repair import FitPatch
 from lamina.stages.sweep import SweepUnits
 from lamina.store import checksum as seal
@@ -200,7 +201,7 @@ def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
-    done = started(a_sweep(manifest=str(tmp_path / "none.json")), tmp_path)
+    done = started(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
     assert done.returncode == 1 and "none.json" in done.stderr
 
 

@@ -163,8 +163,7 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
 def test_another_studys_damage_is_left_out_with_a_warning(
     study: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("other", "mine"):
-        database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", name)
+    database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
     (kept,) = Path("results/studies/other").iterdir()
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
     (kept / "plans.parquet").write_bytes(b"no table")
