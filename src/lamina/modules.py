@@ -4,8 +4,6 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
-loaded: set[str] = set()  # so far, by name
-
 _declared: frozenset[str] | None = None
 
 
@@ -26,5 +24,4 @@ def load(name: str) -> ModuleType:
             f"this job loads {name} and does not name it, so that an edit of it would rerun nothing. Add it to "
             "`modules` of the job's class in lamina.stages."
         )
-    loaded.add(name)
     return importlib.import_module(name)

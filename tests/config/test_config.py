@@ -73,15 +73,14 @@ def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) 
     assert loaded.studies["prune"].removed == [1, "25%"]
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_layers"])
-def test_layers_come_from_the_models_folder(root: Path, key: str) -> None:
-    model_folder(root / key, {key: 5})
-    assert config.load(put(minimal(), "models.small.source", key), root).models["small"].layers == 5
-
-
-def test_layers_of_a_multimodal_checkpoint_are_those_of_its_text_model(root: Path) -> None:
-    model_folder(root / "nested", {"text_config": {"num_hidden_layers": 6}})
-    assert config.load(put(minimal(), "models.small.source", "nested"), root).models["small"].layers == 6
+@pytest.mark.parametrize(
+    "settings", [{"num_hidden_layers": 5}, {"n_layer": 5}, {"num_layers": 5}, {"text_config": {"num_hidden_layers": 5}}]
+)
+def test_layers_come_from_the_models_folder_or_its_entry(root: Path, settings: Raw) -> None:
+    model_folder(root / "folder", settings)
+    loaded = config.load(put(put(minimal(), "models.small.source", "folder"), "models.hub.layers", 32), root).models
+    assert (loaded["small"].layers, loaded["hub"].layers) == (5, 32)
+    assert config.load(minimal(), root).models["hub"].layers is None
 
 
 def test_a_local_model_tells_its_family(root: Path) -> None:
@@ -100,12 +99,6 @@ def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypat
     assert loaded.models["small"].source == loaded.models["small"].options()["source"] == str(home / "model")
     assert loaded.models["small"].layers == 6
     assert loaded.calibrations["corpus"].options()["text"] == str(home / "text.json")
-
-
-def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
-    loaded = config.load(put(minimal(), "models.hub.layers", 32), root)
-    assert loaded.models["hub"].layers == 32
-    assert config.load(minimal(), root).models["hub"].layers is None
 
 
 def test_the_embedded_corpus_goes_by_its_split() -> None:

@@ -77,7 +77,7 @@ def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
 
 
 def test_every_key_is_explained() -> None:
-    classes = [each for part in document.parts() for each in [part.model, *part.model.kinds()]]
+    classes = [each for _, model in document.parts() for each in [model, *model.kinds()]]
     told = [each.BY for each in classes if issubclass(each, Choice)]
     for each in classes:
         assert each.__doc__

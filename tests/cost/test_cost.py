@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.checks.load import load
 from lamina.config import repairs, selectors
-from lamina.cost import estimate, forecast, pace, rehearsal, work
+from lamina.cost import estimate, forecast, rehearsal, work
 from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
 from lamina.data import encoding, lm_tasks
@@ -100,8 +101,8 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     costs = {"stages": {"sweep": asdict(Stage(1, flops=5e12, disk=3e9))}, "notes": []}
     store.write_text(tmp_path / "cost.json", json.dumps(costs))
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
-    monkeypatch.setattr(forecast.pace, "measure", lambda results, always: 5e10)
-    monkeypatch.setattr(forecast.pace, "start", lambda: pace.Start(4.0, 1.0))
+    monkeypatch.setattr(forecast, "measure", lambda results, always: 5e10)
+    monkeypatch.setattr(forecast, "start", lambda: forecast.Start(4.0, 1.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     forecast.main([str(tmp_path / "cost.json"), "--jobs", "11"])
     told = capsys.readouterr().out
@@ -200,8 +201,15 @@ def test_the_pace_is_that_of_a_sweep() -> None:
     parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
     manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
-    assert 0 < pace.rate(model, manifest, samples) < 1e15
-    assert all(0 < seconds < 100 for seconds in pace.start())
+    assert 0 < forecast.pace(model, manifest, samples) < 1e15
+
+
+def test_a_start_is_that_of_processes_that_import_what_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(forecast.subprocess, "run", lambda command, check: commands.append(command))
+    assert all(seconds >= 0 for seconds in forecast.start())
+    computing, other = (command[-1].removeprefix("import ").split(", ") for command in commands)
+    assert set(other) < set(computing) and all(find_spec(name) for name in computing)
 
 
 def test_fits_by_hand() -> None:

@@ -59,28 +59,11 @@ def test_a_misspelt_key_ends_the_run_before_it_starts(project: Project) -> None:
     assert "Traceback" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"models: {}\nseed: 1\nseed: 2\n", "the key 'seed' stands twice, in line 2 and in line 3"),
-        (b"models: {a: {source: x}\nseed: 1\n", "line 2, at `seed: 1`: a list or mapping in brackets"),
-        (b"models: {}\n# f\xfcr\n", "line 2: byte 0xfc is not UTF-8"),
-    ],
-)
-def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project, content: bytes, said: str) -> None:
-    (project.folder / "bad.yaml").write_bytes(content)
+def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project) -> None:
+    (project.folder / "bad.yaml").write_text("models: {a: {source: x}\nseed: 1\n")
     done = Project(project.folder, project.folder / "bad.yaml").run("-n", check=False)
-    assert done.returncode != 0 and "bad.yaml" in done.stdout and said in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Project) -> None:
-    question = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0.0}
-    (project.folder / "mine.jsonl").write_text(json.dumps(question))
-    done = with_config(project, study(calibrations={"facts": {"choices": "mine.jsonl"}}), "line").run(check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert "mine.jsonl, line 1: gold is 0.0, not a whole number" in done.stdout and '"gold": 0' in done.stdout
-    assert not (project.folder / "results").exists()
+    assert "bad.yaml, line 2, at `seed: 1`: a list or mapping in brackets" in done.stdout
 
 
 @pytest.mark.slow

@@ -75,48 +75,47 @@ def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Pr
     assert not {s for s in of(jobs, "score_relevance", "selector") if s.startswith("base/stream")}
 
 
-def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "repair/methods", "ghost")
-    assert restored.stale() == []
-    change = {"repairs": {"new": {"method": "made_up"}}, "studies": {"prune": {"repairs": ["none", "ghost", "new"]}}}
-    restored.configure(change)
+LATE = {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
+# A package and a module of it that gets a twin, the twin's entry, what a study lists, what runs for it, or not.
+LISTED = [
+    ("repair/methods", "ghost", "repairs", {"method": "made_up"}, ["none", "ghost", "new"], "fit_patch", LATE),
+    ("repair/methods", "", "repairs", {"method": "linearpatch"}, ["none", "ghost", "new"], "fit_patch", LATE),
+    *[
+        ("selection/strategies", "deepest", "selectors", {"strategy": "made_up"}, ["accuracy", "cosine", "new"])
+        + (rule, LATE - {"prune_step"})
+        for rule in ("prune_step", "fit_patch")
+    ],
+    (
+        "diagnosis",
+        "variance",
+        "diagnoses",
+        {"kind": "made_up"},
+        ["new"],
+        "diagnose_layers",
+        LATE | {"fit_patch", "benchmark_task"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("package", "twin", "section", "entry", "listed", "rule", "spared"), LISTED)
+def test_a_method_reruns_nothing_until_a_study_lists_it(
+    restored: Project,
+    package: str,
+    twin: str,
+    section: str,
+    entry: dict[str, str],
+    listed: list[str],
+    rule: str,
+    spared: set[str],
+) -> None:
+    if twin:
+        add_twin(restored, package, twin)
+        assert restored.stale() == []
+    study = "maps" if section == "diagnoses" else "prune"
+    restored.configure({section: {"new": entry}, "studies": {study: {section: listed}}})
     jobs = restored.stale()
-    assert of(jobs, "fit_patch", "repair") == {"new"}
-    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
-
-
-def test_another_repair_reruns_no_other_fit(restored: Project) -> None:
-    change = {
-        "repairs": {"new": {"method": "linearpatch"}},
-        "studies": {"prune": {"repairs": ["none", "ghost", "new"]}},
-    }
-    restored.configure(change)
-    jobs = restored.stale()
-    assert of(jobs, "fit_patch", "repair") == {"new"}
-    assert not rules(jobs) & {"sweep_units", "prune_step", "heal_variant"}
-
-
-def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "selection/strategies", "deepest")
-    assert restored.stale() == []
-    change = {
-        "selectors": {"new": {"strategy": "made_up"}},
-        "studies": {"prune": {"selectors": ["accuracy", "cosine", "new"]}},
-    }
-    restored.configure(change)
-    jobs = restored.stale()
-    assert of(jobs, "prune_step", "selector") == of(jobs, "fit_patch", "selector") == {"new"}
-    assert not rules(jobs) & {"sweep_units", "capture_activations", "score_relevance", "heal_variant"}
-
-
-def test_a_diagnosis_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "diagnosis", "variance")
-    assert restored.stale() == []
-    change = {"diagnoses": {"new": {"kind": "made_up"}}, "studies": {"maps": {"diagnoses": ["new"]}}}
-    restored.configure(change)
-    jobs = restored.stale()
-    assert rules(jobs) - GATHERING == {"diagnose_layers"}
-    assert of(jobs, "diagnose_layers", "diagnosis") == {"new"}
+    wildcard = {"repairs": "repair", "selectors": "selector", "diagnoses": "diagnosis"}[section]
+    assert of(jobs, rule, wildcard) == {"new"} and not rules(jobs) & spared
 
 
 def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:

@@ -118,34 +118,23 @@ def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, 
     assert restored.stale() == []
 
 
-def test_editing_a_repair_reruns_its_patches_and_what_follows(restored: Project) -> None:
-    restored.add("src/lamina/repair/methods/ghost.py", EDIT)
+MEASURED = {"sweep_units", "capture_activations", "prune_step", "prepare_calibration"}
+# An edited module, what reruns at least, what does not, and the values of a wildcard in the jobs of a rule.
+EDITED = {
+    "repair/methods/ghost": ({"fit_patch", "benchmark_task"}, MEASURED, ("heal_variant", "repair", {"ghost"})),
+    "healing/lora": ({"heal_variant"}, MEASURED | {"fit_patch"}, ("benchmark_task", "calibration", {"recall"})),
+    "selection/strategies/iterative": ({"prune_step", "benchmark_task"}, set(), ("heal_variant", "healing", {"lora"})),
+    "relevance/metrics/streams": ({"prune_step"}, set(), ("fit_patch", "selector", {"cosine"})),
+}
+
+
+@pytest.mark.parametrize("module", EDITED)
+def test_editing_a_module_reruns_its_jobs_and_what_follows(restored: Project, module: str) -> None:
+    least, spared, (rule, wildcard, values) = EDITED[module]
+    restored.add(f"src/lamina/{module}.py", EDIT)
     jobs = restored.stale()
-    assert {"fit_patch", "benchmark_task"} <= rules(jobs)
-    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "prepare_calibration"}
-    assert of(jobs, "heal_variant", "repair") == {"ghost"}
-
-
-def test_editing_a_healing_reruns_adapters_and_their_benchmarks(restored: Project) -> None:
-    restored.add("src/lamina/healing/lora.py", EDIT)
-    jobs = restored.stale()
-    assert "heal_variant" in rules(jobs)
-    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "fit_patch", "prepare_calibration"}
-    assert of(jobs, "benchmark_task", "calibration") <= {"recall"}
-
-
-def test_editing_a_strategy_reruns_its_plans_and_what_follows(restored: Project) -> None:
-    restored.add("src/lamina/selection/strategies/iterative.py", EDIT)
-    jobs = restored.stale()
-    assert {"prune_step", "fit_patch", "benchmark_task"} <= rules(jobs)
-    assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
-
-
-def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/relevance/metrics/streams.py", EDIT)
-    jobs = restored.stale()
-    assert of(jobs, "prune_step", "selector") == {"cosine"}
-    assert of(jobs, "fit_patch", "selector") == {"cosine"}
+    assert least <= rules(jobs) and not rules(jobs) & spared
+    assert of(jobs, rule, wildcard) == values
     assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
 
 

@@ -37,15 +37,25 @@ def error(rule: str, job: int, log: str) -> str:
     return ERROR.format(rule=rule, job=job, log=log)
 
 
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        (("fit_patch", 4, "two.log"), "KeyError: 'dtype'"),
+        (("sweep_units", 7, "one.log, slurm.log"), "lamina: models.m: no."),
+        (("sweep_units", 7, "three.log, slurm.log"), "oom_kill"),
+    ],
+    ids=["a bug", "a job of a cluster", "one that says nothing"],
+)
+def test_a_failure_is_told_by_the_end_of_a_log(run: Path, failed: tuple[str, int, str], said: str) -> None:
+    Path("slurm.log").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    run.write_text(error(*failed))
+    assert said in str(first_failure(run))
+
+
 def test_the_first_message_is_repeated_with_its_remedy(run: Path) -> None:
     run.write_text("Select jobs\n" + error("prepare_model", 3, "one.log") + error("fit_patch", 4, "two.log"))
     said = first_failure(run)
     assert said == "\nThe first failure, in rule prepare_model:\nlamina: models.m: no.\nWrite yes.\nMore in one.log"
-
-
-def test_a_bug_is_told_by_the_last_line_of_its_traceback(run: Path) -> None:
-    run.write_text(error("fit_patch", 4, "two.log"))
-    assert "KeyError: 'dtype'" in str(first_failure(run))
 
 
 def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> None:
@@ -58,14 +68,6 @@ def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> Non
     assert "rule fit_patch" in str(first_failure(run))
     run.write_text(error("prepare_model", 3, "one.log") + "Finished jobid: 3 (Rule: prepare_model)\n")
     assert first_failure(run) is None
-
-
-def test_a_job_of_a_cluster_is_told_by_its_own_log_or_else_the_clusters(run: Path) -> None:
-    Path("slurm.log").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
-    run.write_text(error("sweep_units", 7, "one.log, slurm.log"))
-    assert "lamina: models.m: no." in str(first_failure(run))
-    run.write_text(error("sweep_units", 7, "three.log, slurm.log"))
-    assert "oom_kill" in str(first_failure(run))
 
 
 @pytest.mark.parametrize("log", ["three.log", "never_written.log"])

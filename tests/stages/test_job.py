@@ -18,7 +18,8 @@ from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Part, Place
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place
+from lamina.stages.prune import PickPlan
 from lamina.stages.repair import FitPatch
 from lamina.stages.sweep import SweepUnits
 from lamina.store import checksum as seal
@@ -37,7 +38,7 @@ RULES = {
 
 
 def kinds(base: type[Any] = Job) -> list[type[Any]]:
-    """The classes of all jobs, and of groups of their options."""
+    """The classes of all jobs."""
     for _, name, _ in pkgutil.iter_modules(stages.__path__):
         importlib.import_module(f"lamina.stages.{name}")
     return [each for kind in base.__subclasses__() for each in (kind, *kinds(kind))]
@@ -106,7 +107,7 @@ def test_files_are_no_options() -> None:
     assert a_sweep(**files).options() == a_sweep().options()
 
 
-@pytest.mark.parametrize("kind", [*kinds(Job), *kinds(Part)], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
 def test_no_number_hides_in_a_default(kind: type[Any]) -> None:
     """What a job leaves out it has not asked for; a number there would change what is measured and no param."""
     for name, field in kind.model_fields.items():
@@ -200,7 +201,7 @@ def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
-    done = started(a_sweep(manifest=str(tmp_path / "none.json")), tmp_path)
+    done = started(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
     assert done.returncode == 1 and "none.json" in done.stderr
 
 

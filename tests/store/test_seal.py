@@ -160,15 +160,13 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
             ask(REPOSITORY / "sql/views.sql", study)
 
 
-@pytest.mark.parametrize("content", [b"no table"])
 def test_another_studys_damage_is_left_out_with_a_warning(
-    content: bytes, study: list[Path], capsys: pytest.CaptureFixture[str]
+    study: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("other", "mine"):
-        database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", name)
+    database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
     (kept,) = Path("results/studies/other").iterdir()
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
-    (kept / "plans.parquet").write_bytes(content)
+    (kept / "plans.parquet").write_bytes(b"no table")
     Path("results/studies/notes/7").mkdir(parents=True)
     Path("results/studies/notes.txt").write_text("mine")
     Path("results/.lamina.duckdb.1.tmp.wal").touch()  # of a build that was killed
@@ -179,11 +177,10 @@ def test_another_studys_damage_is_left_out_with_a_warning(
     assert [path.name for path in Path("results").glob(".*")] == []
 
 
-@pytest.mark.parametrize("content", [b"\0" * 5000])
-def test_a_damaged_database_is_not_advertised(content: bytes, study: list[Path]) -> None:
+def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     database.opened("results/lamina.duckdb").close()
-    Path("results/lamina.duckdb").write_bytes(content)
+    Path("results/lamina.duckdb").write_bytes(b"\0" * 5000)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):
         database.opened("results/lamina.duckdb")
 

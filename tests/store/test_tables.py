@@ -10,7 +10,7 @@ from lamina.errors import LaminaError
 from lamina.report import dictionary
 from lamina.store import parquet as store
 from lamina.tables import TABLES, table_digest
-from lamina.tables.columns import Table, columns
+from lamina.tables.columns import Table
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,9 +30,9 @@ def test_a_change_of_a_table_changes_its_digest_alone(change, monkeypatch):
     jobs = TABLES["jobs"]
     changed = {
         "grain": Table("One row per day.", jobs.columns),
-        "description": Table(jobs.grain, jobs.columns | columns("rule (string): Rule.")),
+        "description": Table(jobs.grain, jobs.columns.more("rule (string): Rule.")),
         "type": Table(jobs.grain, jobs.columns | {"rule": ("int64", jobs.columns["rule"][1])}),
-        "column": Table(jobs.grain, jobs.columns | columns("day (string): Day.")),
+        "column": Table(jobs.grain, jobs.columns.more("day (string): Day.")),
     }
     monkeypatch.setitem(TABLES, "jobs", changed[change])
     assert [table for table in TABLES if table_digest(table) != before[table]] == ["jobs"]

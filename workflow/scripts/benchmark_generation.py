@@ -23,9 +23,8 @@ if __name__ == "__main__":
             base = load_model(manifest, check=job.check)
             options = (job.task.num_fewshot, job.task.choices)
             task = task_object(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
-            style = Style.of(manifest)
-            tokenizer = load_tokenizer(manifest)
-            score = GenerationBenchmark(task, base, tokenizer, job.generate, job.task.limit, style).score
+            settings = (job.generate, job.task.limit, Style.of(manifest))
+            score = GenerationBenchmark(task, base, load_tokenizer(manifest), *settings).score
             rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
         store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
         store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)

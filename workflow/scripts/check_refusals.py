@@ -20,7 +20,5 @@ if __name__ == "__main__":
         if refused:
             lines = [f"  {'/'.join(key)}: {reason}" for key, reason in refused.items()]
             raise LaminaError("the run is complete but for what was refused:\n" + "\n".join(lines))
-        store.write_text(
-            job.output,
-            f"{len({(r['model'], r['calibration'], r['selector'], r['removed']) for r in rows})} plans, none refused\n",
-        )
+        plans = {(row["model"], row["calibration"], row["selector"], row["removed"]) for row in rows}
+        store.write_text(job.output, f"{len(plans)} plans, none refused\n")

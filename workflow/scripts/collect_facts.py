@@ -18,21 +18,14 @@ PACKAGES = ("snakemake", "torch", "transformers", "lm_eval", "peft", "datasets",
 
 def commit() -> str:
     """The commit of the workflow, marked where files differ from it; empty outside a git checkout."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip()
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CollectFacts.read(snakemake)
-        started = Path(job.started)
-        now = time.time()
+        started, now = Path(job.started), time.time()
         began = started.stat().st_mtime if started.exists() else now
         facts = {
             "lamina": VERSION,

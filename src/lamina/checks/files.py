@@ -6,7 +6,7 @@ from typing import Any
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
-from lamina.config.configuration import Configuration, Diagnosis
+from lamina.config.configuration import Configuration
 from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.config.repairs import OWN
@@ -36,7 +36,7 @@ LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration i
 
 def entry_of(config: Configuration, model: str) -> str:
     """The key of a model in the configuration: under `models`, or where its layers are lent."""
-    return f"{'models' if config.is_own(model) else 'donors'}.{model}"
+    return f"{'donors' if model in config.donors else 'models'}.{model}"
 
 
 def described(entry: str, model: Model, root: Path) -> Model:
@@ -67,16 +67,11 @@ def described(entry: str, model: Model, root: Path) -> Model:
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}, or a hub id of the form "
-            "'organisation/name' with its revision."
-        )
-    if not revision:
-        raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}; if it is a hub id, add "
-            "`revision: <commit, tag or branch>`."
-        )
+    is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if not is_id or not revision:
+        other = "; if it is a hub id, add `revision: <commit, tag or branch>`"
+        other = other if is_id else ", or a hub id of the form 'organisation/name' with its revision"
+        raise LaminaError(f"{where}: there is no folder '{source}'. Write the path of a folder with {files}{other}.")
 
 
 def check(config: Configuration, root: Path) -> None:
@@ -109,7 +104,11 @@ def check(config: Configuration, root: Path) -> None:
             check_limit(entry.limit, count, f"{where}.limit", entry.choices)
             check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
     for name, diagnosis in config.diagnoses.items():
-        _check_diagnosis(f"diagnoses.{name}.file", diagnosis, root)
+        where = f"diagnoses.{name}.file"
+        if isinstance(diagnosis, Probe):
+            files.labelled(root / diagnosis.file, where, diagnosis.folds)
+        if isinstance(diagnosis, Patching):
+            files.pairs(root / diagnosis.file, where)
     for name, text in config.benchmarks.perplexity.items():
         _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
     for name, task in config.benchmarks.tasks.items():
@@ -147,13 +146,6 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
         if (key := (f"text, blank: {blank}", path)) not in counts:
             counts[key] = len(read_documents(path, None, where, blank))
         check_range(entry.documents, counts[key], path, where)
-
-
-def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:
-    if isinstance(diagnosis, Probe):
-        files.labelled(root / diagnosis.file, where, diagnosis.folds)
-    if isinstance(diagnosis, Patching):
-        files.pairs(root / diagnosis.file, where)
 
 
 def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:

@@ -77,7 +77,7 @@ class Calibration(Choice):
     @property
     def drawn(self) -> list[str]:
         """The lm-eval tasks that samples are drawn from."""
-        return []
+        return [self.task] if isinstance(self, Task) else self.tasks if isinstance(self, Tasks) else []
 
 
 class Task(Calibration):
@@ -94,10 +94,6 @@ class Task(Calibration):
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
 
-    @property
-    def drawn(self) -> list[str]:
-        return [self.task]
-
 
 class Tasks(Calibration):
     """Documents of several lm-eval tasks or groups, mixed."""
@@ -110,10 +106,6 @@ class Tasks(Calibration):
     num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
-
-    @property
-    def drawn(self) -> list[str]:
-        return self.tasks
 
 
 class Text(Calibration):

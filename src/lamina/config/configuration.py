@@ -98,17 +98,9 @@ class Configuration(Entry):
         "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
     )
 
-    def is_own(self, model: str) -> bool:
-        """Whether a model is studied, and not only there to give its layers."""
-        return model not in self.donors
-
     def replacing(self, selector: str) -> dict[str, list[str]]:
         """What gives layers to the plans of a selector, by name: the models that it is or is merged from."""
         return {name: getattr(self.donors[name], "of", [name]) for name in self.selectors[selector].donors}
-
-    def merged(self, name: str) -> dict[str, Any]:
-        """The options of a model that is merged from several to give its layers."""
-        return self.donors[name].model_dump()
 
     def parts(self, calibration: str) -> dict[str, Calibration]:
         """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""

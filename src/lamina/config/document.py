@@ -7,11 +7,11 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_origin
 
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Choice, Entry
-from lamina.config.explain import allowed, by_name, inside
+from lamina.config.explain import allowed, inside
 from lamina.config.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -29,26 +29,19 @@ docs/choose.md has every metric's formula and source.
 """
 
 
-class Part(NamedTuple):
-    """A class of the configuration and its dotted place."""
-
-    place: str
-    model: type[Entry]
-
-
-def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]:
-    """Every class of the configuration in the order of the keys; for a choice, its base class."""
-    yield Part(place, model)
+def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[tuple[str, type[Entry]]]:
+    """Dotted place and class of every entry, in the order of the keys; for a choice, its base class."""
+    yield place, model
     for key, field in model.model_fields.items():
         if entry := inside(field.annotation):
-            name = ".NAME" if by_name(field.annotation) else ""
+            name = ".NAME" if get_origin(field.annotation) is dict else ""
             yield from parts(entry, f"{place}.{key}{name}".lstrip("."))
 
 
 def readme() -> str:
     """The text of config/README.md: what stands there by hand above the sections, and a section for each class."""
     by_hand = README.read_text(encoding="utf-8").partition(_FIRST)[0]
-    return by_hand + "".join(_section(part) for part in parts())
+    return by_hand + "".join(_section(place, model) for place, model in parts())
 
 
 def schema() -> dict[str, Any]:
@@ -62,10 +55,9 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _section(part: Part) -> str:
-    model = part.model
-    text = f"\n## {part.place or 'Sections'}\n\n{inspect.getdoc(model)}\n\n{_table(model, list(model.model_fields))}"
-    if part.place.startswith("selectors"):
+def _section(place: str, model: type[Entry]) -> str:
+    text = f"\n## {place or 'Sections'}\n\n{inspect.getdoc(model)}\n\n{_table(model, list(model.model_fields))}"
+    if place.startswith("selectors"):
         rows = [f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n" for metric in METRICS.values()]
         text += "\n" + _METRICS + "".join(rows)
     for leaf in model.kinds() if issubclass(model, Choice) else ():

@@ -52,11 +52,6 @@ def inside(annotation: Any) -> "type[Entry] | None":
     return next(filter(None, map(inside, get_args(annotation))), None)
 
 
-def by_name(annotation: Any) -> bool:
-    """Whether a key holds entries by name."""
-    return get_origin(annotation) is dict
-
-
 def nearest(word: object, known: Iterable[str]) -> str:
     """'Did you mean' for a misspelt word, else the list of known words; it is a sentence of its own."""
     choices = list(known)
@@ -129,7 +124,7 @@ def _explained(model: Any, error: Any, raw: Any) -> tuple[str, str]:
         entry = inside(field.annotation)
         if entry is None:
             return _value(kind, key, place, steps, value, error)
-        if by_name(field.annotation) and steps:
+        if get_origin(field.annotation) is dict and steps:
             value, place = _below(value, steps[0]), f"{place}.{steps.pop(0)}"
         base, kind = None, entry
     if error["type"] == _WORDED:

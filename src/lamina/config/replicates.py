@@ -10,7 +10,6 @@ makes two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from lamina.config.calibrations import Calibration
@@ -42,7 +41,12 @@ def replicate(config: Configuration) -> None:
             if listed := getattr(listing, key, None):
                 every = [replica for name in listed for replica in made.get(name, [name])]
                 config.studies[study] = listing.model_copy(update={key: every})
-        _check_labels(key, section)
+        for name, entry in section.items():
+            if entry.group in section and section[entry.group].group != entry.group:
+                raise LaminaError(
+                    f"{key}.{name}.group: '{entry.group}' is the name of an entry that is not in the group, and the "
+                    "mean goes by the label. Write another label."
+                )
 
 
 def _draw(where: str, entry: Calibration | Selector, name: str, number: int) -> Calibration | Selector:
@@ -64,15 +68,6 @@ def _draw(where: str, entry: Calibration | Selector, name: str, number: int) -> 
     else:
         raise LaminaError(f"{where}.replicates: nothing is drawn here, so all would be the same. Leave it out.")
     return entry.model_copy(update=changed)
-
-
-def _check_labels(key: str, section: Mapping[str, Any]) -> None:
-    for name, entry in section.items():
-        if entry.group in section and section[entry.group].group != entry.group:
-            raise LaminaError(
-                f"{key}.{name}.group: '{entry.group}' is the name of an entry that is not in the group, and the mean "
-                "goes by the label. Write another label."
-            )
 
 
 def expand_checkpoints(config: Configuration) -> None:

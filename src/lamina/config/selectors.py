@@ -239,11 +239,6 @@ class Selector(Choice):
         metric = [METRICS[self.metric].module] if self.metric else []
         return (f"{self.PACKAGE}.{self.strategy}", *metric)
 
-    @property
-    def replaces(self) -> bool:
-        """Whether layers of other models may take the places of layers that stay."""
-        return bool(self.donors)
-
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""
         free = sum(self.free(n_layers))

@@ -1,24 +1,29 @@
 """What a run would cost, as `make plan` prints it: jobs, arithmetic, time, memory and disk of every stage.
 
 `python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a rate in TFLOP/s, or
-from the pace of this machine, which `lamina.cost.pace` measures where there is no GPU.
+from the pace of this machine, which is measured where there is no GPU.
 """
 
 import argparse
 import math
 import os
-from collections.abc import Iterable, Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from lamina.cost import pace
 from lamina.errors import LaminaError, explained
-from lamina.runtime import devices
+from lamina.runtime import devices, resources
 from lamina.store import checksum
 
 STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
 RATE = 100.0
+SAMPLES = 100  # of a calibration, for the pace of this machine
+LARGEST = 2e9  # parameters; a larger model is not loaded only to see how fast it is
 
 
 @dataclass
@@ -40,6 +45,13 @@ class Stage:
         """Both as one."""
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         return Stage(**sums | {"memory": max(self.memory, other.memory)})
+
+
+class Start(NamedTuple):
+    """Seconds before a job does its own work: one that computes with a model, and any other."""
+
+    computing: float
+    other: float
 
 
 def table(stages: Mapping[str, Stage], rate: float) -> str:
@@ -83,7 +95,7 @@ def readable(rate: str) -> float:
     return number
 
 
-def whole(jobs: int, computing: int, seconds: float, start: pace.Start, together: int) -> str:
+def whole(jobs: int, computing: int, seconds: float, start: Start, together: int) -> str:
     """The sentence about a run of `jobs`, of which `computing` need `seconds` in all beside their start."""
     if not jobs:
         return "Nothing is left to run."
@@ -92,6 +104,51 @@ def whole(jobs: int, computing: int, seconds: float, start: pace.Start, together
         f"{jobs:,} jobs are left to run. A job starts in {start.computing:.1f} s, and in {start.other:.1f} s where it "
         f"computes with no model: in all about {duration(seconds / together)}, with {together} at a time."
     )
+
+
+def start() -> Start:
+    """How long jobs take to start here, in processes that import what they do."""
+    took, scripts = [], "snakemake.script, lamina.stages.job, lamina.store.parquet"
+    for modules in (f"{scripts}, lamina.engine.sweep, lamina.models.load, transformers.modeling_utils", scripts):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+        took.append(time.perf_counter() - began)
+    return Start(*took)
+
+
+def measure(results: Path, always: bool = False) -> float | None:
+    """FLOP/s of a sweep of the largest model of a study, as `lamina.cost.work` counts its work.
+
+    None for a study without a calibration; and, unless it is to be measured `always`, for a model above 2e9 parameters.
+    """
+    models = {path.parent.name: checksum.read_json(path) for path in results.glob("models/*/manifest.json")}
+    name = max(models, key=lambda model: models[model]["parameters"], default="")
+    drawn = sorted((results / "calibrations" / name).glob("*.parquet"), key=os.path.getsize)
+    if not drawn or (models[name]["parameters"] > LARGEST and not always):
+        return None
+    import torch
+
+    from lamina.data import calibrations
+    from lamina.models.load import load_model
+
+    torch.set_num_threads(resources.threads(os.cpu_count()))
+    return pace(load_model(models[name]), models[name], calibrations.read(drawn[-1]).samples[:SAMPLES])
+
+
+def pace(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
+    """FLOP/s of a sweep over samples, the second of two: the first one starts threads and kernels."""
+    from lamina.cost import work
+    from lamina.cost.estimate import counted
+    from lamina.engine import sweep
+    from lamina.models.units import all_units
+
+    tokens, units = counted(samples), all_units(manifest["n_layers"], "layer")
+    for part in (samples[:1], samples):
+        began = time.perf_counter()
+        sweep.sweep(model, part, units)
+        seconds = time.perf_counter() - began
+    layers, _ = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer")
+    return work.layer_flops(manifest, tokens) * layers / seconds
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -105,7 +162,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     asked = None if args.rate is None else readable(args.rate)
     costs, here = checksum.read_json(args.file), len(devices.devices(os.environ))
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
-    if asked is None and (args.calibrate or not here) and (measured := pace.measure(args.file.parent, args.calibrate)):
+    if asked is None and (args.calibrate or not here) and (measured := measure(args.file.parent, args.calibrate)):
         rate, message = measured, f"at the {measured / 1e12:.2g} TFLOP/s of the study's own model"
         message = f"Times of one job after the other on this machine, {message}. RATE=100 is a GPU's."
     else:
@@ -115,7 +172,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     print("Memory: of the largest job, above the process and the weights. Disk: at most, beside downloaded models.")
     total = sum(stage.flops for stage in stages.values()) / rate
     computing, together = sum(stage.jobs for stage in stages.values()), here or min(2, os.cpu_count() or 1)
-    print(whole(int(args.jobs or 0), computing, total, pace.start(), together))
+    print(whole(int(args.jobs or 0), computing, total, start(), together))
     print(*costs["notes"], sep="\n", end="\n" if costs["notes"] else "")
 
 

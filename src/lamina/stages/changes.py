@@ -14,9 +14,8 @@ IN_LOOP = 0.1
 
 def loop(config: Configuration, w: Any) -> Loop | None:
     """The repair in the loop of a job's selector; None if nothing is repaired."""
-    swept = SweepSelector.parse(w.selector)
-    selector = swept.entry(config)
-    return None if selector is None or selector.repair is None else repaired(config, w, selector.repair)
+    repair = SweepSelector.parse(w.selector).repair(config)
+    return None if repair == "none" else repaired(config, w, repair)
 
 
 def repaired(config: Configuration, w: Any, repair: str) -> Loop:
@@ -40,7 +39,7 @@ def replacements(config: Configuration, w: Any) -> Replacements | None:
     selector, others = swept.entry(config), swept.others(config)
     if selector is None or not others:
         return None
-    merged = {name: config.merged(name) for name, models in others.items() if models != [name]}
+    merged = {name: config.donors[name].model_dump() for name, models in others.items() if models != [name]}
     return Replacements(names=list(others), protect=list(selector.protect), merged=merged)
 
 

@@ -64,7 +64,7 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
         raise LaminaError(f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}")
     if form == "gguf":
         selector = config.selectors[variant.selector]
-        check_cut(variant, config.models[variant.model].source, selector.units, selector.replaces)
+        check_cut(variant, config.models[variant.model].source, selector.units, bool(selector.donors))
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
         raise LaminaError(f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB.")
 

@@ -48,15 +48,10 @@ def _entry(kind: type[Entry], value: Any) -> Any:
     return kind.from_options(value) if isinstance(value, Mapping) else value
 
 
-class Part(BaseModel):
-    """A group of options of a job."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Job(Part):
+class Job(BaseModel):
     """What a rule says of one job. The class has the name of the rule: SweepUnits for sweep_units."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     # Whether another version of a package that the job imports makes it stale.
     PACKAGES: ClassVar[bool] = False
     # Options that do not change the content of a row, so they are no part of its provenance.

@@ -174,14 +174,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_mask())  # whatever wrote it
+        mask = os.umask(0o077)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # whatever wrote it
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _mask() -> int:
-    """The permissions that new files lack."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -114,7 +114,7 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
 def starts_shared(entry: Selector) -> bool:
     """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
-    return entry.budget == "full" and entry.repair is None and not entry.replaces
+    return entry.budget == "full" and entry.repair is None and not entry.donors
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:

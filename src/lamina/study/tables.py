@@ -15,7 +15,7 @@ def parts(config: Configuration, table: str) -> list[str]:
     match table:
         case "models":
             studied = {model for study in config.studies.values() for model in study.models}
-            return [paths.manifest(model) for model in config.models if model in studied or config.is_own(model)]
+            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
         case "calibrations":
             return [paths.calibration(*place) for place in studies.calibrations(config)]
         case "shared_documents":

@@ -1,10 +1,8 @@
 """The tables of what test data and clocks say of variants."""
 
-from lamina.tables.columns import VARIANT, table
+from lamina.tables.columns import VARIANT
 
-BENCHMARKS = table(
-    VARIANT,
-    """
+BENCHMARKS = VARIANT.table("""
 One row per variant, task and metric: a number measured on test data.
 
 task (string): lm-eval task or group of tasks, or perplexity entry.
@@ -25,12 +23,9 @@ n_cut (int64): Number of them whose prompt is longer than the model's context an
 n_shot (int64): Number of examples in the prompt; 0 for perplexity, null for a group whose tasks differ.
 higher_is_better (bool): False for perplexity, nll, repetition and unstopped; null where the task does not say.
 task_version (string): Version of the task file; window of a perplexity, and its stride or what joins it.
-""",
-)
+""")
 
-BENCHMARK_SAMPLES = table(
-    VARIANT,
-    """
+BENCHMARK_SAMPLES = VARIANT.table("""
 One row per variant, task, metric and test document, for paired comparisons of variants.
 
 task (string): lm-eval task or group of tasks, or perplexity entry.
@@ -40,12 +35,9 @@ metric (string): Metric the value belongs to; a perplexity's documents have thei
 value (double): Value of the document: 1 correct, 0 wrong for accuracies; nats per scored token for nll; of sampled
     answers, over all of them. Of a group that weighs its tasks alike, multiplied by what makes up for their sizes: the
     mean is the group's value.
-""",
-)
+""")
 
-EFFICIENCY = table(
-    VARIANT,
-    """
+EFFICIENCY = VARIANT.table("""
 One row per cost of a variant: size, speed and memory, with ratios to the base model measured in turn with it. Of
 variants that cost the same (same kind and number of units, same repair, same number of runs) one has a row, without its
 healing, which is merged into the weights; the view variants gives its numbers to all of them. Rows of repairs that
@@ -83,5 +75,4 @@ tokens_per_second_ratio_stderr (double): Standard error of tokens_per_second_rat
 peak_memory_bytes (int64): Weights plus the most GPU memory that a repetition took above what was held before it, in
     bytes; null on a CPU.
 peak_memory_ratio (double): peak_memory_bytes relative to the base model; null on a CPU.
-""",
-)
+""")

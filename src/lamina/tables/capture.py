@@ -1,10 +1,8 @@
 """The tables of what is measured on whole models: activations and diagnoses."""
 
-from lamina.tables.columns import CALIBRATION, table
+from lamina.tables.columns import CALIBRATION
 
-ACTIVATIONS = table(
-    CALIBRATION,
-    """
+ACTIVATIONS = CALIBRATION.table("""
 One row per model, calibration and pair of boundaries: the residual stream entering layer `layer` of the base model
 against the one entering layer + span. Rows of span 0 describe one boundary, the others compare two.
 
@@ -22,12 +20,9 @@ channel_magnitude (list<float>): Absolute value of each of the C channels of the
     null but at span 0.
 n_samples (int64): Number of samples.
 n_tokens (int64): Tokens of context and gold answer, summed over the samples; padding is never counted.
-""",
-)
+""")
 
-DIAGNOSES = table(
-    CALIBRATION,
-    """
+DIAGNOSES = CALIBRATION.table("""
 One row per model, calibration, diagnosis, layer and measure (of a fit also number of samples and point): what a layer
 does, measured without removing it.
 
@@ -41,5 +36,4 @@ ci_low (double): Lower end of the 95 % interval of value; null where the measure
 ci_high (double): Upper end of the 95 % interval of value; null where the measure has none.
 n_samples (int64): Number of samples behind value; of a fit, those that it was fitted on.
 control (double): The same measure under the diagnosis's control, such as random labels; null without one.
-""",
-)
+""")

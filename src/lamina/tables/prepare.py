@@ -1,10 +1,8 @@
 """The tables of what a study begins with: models, calibrations, and what these share with test documents."""
 
-from lamina.tables.columns import CALIBRATION, MODEL, table
+from lamina.tables.columns import CALIBRATION, MODEL
 
-MODELS = table(
-    MODEL,
-    """
+MODELS = MODEL.table("""
 One row per model: what was loaded, and how large it is.
 
 family (string): Architecture family (model_type of transformers).
@@ -19,12 +17,9 @@ revision (string): Revision of a hub model; null for a local folder.
 weights_sha256 (string): SHA-256 over the weight files: which weights, exactly.
 series (string): Training that the model is a checkpoint of; null for a model by itself.
 step (int64): How far that training was, in its steps or tokens; null for a model by itself.
-""",
-)
+""")
 
-CALIBRATIONS = table(
-    CALIBRATION,
-    """
+CALIBRATIONS = CALIBRATION.table("""
 One row per model and calibration: the samples on which units are scored and patches fitted, tokenised for that model.
 Never test data.
 
@@ -41,12 +36,9 @@ source (string): lm-eval task or group of tasks (several: comma-separated), text
 split (string): Split of the source that was sampled; null for a file of choices or a text without splits.
 seed (int64): Seed of the sampling.
 replicate_of (string): Label that it shares with its replicates, `group` in the configuration; null without.
-""",
-)
+""")
 
-SHARED_DOCUMENTS = table(
-    CALIBRATION,
-    """
+SHARED_DOCUMENTS = CALIBRATION.table("""
 One row per calibration and benchmark that its variants are measured by: how many documents of the calibration have
 their like among the test documents. An equal one is refused, so there are none here.
 
@@ -56,5 +48,4 @@ tested (int64): Test documents of the benchmark.
 near (int64): Documents of the calibration that are near duplicates of a test document: they have at least half of the
     runs of 13 words of the shorter of the two. More than 1 % of the documents are refused.
 sharing (int64): Documents that share at least one run of 13 words with a test document, near ones included.
-""",
-)
+""")

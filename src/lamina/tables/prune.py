@@ -1,10 +1,8 @@
 """The tables of what is removed: plans, and the searches of whole sets."""
 
-from lamina.tables.columns import CALIBRATION, SELECTION, table
+from lamina.tables.columns import CALIBRATION, SELECTION
 
-PLANS = table(
-    SELECTION,
-    """
+PLANS = SELECTION.table("""
 One row per plan and unit: what a selector removes or replaces at a size, in order. A refused plan has one row, in which
 all but its key and the reason is null.
 
@@ -19,12 +17,9 @@ accuracy_before (double): Accuracy on the calibration before the unit went, 0 to
 accuracy_after (double): The same after the unit went.
 replicate_of (string): Label that the selector shares with its replicates, its `group`; null without.
 refused (string): Why there is no plan, and the remedy; null for a plan.
-""",
-)
+""")
 
-SEARCHES = table(
-    CALIBRATION,
-    """
+SEARCHES = CALIBRATION.table("""
 One row per set of units and comparison: everything that a search (evolutionary or portfolio) tried. Sets are compared
 by the mean of the loss behind the selector's metric, 1 - accuracy for accuracy, repaired where the selector has a
 repair in the loop. At the end the winner of each size is measured on samples that the search never saw, where the best
@@ -48,5 +43,4 @@ loss_stderr (double): Its standard error; held back only.
 kept (bool): Whether the set was kept for what followed.
 layer_tokens (double): Tokens through one layer each that were run for this row, padding included, an equal share of its
     passes; 0 where all losses were known already. Fits of patches are not counted.
-""",
-)
+""")

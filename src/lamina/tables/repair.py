@@ -1,10 +1,8 @@
 """The tables of what is mended: patches, and the training of healings."""
 
-from lamina.tables.columns import VARIANT, table
+from lamina.tables.columns import VARIANT
 
-PATCHES = table(
-    VARIANT,
-    """
+PATCHES = VARIANT.table("""
 One row per variant and boundary: how well a repair was fitted. Errors are Frobenius norms relative to that of the
 target unless a name says mae; they are those of an operator that has not seen the held-out samples, while the patch
 that is used is fitted on all of them. Where a repair is fitted on several calibrations, errors are of all, each token
@@ -46,12 +44,9 @@ general_loss_before (double): Loss of the cut model without the repair, in nats 
 general_loss (double): The same with a repair that has not seen them; chosen among few weights on them.
 general_kept (bool): Whether general_loss is within the tolerance; if not, no weight is, and it is the least.
 n_general (int64): Number of those held-out samples.
-""",
-)
+""")
 
-TRAINING = table(
-    VARIANT,
-    """
+TRAINING = VARIANT.table("""
 One row per variant and optimiser step of its healing; step 0 is the model before it.
 
 step (int64): Optimiser step, from 1; 0 before any training.
@@ -63,5 +58,4 @@ validation_loss (double): The same on the samples held out from training, those 
 learning_rate (double): Learning rate of the step.
 tokens (int64): Scored tokens trained on so far: those of gold answers, of texts all but the first.
 chosen (bool): Whether the weights of this step were kept (lowest validation loss).
-""",
-)
+""")

@@ -1,10 +1,8 @@
 """The tables that are computed from other tables, and the jobs of a run."""
 
-from lamina.tables.columns import CALIBRATION, MODEL, table
+from lamina.tables.columns import CALIBRATION, MODEL, Columns
 
-AGREEMENTS = table(
-    MODEL,
-    """
+AGREEMENTS = MODEL.table("""
 One row per model, kind of unit, metric, statistic and calibrations: how a metric agrees with accuracy relevance over
 all units of the base model and all calibrations that both are defined on [arXiv 2605.14075, C.2, C.3]. The first and
 last two layers of eight or more are left out. No rows of a metric that gives all units the same score. And, statistic
@@ -27,12 +25,9 @@ n_units (int64): Units compared.
 calibrations (string): Names of the calibrations, separated by `, `.
 n_calibrations (int64): Their number.
 n_samples (int64): Samples of these calibrations together.
-""",
-)
+""")
 
-DISSOCIATIONS = table(
-    CALIBRATION,
-    """
+DISSOCIATIONS = CALIBRATION.table("""
 One row per model, kind of unit, pair of calibrations and unit: how much more accuracy relevance the unit of the
 unpruned model has for one than for the other. Calibrations on which the model is at chance are left out.
 
@@ -52,12 +47,9 @@ null_high (double): Upper end of the band.
 sure (bool): Whether q_value is at most 0.05 and difference outside the band.
 n_samples (int64): Samples of calibration.
 n_rival (int64): Samples of rival.
-""",
-)
+""")
 
-COMPARISONS = table(
-    MODEL,
-    """
+COMPARISONS = MODEL.table("""
 One row per pair of selectors, size, repair and own benchmark task, by the task's main metric, and one for all of these
 tasks together, where calibration and task are 'all': paired tests over the same test documents.
 
@@ -78,12 +70,9 @@ n_different (int64): Those of them on which the two values differ.
 p_value (double): Two-sided p of no difference, by flipping the signs of documents' differences; 1 if none differ.
 p_holm (double): p_value corrected for all pairs and tasks of the same model, size and repair (Holm); rows for all tasks
     together are corrected among themselves.
-""",
-)
+""")
 
-JOBS = table(
-    {},
-    """
+JOBS = Columns().table("""
 One row per job of the workflow that Snakemake timed.
 
 rule (string): Name of the rule.
@@ -92,5 +81,4 @@ seconds (double): Wall time, in seconds.
 cpu_seconds (double): CPU time of the job and its children, in seconds. Null if too short to sample, or run by a fork.
 max_rss_mb (double): Largest resident memory, in MB. Null if too short to sample, or run by a fork.
 device (string): gpu where the job asked for one, else cpu.
-""",
-)
+""")

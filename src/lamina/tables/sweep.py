@@ -1,10 +1,8 @@
 """The tables of what units are worth: sweeps, and relevance, which is computed from them."""
 
-from lamina.tables.columns import SWEPT, table
+from lamina.tables.columns import SWEPT
 
-SWEEPS = table(
-    SWEPT,
-    """
+SWEEPS = SWEPT.table("""
 One row per sample and unit: what the model does on a calibration sample when one more unit is skipped. Unit none is the
 model before that removal. Of a selector with a repair in the loop, all runs of skipped layers are repaired, by patches
 that were fitted without the sample. A pass that does not measure a column leaves it null; a number that is not finite
@@ -44,12 +42,9 @@ taylor (double): The sample's share of the sum over the unit's weights w of abs(
 magnitude (double): Sum of abs(w) over the weights w of the unit; the same for every sample.
 chosen (bool): Whether the budget of an early-leaving sweep settled on this unit to go; null in full sweeps. What left
     early has fewer rows: under budget exact its hardest samples, of which no mean tells anything of the others.
-""",
-)
+""")
 
-RELEVANCE = table(
-    SWEPT,
-    """
+RELEVANCE = SWEPT.table("""
 One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval. Of a
 selector with a repair in the loop, it is what is lost of the unit once that is repaired.
 
@@ -73,5 +68,4 @@ n_not_finite (int64): Samples on which the scores without the unit were not fini
 rank (int64): Place of the unit in the ranking of its sweep, 1 = least relevant, goes first; among equals the deeper
     one. Units that left early come after those that saw more samples. Null where the unpruned model is at chance.
 reason (string): Why score is null, and what the ranking fell back to; null in the ordinary case.
-""",
-)
+""")
