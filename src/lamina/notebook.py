@@ -26,7 +26,6 @@ from lamina.report import database
 from lamina.store import parquet
 
 Question = tuple[str, Sequence[str], int]
-KEYS = ("model", "calibration", "selector", "removed")  # of table `relevance`; a notebook has one of each
 
 
 def sweep(
@@ -75,7 +74,8 @@ def sweep(
             rows += relevance(measured, [m for m in metrics if METRICS[m].pass_ == pass_], context, seed)
     finally:
         model.train(was_training)
-    return parquet.from_rows("relevance", rows).drop_columns(list(KEYS))
+    # A notebook has one of each.
+    return parquet.from_rows("relevance", rows).drop_columns(["model", "calibration", "selector", "removed"])
 
 
 def _measured(

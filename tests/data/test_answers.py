@@ -9,7 +9,7 @@ import torch
 
 from lamina.data import answers, lm_tasks
 from lamina.data.encoding import recorder
-from lamina.data.task_groups import GivenTask
+from lamina.data.task_groups import DatasetTask
 from lamina.engine.sweep import sweep
 from lamina.errors import LaminaError
 from tests.given import tiny
@@ -19,7 +19,7 @@ CHOICES = {"query": "w1 w2", "choices": ["w3", "w4 w5", "w6"]}
 WRITTEN = {"query": "w1 w2"}
 
 
-def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> GivenTask:
+def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> DatasetTask:
     """A task whose test documents have these right answers."""
     documents = [(CHOICES if kind == "multiple_choice" else WRITTEN) | {"gold": each} for each in gold]
     documents[-1] |= last

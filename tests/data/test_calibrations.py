@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
-from lamina.data import calibrations, documents, lm_tasks
+from lamina.data import calibrations, documents, lm_tasks, task_groups
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare, text_samples
 from lamina.errors import LaminaError
@@ -93,7 +93,11 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
         ({"limit": 1000000}, "calibrations.recall.*limit: 1000000 samples"),
     ],
 )
-def test_what_there_is_not_is_refused(manifest: dict, change: dict, words: str) -> None:
+def test_what_there_is_not_is_refused(
+    manifest: dict, change: dict, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = task_groups.TaskManager  # of lm-eval's own ten thousand tasks it takes most of a minute
+    monkeypatch.setattr(task_groups, "TaskManager", lambda **keys: index(**keys | {"include_defaults": False}))
     with pytest.raises(LaminaError, match=words):
         prepare("recall", Calibration.from_options(TASK | change), manifest, ROOT)
 

@@ -13,7 +13,7 @@ import torch
 from lamina.config.benchmarks import Efficiency, Perplexity
 from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
-from lamina.data.task_groups import GivenTask
+from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly, efficiency, perplexity
 from lamina.evaluation.tasks import TaskBenchmark
@@ -49,7 +49,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def generation_task() -> GivenTask:
+def generation_task() -> DatasetTask:
     """A task whose answer is generated, with few-shot examples from a train split."""
     draw = random.Random(1)
     splits = {

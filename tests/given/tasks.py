@@ -8,19 +8,19 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from lamina.data.task_groups import GivenTask
+from lamina.data.task_groups import DatasetTask
 from tests.given import tiny
 
 BOOTSTRAP = 1000  # resamples, of which the stock ones take seconds
 
 
-def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> GivenTask:
+def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> DatasetTask:
     """A task on questions `q` with choices `c`, the right one being number `g`, unless `keys` say otherwise."""
     choices = {"doc_to_choice": "c", "doc_to_target": "g"}
     config = {"task": "made", "output_type": kind, "doc_to_text": "{{q}}", "num_fewshot": 5}
     config |= choices if kind == "multiple_choice" else {"doc_to_target": "{{c[g]}}"}
     config |= {"generation_kwargs": {"until": ["w59"], "max_gen_toks": 4}} if kind == "generate_until" else {}
-    return GivenTask(DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()}), config | keys)
+    return DatasetTask(DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()}), config | keys)
 
 
 def stock(model: Any, task: Any, limit: int | None = None, **options: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _questions(name: str, path: Path) -> ConfigurableTask:
         "num_fewshot": 0,
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }
-    return task_groups.GivenTask(DatasetDict(test=Dataset.from_list(read_questions(path))), config)
+    return task_groups.DatasetTask(DatasetDict(test=Dataset.from_list(read_questions(path))), config)
 
 
 def _use_split(task: ConfigurableTask, split: str) -> None:

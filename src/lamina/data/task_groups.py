@@ -38,7 +38,7 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the proces
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
 
 
-class GivenTask(ConfigurableTask):
+class DatasetTask(ConfigurableTask):
     """A task on a data set that is at hand."""
 
     def __init__(self, dataset: datasets.DatasetDict, config: dict[str, Any]) -> None:

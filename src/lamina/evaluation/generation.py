@@ -21,7 +21,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 
 from lamina.config.benchmarks import Generate
 from lamina.data.prompts import PLAIN, Style
-from lamina.data.task_groups import GivenTask
+from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
 from lamina.evaluation.together import Together
@@ -94,7 +94,7 @@ def written(task: ConfigurableTask) -> ConfigurableTask:
         "metric_list": [same | {"regexes_to_ignore": [r"^\s+|\s+$"]}],
         "filter_list": [{"name": WRITTEN.partition(",")[2], "filter": [{"function": "take_first"}]}],
     }
-    return GivenTask(task.dataset, config)
+    return DatasetTask(task.dataset, config)
 
 
 class WritingLM(VariantLM):

@@ -68,18 +68,7 @@ def measure(
     results: The folder with their plans, patches and adapters.
     """
     rows, samples = list[dict[str, Any]](), list[dict[str, Any]]()
-    for variant, (measured, documents) in _scored(base, variants, score, unfinished, results):
-        rows += [variant.row() | row for row in measured]
-        samples += [variant.row() | row for row in documents]
-    return rows, samples
-
-
-def _scored(
-    base: PreTrainedModel, variants: Sequence[Variant], score: Score, unfinished: Unfinished, results: str | Path
-) -> Iterator[tuple[Variant, tuple[Rows, Rows]]]:
-    """Every variant that was not refused, with its scores."""
-    done = 0.0
-    left: TimeLeft | None = None
+    left, done = TimeLeft(len(variants)), 0.0
     for parts in _some(variants, results):
         candidates = {variant: candidate(base, each) for variant, each in parts.items()}
         named = {assembly.title(variant): each for variant, each in candidates.items() if each is not None}
@@ -90,17 +79,18 @@ def _scored(
         work = dict.fromkeys(waiting, 1.0) | dict.fromkeys(sharing, 0.0)
         work |= {variant: _SHARED * len(named) for variant in sharing[:1]}
         # Variants of later groups are taken to be like these.
-        total = done + sum(work.values()) * len(variants) / len(parts)
-        left = left or TimeLeft(total)
-        left.total = total
+        left.total = done + sum(work.values()) * len(variants) / len(parts)
         for variant, each in parts.items():
             if variant in work:
                 model = materialise(base, each.plan, each.patches, each.adapter)
-                with span(done / total, (done + work[variant]) / total):
+                with span(done / left.total, (done + work[variant]) / left.total):
                     unfinished.note(variant, score(model, assembly.title(variant), together))
                 done += work[variant]
                 left.step(work[variant])
-            yield variant, unfinished.scored[str(variant)]
+            measured, documents = unfinished.scored[str(variant)]
+            rows += [variant.row() | row for row in measured]
+            samples += [variant.row() | row for row in documents]
+    return rows, samples
 
 
 def _some(variants: Sequence[Variant], results: str | Path) -> Iterator[Mapping[Variant, Parts]]:

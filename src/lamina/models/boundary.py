@@ -24,9 +24,7 @@ class Place:
     """Where a run of layers was, seen from the model without it."""
 
     boundary: Boundary
-    position: (
-        int  # the number of the variant's layers before it, and the number of the layer behind it, if there is one
-    )
+    position: int  # how many of the variant's layers stand before it; the number of the one behind, if there is one
 
 
 class Repairing(Protocol):
@@ -47,17 +45,18 @@ class Patch:
     bias: torch.Tensor | None = None
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
-        """Make the layer or the final norm behind the boundary apply the patch.
+        """Make the layer or the final norm behind the boundary apply the patch to its input, and keep it.
 
         Raises LaminaError if the run reaches the end of a model without a final norm.
         """
-        layers, norm = layers_of(variant), final_norm_of(variant)
-        if place.position < len(layers):
-            patch_before(layers[place.position], self)
-        elif norm is not None:
-            patch_before(norm, self)
-        else:
+        layers = layers_of(variant)
+        module = layers[place.position] if place.position < len(layers) else final_norm_of(variant)
+        if module is None:
             raise _no_place(variant, place.boundary)
+        weight = next(module.parameters(), self.operator)
+        to = (weight.device, patch_dtype(weight.dtype))
+        bias = None if self.bias is None else self.bias.to(*to)
+        modeling_lamina.patch_before(module, self.operator.to(*to), bias)
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
@@ -109,14 +108,6 @@ def _no_place(model: PreTrainedModel, boundary: Boundary) -> LaminaError:
         f"the patch at {boundary[0]}-{boundary[1]} reaches the end of a model without a final norm, so there is no "
         f"place for it (family '{family_of(model).name}'). Protect the last layer: protect: [-1]."
     )
-
-
-def patch_before(module: nn.Module, patch: Patch) -> None:
-    """Make `module` (a layer or the final norm) apply a patch to its input; the patch moves and is saved with it."""
-    weight = next(module.parameters(), patch.operator)
-    to = (weight.device, patch_dtype(weight.dtype))
-    bias = None if patch.bias is None else patch.bias.to(*to)
-    modeling_lamina.patch_before(module, patch.operator.to(*to), bias)
 
 
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:

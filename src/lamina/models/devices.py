@@ -64,9 +64,8 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
         _run_on(layer, first if place is None else devices[place][0], streamed=place is None)
     if streamed := places.count(None):
         _logger.warning(
-            "%d of %d layers find no room on %d device(s) and are read from the checkpoint in every pass, which is "
-            "slow: `devices: auto` in the model's entry asks for more GPUs.",
-            *(streamed, len(places), len(devices)),
+            f"{streamed} of {len(places)} layers find no room on {len(devices)} device(s) and are read from the "
+            "checkpoint in every pass, which is slow: `devices: auto` in the model's entry asks for more GPUs."
         )
     return model
 
@@ -154,18 +153,16 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                 "GPUs (`devices: auto` in its entry), or leave out healings and the metric taylor."
             )
         for part in module.modules():
-            for tensors in (part._parameters, part._buffers):
-                for name, tensor in tensors.items():
-                    if tensor is not None:
-                        brought.append((tensors, name, tensor))
-                        copied = tensor.detach().to(place, copy=True)
-                        is_weight = isinstance(tensor, nn.Parameter)
-                        tensors[name] = nn.Parameter(copied, requires_grad=False) if is_weight else copied  # type: ignore[assignment]
+            for name, tensor in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+                brought.append((part, name, tensor))
+                copied = tensor.detach().to(place, copy=True)
+                is_weight = isinstance(tensor, nn.Parameter)
+                setattr(part, name, nn.Parameter(copied, requires_grad=False) if is_weight else copied)
     return moved(args, place), {name: moved(value, place) for name, value in kwargs.items()}
 
 
 def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     brought = module.__dict__["brought"]
     while brought:
-        tensors, name, tensor = brought.pop()
-        tensors[name] = tensor
+        part, name, tensor = brought.pop()
+        setattr(part, name, tensor)

@@ -73,9 +73,8 @@ def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
     """The sub-modules that a layer has now, by `attention` and `mlp`."""
     parts: dict[str, list[Half]] = {"attention": [], "mlp": []}
     for name, module in layer.named_children():
-        if isinstance(module, nn.Embedding) or all(weight.dim() < 2 for weight in module.parameters()):
-            continue
-        if "norm" in type(module).__name__.lower():  # some have gates, which are matrices
+        is_norm = "norm" in type(module).__name__.lower()  # some have gates, which are matrices
+        if is_norm or isinstance(module, nn.Embedding) or all(weight.dim() < 2 for weight in module.parameters()):
             continue
         arguments = set(inspect.signature(module.forward).parameters)
         half = Half(name, module, "residual" in arguments)
