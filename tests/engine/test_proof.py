@@ -66,26 +66,6 @@ class ReadsThePrevious:
         return output if before is None or before.shape != output.shape else output + 0.1 * before
 
 
-class ReadsThePreviousCache:
-    """Attends to the keys that the layer before kept."""
-
-    kept: dict[int, torch.Tensor] = {}
-
-    def forward(self: Any, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        def keys(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-            before = self.kept.get(self.number - 1)
-            self.kept[self.number] = output
-            return output if before is None or before.shape != output.shape else before
-
-        if self.number == 0:
-            self.kept.clear()
-        handle = self.self_attn.k_proj.register_forward_hook(keys)
-        try:
-            return super().forward(hidden, *args, **kwargs)  # type: ignore[misc, no-any-return]
-        finally:
-            handle.remove()
-
-
 class CountsItsCalls:
     calls = 0
 
@@ -110,7 +90,6 @@ class LooksAhead:
     ("fault", "message"),
     [
         (ReadsThePrevious, "cannot be (cut|swept)"),
-        (ReadsThePreviousCache, "cannot be cut: without layers 1 and 4 "),
         (CountsItsCalls, "family 'llama'"),
         (ScaledByDepth, "cannot be cut: without layers 1 and 4 .*depend on their number, on the depth or on each"),
         (LooksAhead, "looks ahead.*causal decoder"),

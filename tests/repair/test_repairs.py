@@ -25,7 +25,6 @@ from lamina.models.export import modeling_lamina
 from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.stages.changes import IN_LOOP, weighed
 from lamina.stages.export import ExportVariant
@@ -187,18 +186,6 @@ def test_two_runs_are_repaired_at_their_places_in_the_cut_model(results: Path, s
     ]
     scales = [float(fit.tensors["scale"]) for _, fit in sorted(parts.patches.items())]
     assert ratios == pytest.approx([1.0, *scales], rel=1e-5) and 1.0 not in scales
-
-
-def test_ghost_is_a_repair_like_any_other_and_its_patch_is_what_it_does(results: Path) -> None:
-    found: protocol.Repair = ghost
-    assert protocol.method("ghost") is found
-    rows = fitted(results, "ghost", method="ghost")
-    assert all(row["mae_after"] < row["mae_before"] and row["parameters"] == 32 * 32 for row in rows)
-    base, parts = tiny.model(), assembly.read(Variant("tiny", "words", "cosine", 2, "ghost"), results)
-    applied = materialise(base, parts.plan, parts.patches)
-    as_patches = {boundary: fit.as_patch() for boundary, fit in parts.patches.items()}
-    assert torch.equal(logits(applied), logits(materialise(base, parts.plan, as_patches)))
-    assert len(modeling_lamina.describe(applied)["patches"]) == 2
 
 
 def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:

@@ -94,7 +94,7 @@ class _Sums:
 def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:
     import numpy as np
 
-    from lamina.relevance.statistics import document_weights, ends
+    from lamina.relevance.statistics import document_weights, interval_rows
 
     kept = sums.numbers[part] > 0
     samples = int(kept.sum())
@@ -106,19 +106,19 @@ def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[di
     total, squares, ratio = (weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio))
     mean = total / (number * sums.channels)
     variance = squares / (number * sums.channels) - mean**2
-    measured = {"variance": variance, "update_ratio": ratio / number}
-    layers = np.arange(1, variance.shape[1])
+    layers, documents = np.arange(1, variance.shape[1]), 1 + int(drawn.max())
     grown = np.log(np.maximum(variance[:, 1:], np.finfo(float).tiny))
-    fits = {"exponential": _line(layers, grown), "power": _line(np.log(layers), grown)}
-    rows = []
-    for measure, draws in measured.items():
-        for layer, (value, low, high) in enumerate(zip(draws[0], *ends(draws, 1 + int(drawn.max())), strict=True)):
-            rows.append({"layer": layer, "measure": measure + suffix, "value": value, "ci_low": low, "ci_high": high})
-    for name, pair in fits.items():
-        for measure, values in zip((f"{name}_slope", f"{name}_r2"), pair, strict=True):
-            ((low,), (high,)) = ends(values[:, None], 1 + int(drawn.max()))
-            rows.append({"measure": measure + suffix, "value": values[0], "ci_low": low, "ci_high": high})
-    return [row | {"n_samples": samples} for row in rows]
+    rows = [
+        {"layer": layer, "measure": measure + suffix, **row}
+        for measure, draws in (("variance", variance), ("update_ratio", ratio / number))
+        for layer, row in enumerate(interval_rows(draws, documents, samples))
+    ]
+    for name, x in (("exponential", layers), ("power", np.log(layers))):
+        fitted = interval_rows(np.stack(_line(x, grown), 1), documents, samples)
+        rows += [
+            {"measure": f"{name}_{what}{suffix}", **row} for what, row in zip(("slope", "r2"), fitted, strict=True)
+        ]
+    return rows
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine.candidates import Level, Tree
+from lamina.engine.candidates import Branch, Level, Tree
 from lamina.engine.packing import Batch
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
@@ -92,7 +92,8 @@ class ForkingLayer(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """(streams · lines, T, C) to the streams that the layer leaves, in the form that it returns."""
-        if self.state is None:
+        state = self.state
+        if state is None:
             output = self.layer(*args, **kwargs)
             self.returns = 0 if isinstance(output, torch.Tensor) else len(output)
             _mapped(lambda tensor, at: self.sizes.setdefault(at, []).append(tensor.shape[0]), (args, kwargs))
@@ -100,34 +101,26 @@ class ForkingLayer(nn.Module):
         hidden = args[0] if args else kwargs.pop(self._stream_name)
         args = args[1:]
         # Streams that pass a layer by stay beside those that run.
-        levels, lines = self.state.tree.levels, len(self.state.batch.lines)
+        levels, lines = state.tree.levels, len(state.batch.lines)
         hidden = hidden[:lines] if self.number == 0 else hidden
         hidden = hidden.to(self.place)
-        hidden = self._advance(levels[self.number], hidden, args, kwargs)
+        hidden = self._advance(state, levels[self.number], hidden, args, kwargs)
         if self.number == len(levels) - 2:
             # Behind the last layer there may be one more patch.
-            hidden = self._advance(levels[-1], hidden, args, kwargs)
-            missing = self.state.copies * lines - len(hidden)
+            hidden = self._advance(state, levels[-1], hidden, args, kwargs)
+            missing = state.copies * lines - len(hidden)
             hidden = torch.cat([hidden, hidden[:1].expand(missing, *hidden.shape[1:])]) if missing > 0 else hidden
         return (hidden, *[None] * (self.returns - 1)) if self.returns else hidden
 
-    def _advance(
-        self, level: Level, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor:
-        state = self.state
-        assert state is not None
+    def _advance(self, state: Streams, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
         wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
-        entering = output = self._gather([(hidden, *place) for place in wanted[: level.running]], hidden)
+        entering = output = self._gather(state, [(hidden, *place) for place in wanted[: level.running]], hidden)
         if level.running:
             outputs, start = [], 0
-            for other, group in groupby(level.branches[: level.running], lambda branch: branch.operation.other):
+            for _, group in groupby(level.branches[: level.running], lambda branch: branch.operation.other):
                 together = list(group)
-                silenced = {
-                    part: [i for i, branch in enumerate(together) if part in branch.operation.without]
-                    for part in self.halves
-                }
                 streams = state.rows(entering, start, start + len(together))
-                outputs.append(self._run(other, streams, len(together), silenced, args, kwargs))
+                outputs.append(self._run(state, together, streams, args, kwargs))
                 start += len(together)
             output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         # The result of each branch: rows of the layer's output, or a stream that passes the layer by.
@@ -136,13 +129,14 @@ class ForkingLayer(nn.Module):
         for view in level.views:
             runs = view.entering and view.before < level.running
             before = [(entering, view.before, None)] if runs else [left[view.before]]
-            state.observe(view.number, self._gather(before, hidden), self._gather([left[view.after]], hidden))
-        return self._gather([left[number] for number in level.kept], hidden)
+            pair = (self._gather(state, places, hidden) for places in (before, [left[view.after]]))
+            state.observe(view.number, *pair)
+        return self._gather(state, [left[number] for number in level.kept], hidden)
 
-    def _gather(self, places: Sequence[tuple[torch.Tensor, int, Patch | None]], like: torch.Tensor) -> torch.Tensor:
+    def _gather(
+        self, state: Streams, places: Sequence[tuple[torch.Tensor, int, Patch | None]], like: torch.Tensor
+    ) -> torch.Tensor:
         """Streams (tensor, number, repair) one after another; a view if they already stand in this order."""
-        state = self.state
-        assert state is not None
         blocks: list[tuple[torch.Tensor, int, int, Patch | None]] = []
         for tensor, number, patch in places:
             if blocks and blocks[-1][0] is tensor and blocks[-1][2] == number and blocks[-1][3] is patch is None:
@@ -159,17 +153,10 @@ class ForkingLayer(nn.Module):
         return repair(stream, patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
 
     def _run(
-        self,
-        other: str,
-        hidden: torch.Tensor,
-        copies: int,
-        silenced: dict[str, list[int]],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, state: Streams, together: Sequence[Branch], hidden: torch.Tensor, args: Any, kwargs: Any
     ) -> torch.Tensor:
-        state = self.state
-        assert state is not None
-        lines = len(state.batch.lines)
+        """What the layer gives for branches through one module, with the parts of it that each of them lacks silent."""
+        lines, copies, other = len(state.batch.lines), len(together), together[0].operation.other
 
         def repeated(value: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
             """One copy per stream of a tensor that has a part for each line."""
@@ -194,9 +181,9 @@ class ForkingLayer(nn.Module):
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
             half.module.register_forward_hook(silencer(numbers, copies, half.residual), with_kwargs=True)
-            for component, numbers in silenced.items()
-            if numbers
-            for half in self.halves[component]
+            for part, parts in self.halves.items()
+            if (numbers := [i for i, branch in enumerate(together) if part in branch.operation.without])
+            for half in parts
         ]
         try:
             module = self.others[other] if other else self.layer

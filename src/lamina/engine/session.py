@@ -23,6 +23,8 @@ from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
 Pass = Literal["removal", "stream"]
+Part = tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]
+"""Lines that a pass runs, the candidates that it scores, and what it observes."""
 
 
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
@@ -133,8 +135,8 @@ class Session:
             width = len(batch[0].tokens) * len(batch)
             for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
                 names = group if number else [*once, *group]
-                one = (batch, *_part(names, wanted, observed, number == 0))
-                halved(lambda part: self._forward(*part), one, _halves)
+                whole: Part = (batch, *_part(names, wanted, observed, number == 0))
+                halved(lambda part: self._forward(*part), whole, _halves)
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise not_numbers(self.model)
 
@@ -207,9 +209,7 @@ def _part(
     return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
 
 
-def _halves(
-    whole: tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]],
-) -> list[tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]]:
+def _halves(whole: Part) -> list[Part]:
     """A pass as two, of half the lines each, or of half the candidates where there is one line."""
     lines, wanted, observed = whole
     if len(lines) > 1:

@@ -108,7 +108,12 @@ def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dic
     _, documents = np.unique(np.asarray(copies)[kept], return_inverse=True)
     weights = document_weights(documents, seed=0)
     draws = (weights @ sums[kept]) / (weights @ numbers[kept])[:, None]
+    return interval_rows(draws, 1 + int(documents.max()), samples)
+
+
+def interval_rows(draws: np.ndarray, documents: int, samples: int) -> list[dict[str, float | int | None]]:
+    """Values, their intervals and the number of samples of measures, from draws (1 + draws, measures)."""
     return [
         {"value": float(value), "ci_low": low, "ci_high": high, "n_samples": samples}
-        for value, low, high in zip(draws[0], *ends(draws, 1 + int(documents.max())), strict=True)
+        for value, low, high in zip(draws[0], *ends(draws, documents), strict=True)
     ]

@@ -69,7 +69,7 @@ def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> t
     pairs = np.array(
         [
             losses[frozenset({units[i], units[j]})] - base - single[i] - single[j]
-            for i, j in zip(rows, columns, strict=True)
+            for i, j in zip(rows.tolist(), columns.tolist(), strict=True)
         ]
     )
     together = np.zeros((len(units), len(units)))
