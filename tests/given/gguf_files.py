@@ -17,7 +17,7 @@ KINDS = {"embedding": GGMLQuantizationType.Q8_0, "value": GGMLQuantizationType.F
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 
 
-def _rotated(weight: np.ndarray, heads: int) -> np.ndarray:
+def rotated(weight: np.ndarray, heads: int) -> np.ndarray:
     """Rows of a query or key projection as GGUF has them: pairs that rotate together are neighbours."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
@@ -107,7 +107,7 @@ def write(
     for name, place in places.items():
         weight = weights[place].numpy().copy()
         if "attn_q" in name or "attn_k" in name:
-            weight = _rotated(weight, HEADS if "attn_q" in name else KV_HEADS)
+            weight = rotated(weight, HEADS if "attn_q" in name else KV_HEADS)
         if weight.ndim == 1:
             writer.add_tensor(name, weight)
             continue

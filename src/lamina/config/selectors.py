@@ -26,6 +26,7 @@ _LACKING: Mapping[str, Any] = {
     "members": (),
     "combine": "mean",
     "donors": (),
+    "periods": "any",
 }
 Combine = Literal["mean", "worst"]
 
@@ -134,6 +135,7 @@ class Selector(Choice):
         also: Mapping[str, float]
         combine: str
         donors: Sequence[str]
+        periods: str
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -6,11 +6,11 @@ back and compared.
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
 # Names under which configurations keep how many layers there are.
 _DEPTH = re.compile(r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers")
@@ -59,13 +59,20 @@ def kinds(config: PretrainedConfig, depth: int) -> list[int]:
 
     Kinds are full or sliding attention, with or without positions, dense or of experts.
     """
-    told: list[dict[str, Any]] = []
+    alone: list[dict[str, Any]] = []
     for layer in range(depth):
-        alone = copy.deepcopy(config)
-        cut(alone, [layer], depth)
-        lists = {name: list(value) for name, value in vars(alone).items() if isinstance(value, (list, tuple))}
-        told.append(lists | {"": alone.to_dict().get("per_layer_config")})
-    return [told.index(each) for each in told]
+        only = copy.deepcopy(config)
+        cut(only, [layer], depth)
+        lists = {name: list(value) for name, value in vars(only).items() if isinstance(value, (list, tuple))}
+        alone.append(lists | {"": only.to_dict().get("per_layer_config")})
+    return [alone.index(settings) for settings in alone]
+
+
+def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
+    """The `kinds` of the layers of the model with this manifest."""
+    local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
+    config: PretrainedConfig = AutoConfig.from_pretrained(manifest["path"], **local)
+    return kinds(config.get_text_config(decoder=True), manifest["n_layers"])
 
 
 def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:

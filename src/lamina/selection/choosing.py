@@ -69,10 +69,11 @@ def choose(
     step: Step,
     previous: Plan | None = None,
     replacements: Given | None = None,
+    kinds: Sequence[int] = (),
 ) -> Plan:
-    """The plan of the size `keys["removed"]` for a model of `n_layers` layers."""
+    """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift."""
     protected = protected_layers(selector.protect, n_layers)
-    request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed)
+    request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds)
     before = previous or empty(selector, keys)
     if replacements:
         steps = load("lamina.selection.strategies.replacements")

@@ -52,13 +52,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Request:
-    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`."""
+    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`.
+
+    `kinds` are those of its layers if the cut must not shift them (see `lamina.models.cutting.kinds`), else empty.
+    """
 
     removed: int
     kind: str
     n_layers: int
     protected: frozenset[int]
     seed: int
+    kinds: Sequence[int] = ()
 
     def name(self, layer: int) -> str:
         """The unit of this kind in a layer."""

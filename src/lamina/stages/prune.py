@@ -57,7 +57,8 @@ class PruneStep(Job):
     def modules(self) -> tuple[str, ...]:
         metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
         strategy = "replacements" if self.replacements else self.selector.strategy
-        return (f"lamina.selection.strategies.{strategy}", *metric)
+        kinds = ["lamina.models.cutting"] if self.selector.periods == "whole" else []
+        return (f"lamina.selection.strategies.{strategy}", *metric, *kinds)
 
     @property
     def scored(self) -> dict[str, Scored]:

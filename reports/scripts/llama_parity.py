@@ -1,0 +1,17 @@
+"""Cut models in llama.cpp against transformers.
+
+`pip install --no-deps cyllama==0.2.18`, then `PYTHONPATH=src:. python reports/scripts/llama_parity.py` prints the rows
+of the table of reports/runtimes.md.
+"""
+
+import tempfile
+from pathlib import Path
+
+from tests.given.llama_cpp import CASES, DEPTH, differences
+
+if __name__ == "__main__":
+    for family, units, right in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            found = differences(family, units, Path(folder))
+        cells = [family, f"{', '.join(units)} of {DEPTH}", "in place" if right else "**shifted**"]
+        print("| " + " | ".join([*cells, *(f"{far:.1e}" for far in found)]) + " |", flush=True)
