@@ -1,6 +1,6 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
-# results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a Hugging Face checkpoint
-# (make export VARIANT=…).
+# results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a Hugging Face checkpoint or, from a
+# GGUF file, another one (make export VARIANT=…).
 from lamina.stages import export
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
@@ -33,8 +33,14 @@ def benchmarks_there(w):
     return [file for file in files if Path(file).exists()]
 
 
+def gguf_file(w):
+    """The GGUF file of the base model that FORM=gguf takes layers out of."""
+    return CONFIG.models[w.model].source if FORM["form"] == "gguf" else []
+
+
 rule export_variant:
     input:
+        file=gguf_file,
         manifest="results/models/{model}/manifest.json",
         plan="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
         patch=patch_of,

@@ -7,7 +7,7 @@ of the table of reports/runtimes.md.
 import tempfile
 from pathlib import Path
 
-from tests.given.llama_cpp import CASES, DEPTH, differences
+from tests.given.llama_cpp import CASES, DEPTH, differences, quantised_differences
 
 if __name__ == "__main__":
     for family, units, right in CASES:
@@ -15,3 +15,6 @@ if __name__ == "__main__":
             found = differences(family, units, Path(folder))
         cells = [family, f"{', '.join(units)} of {DEPTH}", "in place" if right else "**shifted**"]
         print("| " + " | ".join([*cells, *(f"{far:.1e}" for far in found)]) + " |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, cut = quantised_differences(Path(folder))
+    print(f"| llama, quantised | 1 of 3 | in place | {whole:.1e} | – | {cut:.1e} |")

@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lamina.models.export import gguf_file
 from lamina.models.export import save as export
 from tests.families.test_families import base_folder, source_of
-from tests.given import tiny
-from tests.given.gguf_files import rotated
+from tests.given import gguf_files, tiny
 
 ARCHITECTURES = {"llama": MODEL_ARCH.LLAMA, "qwen3": MODEL_ARCH.QWEN3, "gemma3_text": MODEL_ARCH.GEMMA3}
 
@@ -48,7 +47,9 @@ def convert(model: PreTrainedModel, path: Path) -> None:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if family == MODEL_ARCH.LLAMA and ("q_proj" in name or "k_proj" in name):
-            weight = rotated(weight, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
+            weight = gguf_files.rotated(
+                weight, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            )
         if family == MODEL_ARCH.GEMMA3 and name.endswith("norm.weight"):
             weight = weight + 1
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -124,3 +125,16 @@ def differences(family: str, units: list[str], folder: Path) -> tuple[float, flo
         return float(np.abs(log_probabilities(folder / file, rows) - expected(model, rows)).max())
 
     return far("base.gguf", base), far("cut.gguf", cut), far("taken.gguf", cut)
+
+
+def quantised_differences(folder: Path) -> tuple[float, float]:
+    """The same of a quantised file (Q4_1, Q8_0, F16) and of that file without a layer.
+
+    llama.cpp rounds what it multiplies with quantised weights to 8 bits, so neither is small.
+    """
+    rows = torch.randint(3, len(gguf_files.TOKENS), (16, 48), generator=torch.Generator().manual_seed(0))
+    base = gguf_files.write(folder / "base.gguf")
+    gguf_file.write(folder / "base.gguf", folder / "cut.gguf", [0, 2])
+    whole = np.abs(log_probabilities(folder / "base.gguf", rows) - expected(base, rows)).max()
+    del base.model.layers[1]
+    return float(whole), float(np.abs(log_probabilities(folder / "cut.gguf", rows) - expected(base, rows)).max())

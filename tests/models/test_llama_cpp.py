@@ -21,3 +21,8 @@ def test_log_probabilities_are_those_of_transformers(
     assert (converted < MOST) == (taken < MOST) == right
     if not right:
         assert min(converted, taken) > 10 * base
+
+
+def test_a_cut_of_a_quantised_file_is_as_near_as_the_whole_file(tmp_path: Path) -> None:
+    whole, cut = llama_cpp.quantised_differences(tmp_path)
+    assert cut < 2 * whole

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from lamina.models import gguf
 from tests.given import gguf_files
 from tests.pipeline.project import Project, copy_project
 
@@ -25,6 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             {
                 "models": {"tiny": {"source": "tiny.gguf"}},
                 "calibrations": {"mine": {"choices": "mine.jsonl"}},
+                "selectors": {"deep": {"strategy": "deepest"}},
                 "studies": {"maps": {"models": ["tiny"], "calibrations": ["mine"], "metrics": ["perplexity"]}},
             }
         )
@@ -41,6 +43,15 @@ def test_it_is_dequantised_once_with_a_line_that_says_so(project: Project) -> No
     assert list((project.folder / "results/relevance/tiny").rglob("*.parquet"))
     (project.folder / "tiny.gguf").touch()
     assert SAID not in project.run("-n").stdout
+
+
+def test_its_export_is_a_gguf_file_if_asked_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_EXPORT_FORM", "gguf")
+    folder = "results/exports/tiny/mine/deep/removed=1/none/none"
+    project.run(folder)
+    assert gguf.shape(project.folder / folder / "model.gguf", "") == (gguf_files.LAYERS - 1, gguf_files.CONTEXT)
+    log = (project.folder / f"logs/export_variant/{folder.removeprefix('results/exports/')}.log").read_text()
+    assert f"gguf: llama-cli -m {folder}/model.gguf" in log
 
 
 def test_another_file_is_dequantised_again(project: Project) -> None:

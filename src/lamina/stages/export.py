@@ -18,7 +18,8 @@ from lamina.study.variant import EXPORTED_AS, Variant
 class ExportVariant(Job):
     """One variant, as text. Its card shows the `benchmarks` that exist; the export starts none.
 
-    `form` is one of `lamina.study.variant.EXPORTED_AS`, `shard` the largest weights file, such as 5GB.
+    `form` is one of `lamina.study.variant.EXPORTED_AS`, `shard` the largest weights file, such as 5GB. `file` is the
+    GGUF file of the base model for the form of that name.
     """
 
     PACKAGES = True
@@ -27,6 +28,7 @@ class ExportVariant(Job):
     form: str
     shard: str
     repairs: list[str] = []
+    file: Annotated[str | None, READ] = None
     manifest: Annotated[str, READ] = ""
     plan: Annotated[str | None, READ] = None
     patch: Annotated[str | None, READ] = None

@@ -175,7 +175,7 @@ def _onward(facts: Facts) -> str:
         gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
         cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
         commands.append(("The same layers dropped from a GGUF of the base model", cut))
-    commands.append(("Served by vLLM", "vllm serve FOLDER"))
+    commands.append(("Served by vLLM, from the path of this folder", "vllm serve FOLDER"))
     return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in commands)])
 
 
