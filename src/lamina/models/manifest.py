@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.errors import LaminaError, at_end
+from lamina.errors import LaminaError, at_end, cause
 from lamina.models.checkpoint import (
     BYTES,
     LAYER_KEYS,
@@ -55,12 +55,11 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
 
 
 def _download(name: str, source: str, revision: str | None) -> Path:
+    from httpx2 import HTTPError
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -81,10 +80,17 @@ def _download(name: str, source: str, revision: str | None) -> Path:
             f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
             "Check the spelling, or run `hf auth login`."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except LocalEntryNotFoundError as error:
         raise LaminaError(
             f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
+        ) from error
+    except (HTTPError, OSError) as error:
+        if cause(str(error)):
+            raise
+        raise LaminaError(
+            f"models.{name}.source: the download of '{source}' broke off ({type(error).__name__}). Start again: files "
+            "that are whole stay. If it breaks off again, download it (`hf download`) and write its folder here."
         ) from error
 
 
