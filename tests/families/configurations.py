@@ -32,7 +32,6 @@ _LAYERS = r"num_hidden_layers|n_layers?|num_layers|num_blocks|(num_)?(decoder|en
 # The first rule whose pattern is the whole name holds.
 _RULES: list[tuple[str, int]] = [
     (_LAYERS, DEPTH),
-    (r"num_nextn_predict_layers", 0),  # transformers does not load them
     (r"num_kv_shared_layers", 2),
     (r"hidden_size_per_layer_input", 8),
     (r"pad_token_id|.*pad_token_id", 3),
@@ -41,12 +40,12 @@ _RULES: list[tuple[str, int]] = [
     (r".*vocab_size.*|codebook_size|encoder_hash_byte_group_vocab", VOCABULARY),
     (r"(num_)?(max|maximum)_position.*|n_positions|n_ctx|"
      r"max_seq_len|context_length|model_max_length|max_.*_positions", CONTEXT),
-    (r"max_window_layers", 1),
-    (r"n_groups|mamba_n_?groups|n_group|num_expert_group|topk_group|o_groups|num_limited_groups", 1),
+    (r"n_groups|mamba_n_?groups|n_group|num_expert_group|o_groups", 2),
+    (r"topk_group|num_limited_groups", 1),
     # As in use: texts are shorter than what an indexer keeps. Among what it leaves out, ties are broken by the batch.
-    (r"index_topk", VOCABULARY),
+    (r"index_topk|keep_window_size", VOCABULARY),
     (r"num_experts_per_tok(en)?|moe_(top)?k|.*top_?k.*", 2),
-    (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
+    (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 2),
     (r"n_routed_experts|num_experts|num_local_experts|moe_num_experts|zero_expert_num", 4),
     (r".*(sliding_window|window_size|window_len)|.*chunk_size|"
      r"chunk_length|attention_chunk_size|.*attn_chunk_length|local_attention", WINDOW),
@@ -59,6 +58,7 @@ _RULES: list[tuple[str, int]] = [
     (r"n_heads?|num_(attention_)?heads|.*attention_heads|"
      r"linear_num(_value)?_heads|index(er)?_n_heads|swa_num_attention_heads|attention_heads", HEADS),
     (r"attention_head_dim", 2 * WIDTH // HEADS),
+    (r"qk_rope_head_dim", 4),
     (r"mamba_d_head|mamba_head_?dim|.*head_dim|d_head|"
      r"dim_head|d_kv|kv_channels|attention_head_size|d_rel", WIDTH // HEADS),
     (r"rotary_dim", 4),
@@ -69,35 +69,40 @@ _RULES: list[tuple[str, int]] = [
     (r"hidden_size|n_embd|d_model|.*emb.*_dim|.*embedding_size|"
      r"hidden_dim|lru_width|dim_model_base|emb_dim|attention_hidden_size|.*_hidden_size", WIDTH),
 ]  # fmt: skip
-# What the default leaves out, and tests want all the same.
+# What the default leaves out, and no model can be built or write text without.
 _WANTED = re.compile(
-    r"sliding_window|\w+_token_id|head_dim|n_routed_experts|n_shared_experts|num_experts_per_tok|num_key_value_heads|indexer_\w+"
+    r"\w+_token_id|head_dim|n_routed_experts|n_shared_experts|num_experts_per_tok|num_key_value_heads|indexer_\w+"
 )
-_FEATURES = ("num_kv_shared_layers",)
 _KINDS = re.compile(r"layer_types|layers_block_type|.*_layer_types|indexer_types|block_types|attn_layers")
 
 
 def configuration(model_type: str, **changes: Any) -> PretrainedConfig:
     """The default configuration of a type with each of its numbers made small."""
-    return _small(CONFIG_MAPPING[model_type], changes)
+    return _small(CONFIG_MAPPING[model_type](), changes)
 
 
-def _small(kind: type[PretrainedConfig], changes: dict[str, Any]) -> PretrainedConfig:
-    default = kind()
-    settings: dict[str, Any] = {}
+def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConfig:
+    kind = type(default)
+    # A part may have other switches in the default of the whole than alone.
+    alone = vars(kind())
+    settings: dict[str, Any] = {
+        name: value
+        for name, value in vars(default).items()
+        if isinstance(value, bool) and name in alone and value != alone[name]
+    }
     told = vars(default) | default.to_dict()
     for name, value in told.items():
         if isinstance(value, bool) or name.startswith("_") or name in ("id2label", "label2id", "model_type"):
             continue
         nested = vars(default).get(name)
         if isinstance(nested, PretrainedConfig):
-            settings[name] = _small(type(nested), {}).to_dict()
+            settings[name] = _small(nested, {}).to_dict()
         elif isinstance(value, int) or (value is None and _WANTED.fullmatch(name)):
             number = _number(name)
-            # What the default does without stays away, and what it has stays there, smaller.
-            if number is not None and not (value == 0 and (number > DEPTH or name in _FEATURES)):
+            # What the default has none or one of stays so; the numbers of special tokens count nothing.
+            if number is not None and (value not in (0, 1) or name.endswith("_token_id")):
                 settings[name] = 1 if value == 1 and number == 2 else number
-        elif _KINDS.fullmatch(name) and (value or _kinds(kind)):
+        elif _KINDS.fullmatch(name) and (value or (name == "layer_types" and _kinds(kind))):
             # Layers that share keys and values need one of their kind before them.
             every = value or _kinds(kind)
             settings[name] = _few(list(dict.fromkeys(every)) if told.get("num_kv_shared_layers") else every)
@@ -108,8 +113,16 @@ def _small(kind: type[PretrainedConfig], changes: dict[str, Any]) -> PretrainedC
         settings[heads[0]] = HEADS
     if "expand" in told and "num_heads" in told:
         settings["num_heads"] = told["expand"] * HEADS
-    if told.get("qk_rope_head_dim"):
-        settings["qk_head_dim"] = 2 * (WIDTH // HEADS)
+    halves = ("qk_nope_head_dim", "qk_rope_head_dim")
+    for name in ("qk_head_dim", "swa_head_dim"):
+        if all(told.get(half) for half in halves) and told.get(name) == sum(told[half] for half in halves):
+            settings[name] = sum(settings[half] for half in halves)
+    if told.get("qk_rope_head_dim") and told.get("head_dim") == told["qk_rope_head_dim"]:
+        settings["head_dim"] = settings["qk_rope_head_dim"]
+    for name in [name for name in settings if name.endswith("embedding_size")]:
+        # An embedding of another width than the stream has a map between them.
+        if told[name] != told.get("hidden_size"):
+            settings[name] = WIDTH // 2
     if "attn_layer_indices" in told and told["attn_layer_indices"] is None:
         # None would leave no attention, which no model has.
         settings["attn_layer_indices"] = [1, 3]
@@ -168,7 +181,7 @@ def seeing(model_type: str) -> PreTrainedModel:
     """As `model`, of a type that sees: with its tower for images."""
     changes: dict[str, Any] = {}
     if configuration(model_type).vision_config is None:
-        changes["vision_config"] = _small(CONFIG_MAPPING[model_type].sub_configs["vision_config"], {}).to_dict()
+        changes["vision_config"] = _small(CONFIG_MAPPING[model_type].sub_configs["vision_config"](), {}).to_dict()
     if model_type == "qwen2_5_vl":
         # Positions of time, height and width share the head's channels, by numbers that stand in the code alone.
         text = configuration(model_type).text_config.to_dict()

@@ -18,6 +18,8 @@ from lamina.data.files import json_lines, read_text, shown
 from lamina.errors import LaminaError
 
 _FORM = f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
+# Of a data set that the hub does not have, or does not give to this user.
+UNKNOWN = "Correct its id or revision. If it is gated, accept its licence on the hub's page and run `hf auth login`."
 _LINE = 'Write one JSON object a line: {"text": "…"}.'
 
 _logger = logging.getLogger(__name__)
@@ -102,6 +104,8 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     Raises LaminaError if the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
     """
     from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+    from httpx2 import HTTPError
 
     from lamina.data import folders
 
@@ -115,14 +119,20 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
             options = {"split": entry.split, "revision": entry.revision, "streaming": entry.streaming}
             rows = load_dataset(entry.hub, entry.name, **options)
         texts = list(islice(_fields(rows, entry.field, where), first, last))
-    except (OSError, ValueError, RuntimeError, EOFError) as error:
+    except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
         if folder.is_dir():
             raise LaminaError(f"{place} cannot be read: {error}") from error
-        # A missing name or split is a ValueError whose text lists the existing ones.
+        remedy = (
+            f"Where there is no network, run `snakemake results/calibrations/MODEL/{where.partition('.')[2]}.parquet` "
+            "on a node with one, or write a folder of its files."
+        )
+        if isinstance(error, DatasetNotFoundError):
+            remedy = UNKNOWN
+        elif isinstance(error, ValueError):
+            remedy = "Correct the name or the split."  # the error lists the existing ones
         raise LaminaError(
             f"{place} (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
-            f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"
-            f"calibrations/MODEL/{where.partition('.')[2]}.parquet` on a node with one, or write a folder of its files."
+            f"read: {' '.join(str(error).split())} {remedy}"
         ) from error
     if not texts and not first:
         raise LaminaError(f"{place} holds no document. Write another, or another field than '{entry.field}'.")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
-from datasets.exceptions import DatasetsError
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
+from httpx2 import HTTPError
 from jinja2 import TemplateError
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
@@ -19,6 +20,7 @@ from lm_eval.api.task import ConfigurableTask
 from lamina.data import answers, prompts, task_files, task_groups
 from lamina.data.answers import document_text
 from lamina.data.calibrations import Row, Sample
+from lamina.data.documents import UNKNOWN
 from lamina.data.encoding import EncodingLM, encode, row, scored_row
 from lamina.data.files import check_examples, read_questions
 from lamina.data.overlap import document_hash, runs
@@ -78,7 +80,9 @@ def load_task(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
             "doc_to_target in its task file."
         ) from error
-    except (DatasetsError, OSError) as error:
+    except DatasetNotFoundError as error:
+        raise LaminaError(f"the data of task '{name}' cannot be loaded ({error}). {UNKNOWN}") from error
+    except (DatasetsError, HTTPError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there is no network, load "
             "them once where there is one, or write a task on local files."

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.errors import LaminaError, at_end
+from lamina.errors import LaminaError, at_end, cause
 from lamina.models.checkpoint import (
     BYTES,
     LAYER_KEYS,
@@ -45,6 +45,12 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
     source = entry.source
     if (root / source).is_dir():
         return root / source
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise LaminaError(
+            f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
+            "and *.safetensors, or a hub id of the form 'organisation/model'."
+        )
+    from httpx2 import HTTPError
     from huggingface_hub import errors, snapshot_download
 
     where = f"models.{name}.source: '{source}'"
@@ -63,10 +69,17 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
             f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
             "Check the spelling, or run `hf auth login`."
         ) from error
-    except (OSError, ValueError) as error:
+    except errors.LocalEntryNotFoundError as error:
         raise LaminaError(
             f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
+        ) from error
+    except (HTTPError, OSError) as error:
+        if cause(str(error)):
+            raise
+        raise LaminaError(
+            f"models.{name}.source: the download of '{source}' broke off ({type(error).__name__}). Start again: files "
+            "that are whole stay. If it breaks off again, download it (`hf download`) and write its folder here."
         ) from error
 
 

@@ -10,6 +10,8 @@ from lamina.errors import LaminaError
 from lamina.models.check import distance, logits, probe, tolerance
 from lamina.models.structure import text_config
 
+_FILLED = 5  # tokens that stand in front of a shorter prompt of a batch
+
 
 def check_export(variant: PreTrainedModel, base: PreTrainedModel, load: Callable[[], PreTrainedModel]) -> None:
     """Load an export back and refuse it if it is not the variant it was written from.
@@ -43,18 +45,29 @@ def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, ad
     Raises LaminaError, which says by how much.
     """
     ids, most = probe(variant), tolerance(variant)
-    far = _cache_error(variant, ids)
-    if far > most >= _cache_error(base, ids):
-        fault = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
-        fault = fault if far < torch.inf else "nothing from a cache"
-        raise LaminaError(f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip())
+    for filled in (0, _FILLED):
+        far = _cache_error(variant, ids, filled)
+        if far > most >= _cache_error(base, ids, filled):
+            beside = " beside a longer prompt" if filled else ""
+            fault = (
+                f"other text from a cache than without one{beside}: its logits would be {far:.2g} of their spread apart"
+            )
+            fault = fault if far < torch.inf else "nothing from a cache"
+            raise LaminaError(
+                f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip()
+            )
 
 
 @torch.inference_mode()
-def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
-    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
-    row, before = torch.tensor([ids], device=model.device), model.generation_config
-    options = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
+def _cache_error(model: PreTrainedModel, ids: Sequence[int], filled: int) -> float:
+    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one.
+
+    filled: By how many tokens the text is shorter than another one of its batch, and filled up in front; 0 if alone.
+    """
+    row, before = torch.tensor([ids, ids] if filled else [ids], device=model.device), model.generation_config
+    mask = torch.ones_like(row)
+    mask[-1, :filled] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False}
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     try:
         generator: Any = model
@@ -63,5 +76,6 @@ def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
         return torch.inf
     finally:
         model.generation_config = before
-    text = generated.sequences[0].tolist()
-    return distance(torch.cat(generated.logits), logits(model, text[:-1], 4), model.dtype)
+    text = generated.sequences[-1, filled:].tolist()
+    found = torch.stack([step[-1] for step in generated.logits])
+    return distance(found, logits(model, text[:-1], 4), model.dtype)
