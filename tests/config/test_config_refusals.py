@@ -125,6 +125,10 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("repairs.ghost.data", {"own": 1, "corpus": "much"}, "", ["weights above 0"]),
     ("repairs.ghost.data", {"own": "auto", "corpus": 1}, "", ["`own: 1`"]),
     ("repairs.ghost.data", ["own"], "", ["['own']"]),
+    (
+        *("healings.lora", {"method": "lora", "max_steps": 50, "warmup_steps": 100}, ".warmup_steps"),
+        ["100 is not less than max_steps, 50", "at most 5"],
+    ),
     ("healings.lora.data", "corpsu", "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("healings.lora.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("healings.lora.data", {"own": 1, "corpus": 0}, "", ["weights above 0"]),

@@ -10,7 +10,6 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -46,50 +45,29 @@ def heights(figure: Figure) -> Iterable[object]:
     return [patch.get_height() for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]
 
 
-def places(figure: Figure) -> Iterable[object]:
-    return [tuple(spot) for axes in figure.axes for dots in axes.collections for spot in offsets(axes, dots)]
-
-
-def offsets(axes: Axes, dots: object) -> list[tuple[float, float]]:
-    return [tuple(spot) for spot in dots.get_offsets()] if len(dots.get_offsets()) > 1 else []  # type: ignore[attr-defined]
-
-
 def fills(figure: Figure) -> Iterable[object]:
     return [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]
 
 
-def texts(figure: Figure) -> Iterable[object]:
-    """The numbers that texts begin with."""
-    found = [text.get_text().replace("−", "-") for axes in figure.axes for text in axes.texts]
-    return [float(number[0]) for text in found if (number := re.match(r"[+-]?(\d+\.?\d*|\.\d+)", text))]
-
-
 BARE = "repair = 'none' AND healing = 'none'"
 OWN = "task = 'microworld_' || calibration AND metric = 'acc_norm'"
-KEPT = """SELECT v.value / b.value FROM benchmarks AS v JOIN benchmarks AS b USING (model, task, metric)
-    WHERE v.removed > 0 AND b.removed = 0 AND v.task = 'microworld_' || v.calibration AND metric = '{}'"""
 MEANS = f"""SELECT avg(a.value) FROM (FROM benchmarks WHERE {OWN}) AS a
     GROUP BY model, selector, removed, repair, healing HAVING removed > 0
     QUALIFY count(*) = max(count(*)) OVER (PARTITION BY model, removed)"""
 CHANGE = f"""SELECT v.value - b.value FROM (FROM benchmarks WHERE {BARE}) AS v
     JOIN benchmarks AS b USING (model, task, metric)
     WHERE v.removed = 2 AND b.removed = 0 AND metric = 'acc_norm'"""
-RANKED = """SELECT a.place, c.place FROM ranked AS a JOIN ranked AS c USING (model, calibration, layer)
-    WHERE a.metric = 'accuracy' AND c.metric = 'cosine'"""
-RANKS = f"""WITH ranked AS (
+RANKS = """WITH ranked AS (
         SELECT *, rank() OVER (PARTITION BY model, calibration, metric ORDER BY score)::DOUBLE AS place
         FROM relevance WHERE selector = 'base')
-    {RANKED}"""
-CONFUSED = """SELECT a.rank - 1, c.rank - 1, count(*) FROM relevance AS a
-    JOIN relevance AS c USING (model, calibration, selector, layer)
-    WHERE a.metric = 'accuracy' AND c.metric = 'cosine' AND selector = 'base' GROUP BY model, a.rank, c.rank"""
+    SELECT corr(a.place, c.place) FROM ranked AS a JOIN ranked AS c USING (model, calibration, layer)
+    WHERE a.metric = 'accuracy' AND c.metric = 'cosine' GROUP BY model, calibration"""
 BASE = "SELECT {} FROM relevance WHERE selector = 'base'"
 
 # Of each figure: a question to its tables, how the answer is found in the drawing, and what is drawn of a number.
 ASKED: dict[str, tuple[str, Drawn]] = {
     "relevance_maps": (BASE.format("score") + " AND metric = 'accuracy'", fills),
-    "relevance_agreement": (RANKS, places),
-    "rank_confusion": (CONFUSED, images),
+    "metric_agreement": (RANKS, lines("x")),
     "cost_of_metrics": (
         """SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
         GROUP BY regexp_extract(wildcards, 'model=(\\w+)', 1)""",
@@ -102,11 +80,10 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     "selector_comparisons": ("SELECT 100 * difference FROM comparisons WHERE task = 'all'", lines("x")),
     "cross_task": (CHANGE, fills),
     "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
-    "choices_and_generation": (KEPT.format("exact_match,written"), lines("y")),
     "fit_calibration_size": ("SELECT value / control FROM diagnoses WHERE measure = 'validated_error'", lines("y")),
     "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
     "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
-    "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("y")),
+    "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("x")),
 }
 SCALES = {
     "relevance_maps": (relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE),

@@ -12,12 +12,15 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+import yaml
 
+from lamina.checks.load import load
 from lamina.relevance.statistics import Z95
 from lamina.report import answers, database, explorer
 from lamina.report import page as report
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
+from lamina.stages.report import figures as figures_of
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import write_study, write_tables
 from tests.given.slow import slow_but
@@ -110,6 +113,19 @@ def test_a_figure_reads_every_table_that_it_declares(name, studies):
             drawn(name, database.connect(VIEWS, files))
 
 
+def test_a_figure_is_made_where_the_studies_give_it_data(tmp_path):
+    """Tables, kinds of diagnosis, and several names of what a figure compares."""
+    raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    made = figures_of(load(raw, ROOT))
+    assert FIGURES.keys() - made.keys() == {"fit_calibration_size", "what_layers_do"}
+    raw["diagnoses"] = {"gaps": {"kind": "void"}}
+    raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
+    assert figures_of(load(raw, ROOT)).keys() == {
+        *("relevance_maps", "metric_agreement", "calibration_size", "cost_of_metrics", "what_layers_do"),
+        "angular_triangle",
+    }
+
+
 def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     page = whole(study)
     at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
@@ -157,23 +173,22 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
-    latency = drawn("efficiency", opened("efficiency", tmp_path)).figure.axes[0]
-    assert [text.get_text() for text in latency.texts] == ["1", "2"]
-    assert [text.xy[1] for text in latency.texts] == pytest.approx(
-        [r * np.exp(4.302653 * 0.01 / r) for r in (0.8, 0.9)]  # t of 2 degrees, for skewed times
-    )
+    figure = drawn("efficiency", opened("efficiency", tmp_path)).figure
+    told = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert told == ["removed in 1 run", "removed in 2 runs", "base model"]
+    ends = [segment[1][0] for bars in figure.axes[0].collections for segment in bars.get_segments()]
+    # t of 2 degrees, for skewed times
+    assert ends == pytest.approx([ratio * np.exp(4.302653 * 0.01 / ratio) for ratio in (0.8, 0.9)])
 
 
 def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
-    figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
-    for name in drawn:
-        (figures / f"{name}.svg").write_text(draw(name, folder), encoding="utf-8")
+    figures = [folder / f"{name}.svg" for name in drawn]
+    for file in figures:
+        file.write_text(draw(file.stem, folder), encoding="utf-8")
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
     return report.render(database.connect(VIEWS, folder.glob("*.parquet")), figures, TEMPLATE, facts)
 
 
-@functools.cache
 @functools.cache
 def whole(folder: Path) -> str:
     return rendered(folder, drawn=tuple(FIGURES))

@@ -43,7 +43,7 @@ def file(folder) -> Path:
     template = ROOT / "workflow" / "report" / "report.html.j2"
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
-    page = report.render(connection, figures, template, *given)
+    page = report.render(connection, figures.glob("*.svg"), template, *given)
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
 
@@ -216,7 +216,7 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(folder):
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     template = ROOT / "workflow" / "report" / "report.html.j2"
     for facts, option in (({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")):
-        page = report.render(connection, folder / "none", template, facts, 0.5, None, names)
+        page = report.render(connection, [], template, facts, 0.5, None, names)
         commands = re.findall(r"<code>make export (.*?)</code>", page)
         assert commands and all(
             command.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in command for command in commands
