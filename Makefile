@@ -110,7 +110,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 export: cores .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
 	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
-		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
+		$(SNAKEMAKE) --logger lamina -- $$(printf 'results/exports/%s ' $$VARIANT) && printf 'exported  results/exports/%s\n' $$VARIANT
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))

@@ -118,6 +118,16 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         for where in ("calibrations.corpus.text", "calibrations.mine.choices", "benchmarks.tasks.mine.choices")
     ),
     ("benchmarks.perplexity.corpus_test.text", "absent.jsonl", "", ["there is no file 'absent.jsonl'"]),
+    ("report", {"keep": "950%"}, ".keep", ["9.5", "up to 1"]),
+    ("models.small.source", "small/config.json", "", ["is a file", "Write the folder"]),
+    # Tasks that nobody has.
+    ("benchmarks.tasks", {"arc_eazy": {}}, ".arc_eazy", ["no task 'arc_eazy'", "arc_easy"]),
+    (
+        "calibrations.recall.task",
+        "microworld_recal",
+        None,
+        ["calibrations.recall: there is no task 'microworld_recal'"],
+    ),
     # What repairs are fitted on, and healings trained on.
     ("repairs.ghost.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("repairs.ghost.data", {"corpus": 1}, "", ["own calibration is missing", "`own: 1`"]),
@@ -371,3 +381,9 @@ def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     assert config.load(copy.deepcopy(raw), root)
     message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
     assert "studies.prune.tasks: 'own'" in message and "'corpus'" in message and "tasks: all" in message
+    put(raw, "studies.prune.calibrations", ["recall"])
+    message = refusal(put(raw, "benchmarks.tasks", {"microworld_recal": {}}), root)
+    assert "called 'microworld_recall'. Did you mean 'microworld_recal'?" in message
+    put(raw, "studies.prune.calibrations", ["mine"])
+    message = refusal(put(raw, "benchmarks.tasks", {"other": {"choices": "mine_test.jsonl"}}), root)
+    assert "called 'mine'" in message and "under the name of their calibration" in message

@@ -17,7 +17,6 @@ from lamina.report import database
 from lamina.report.figures import cross_task, dissociations, relevance_maps
 from lamina.report.figures.drawing import drawn
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import write_study
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 Drawn = Callable[[Figure], Iterable[object]]
@@ -95,14 +94,6 @@ COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/relevance/te
 WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drawn")
-    sizes = dict(n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40, models=("a", "b"))
-    write_study(folder, **sizes)  # type: ignore[arg-type]
-    return folder
-
-
 def of(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
     return database.connect(VIEWS, [folder / f"{table}.parquet" for table in FIGURES[name].TABLES])
 
@@ -117,29 +108,29 @@ def test_every_figure_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_the_drawing_has_the_numbers_of_the_tables(name: str, folder: Path) -> None:
+def test_the_drawing_has_the_numbers_of_the_tables(name: str, two_models: Path) -> None:
     question, found = ASKED[name]
     with duckdb.connect() as tables:
-        for file in folder.glob("*.parquet"):
+        for file in two_models.glob("*.parquet"):
             tables.execute(f"CREATE VIEW {file.stem} AS FROM '{file}'")
         wanted = [row[0] if len(row) == 1 else row for row in tables.execute(question).fetchall()]
     if found is fills:
         colours, scale = SCALES[name]
         wanted = [colours(scale(value)) for value in wanted]
-    shown = Counter(map(alike, found(drawn(name, of(name, folder)).figure)))
+    shown = Counter(map(alike, found(drawn(name, of(name, two_models)).figure)))
     assert wanted
     assert not Counter(map(alike, wanted)) - shown
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, folder: Path) -> None:
-    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, folder)).csv)))
+def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_models: Path) -> None:
+    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, two_models)).csv)))
     assert any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first) or name in WITHOUT_INTERVAL
     assert any(re.search(r"stderr|low$|reach|difference", column) for column in first) or name in WITHOUT_INTERVAL
 
 
-def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(folder: Path, monkeypatch) -> None:
-    connection = of("dissociations", folder)
+def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(two_models: Path, monkeypatch) -> None:
+    connection = of("dissociations", two_models)
     extra = "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
     more = extra.format("unsure", 0.9, False), extra.format("more", 0.6, True), extra.format("less", 0.5, True)
     connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
