@@ -56,7 +56,7 @@ run: cores .venv/installed
 plan: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {n = $$2} END {print n}') && \
-		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
+		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
 		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.

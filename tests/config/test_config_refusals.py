@@ -118,7 +118,7 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         for where in ("calibrations.corpus.text", "calibrations.mine.choices", "benchmarks.tasks.mine.choices")
     ),
     ("benchmarks.perplexity.corpus_test.text", "absent.jsonl", "", ["there is no file 'absent.jsonl'"]),
-    ("report", {"keep": "950%"}, ".keep", ["9.5", "up to 1"]),
+    ("report", {"keep": "950%"}, ".keep", ["'950%'", "up to 1"]),
     ("models.small.source", "small/config.json", "", ["is a file", "Write the folder"]),
     # Tasks that nobody has.
     ("benchmarks.tasks", {"arc_eazy": {}}, ".arc_eazy", ["no task 'arc_eazy'", "arc_easy"]),
@@ -154,6 +154,10 @@ def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
     message = refusal(put(minimal(), where, value), root)
     assert at is None or message.startswith(f"{where}{at}: "), message
     assert all(word in message for word in words), message
+
+
+def test_a_share_may_be_a_percentage(root: Path) -> None:
+    assert config.load(put(minimal(), "report", {"keep": "95%"}), root).report.keep == 0.95
 
 
 @pytest.mark.parametrize("key", ["models", "calibrations", "studies"])

@@ -181,37 +181,26 @@ def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
 
 def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
     """Three plans of two layers: 1 2 is one run, 1 3 and 2 4 are two. Only the first two were timed with a patch."""
-    units = {"one": ("1", "2"), "two": ("1", "3"), "other": ("2", "4")}
     plan = dict(model="m", calibration="c", removed=2)
+    units = {"one": (1, 2), "two": (1, 3), "other": (2, 4), "halves": ("1.mlp", "2.mlp")}
     plans = [
-        plan | dict(selector=name, unit=unit, position=place)
+        plan | dict(selector=name, unit=str(unit), position=place)
         for name, both in units.items()
         for place, unit in enumerate(both, 1)
     ]
-    plans += [plan | dict(selector="halves", unit=f"{layer}.mlp", position=layer) for layer in (1, 2)]
     timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
-    efficiency = [
-        plan | dict(selector=name, repair=repair, healing="none", latency_ratio=ratio)
-        for (name, repair), ratio in timed.items()
-    ]
+    efficiency = [variant("c", name, 2, repair) | dict(latency_ratio=ratio) for (name, repair), ratio in timed.items()]
     benchmarks = [
-        plan | dict(selector=name, repair=repair, healing=healing, task="t", metric="acc", higher_is_better=True)
-        for name in (*units, "halves")
+        variant("c", name, 2, repair) | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
+        for name in units
         for repair in ("none", "ghost")
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
     found = answers.rows(database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants")
-    assert {(row["selector"], row["repair"], row["latency_ratio"]) for row in found} == {
-        ("one", "none", 0.8),
-        ("two", "none", 0.8),
-        ("other", "none", 0.8),
-        ("one", "ghost", 0.85),
-        ("two", "ghost", 0.9),
-        ("other", "ghost", 0.9),
-        ("halves", "none", None),
-        ("halves", "ghost", None),
-    }
+    wanted = timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
+    wanted |= dict.fromkeys([("halves", "none"), ("halves", "ghost")])
+    assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in found} == wanted
     assert len(found) == len(benchmarks)
 
 
@@ -275,25 +264,17 @@ def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[di
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):
-    plan = dict(
-        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative", kind="layer"
-    )
-    measured = dict(
-        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7], refused=None
-    )
-    nothing = dict(
-        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="at chance; take more samples"
-    )
-    (tmp_path / "a.json").write_text(json.dumps(plan | measured))
+    plan = dict(model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative")
+    plan |= dict(kind="layer")
+    measured = dict(units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7])
+    nothing = dict(units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="take more samples")
+    (tmp_path / "a.json").write_text(json.dumps(plan | measured | dict(refused=None)))
     (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
     rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
-    assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
-        ("7", 1, 0.1),
-        ("3", 2, None),
-        (None, None, None),
-    ]
+    placed = [(row["unit"], row["position"], row["score"]) for row in rows]
+    assert placed == [("7", 1, 0.1), ("3", 2, None), (None, None, None)]
     assert rows[1]["accuracy_after"] == 0.7
-    assert rows[2]["refused"] == "at chance; take more samples"
+    assert rows[2]["refused"] == "take more samples"
 
 
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):

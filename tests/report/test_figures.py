@@ -14,7 +14,7 @@ import yaml
 
 from lamina.checks.load import load
 from lamina.relevance.statistics import Z95
-from lamina.report import answers, database, explorer
+from lamina.report import answers, database, explorer, summary
 from lamina.report import page as report
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
@@ -205,6 +205,21 @@ def test_the_report_tells_of_outputs_that_are_not_finite(tmp_path):
     assert "not finite on some samples, which count as wrong: 1 on c (4 samples)." in rendered(tmp_path)
     write_tables(tmp_path, relevance=[units[0]])
     assert "not finite" not in rendered(tmp_path)
+
+
+def test_a_healing_that_moved_nothing_is_said(tmp_path):
+    """Both trainings are equally noisy; the loss of one falls by less than the error of the mean of its steps."""
+    rows = []
+    for healing, last in (("weak", 5.931), ("strong", 4.2)):
+        key = dict(model="m", calibration="c", selector="s", removed=2, repair="none", healing=healing)
+        rows.append(key | dict(step=0, validation_loss=5.96, learning_rate=0.0, chosen=False))
+        for step, loss in enumerate(np.linspace(5.96, last, 12) + np.tile([0.2, -0.2], 6), start=1):
+            told = dict(validation_loss=last, chosen=True) if step == 12 else dict(chosen=False)
+            rows.append(key | told | dict(step=step, loss=loss, learning_rate=1 / step))
+    write_tables(tmp_path, training=rows)
+    (said,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))
+    assert "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1." in said
+    assert "strong" not in said
 
 
 def test_names_from_the_configuration_cannot_break_the_page(tmp_path):

@@ -99,6 +99,7 @@ def test_each_control_chooses_rows_and_points(browser, file, two_models):
     ):
         assert chosen(page, **values) == 1 + counted(two_models, one + condition)
         page.until(lambda wanted=condition: page.run(POINTS) == counted(two_models, one + wanted))
+    assert "calibration=facts&selector=cosine" in page.run("location.search")  # a view can be shared
     page.run('document.querySelector("#choose button[type=reset]").click()')
     page.until(lambda: chosen(page) == counted(two_models, "model = 'a'"))
     assert chosen(page, keep="90") == 1 + counted(two_models, one + "own_kept >= 0.9")

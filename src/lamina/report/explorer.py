@@ -71,6 +71,7 @@ def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[s
         "marker": _nominal("selector", selectors, SHAPES),
         "shape": _nominal("repaired_by", repairs, SHAPES),
         "repairs": repairs,
+        "sizes": sorted({row["removed"] for row in pruned}),
     }
     text = Path(TEMPLATE).read_text(encoding="utf-8")
     for name, value in filled.items():

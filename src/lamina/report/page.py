@@ -18,12 +18,11 @@ from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, rows
-from lamina.report.paired_tests import ratio_interval
+from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
 DEFAULT = "config/config.yaml"  # what `make` takes where no other configuration is named
 NUMBERS = 300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
-NOISY = 3  # an interval of a ratio whose ends are further apart says nothing of it
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 

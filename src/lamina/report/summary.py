@@ -321,6 +321,6 @@ def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
         if pair["sharing"]
     )
     return [
-        f"Passages of 13 words that calibrations share with test documents, in {len(pairs)} pairs of them: "
-        f"{shared or 'nothing is shared'}."
+        "Passages of 13 words that calibrations share with test documents, in "
+        f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of them: {shared or 'nothing is shared'}."
     ]

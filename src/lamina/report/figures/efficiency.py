@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
-from lamina.report.paired_tests import ratio_interval
+from lamina.report.paired_tests import NOISY, ratio_interval
 
 TITLE = "What pruning buys"
 PLACE = 90
@@ -40,9 +40,15 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
                 low, high = (value, value) if error is None else ratio_interval(value, error, row["repeats"])
                 there = counts[_name(row)]
                 at = list(counts).index(_name(row)) + (there.index(row["runs"]) + 0.5 - len(there) / 2) * 0.24
-                axes.errorbar(value, at, xerr=[[value - low], [high - value]], markersize=4.5, capsize=2, **looks[runs])
+                if high > NOISY * low:
+                    axes.text(1, at, f"  {runs}: too noisy", va="center", fontsize=7, color=looks[runs]["color"])
+                else:
+                    ends = [[value - low], [high - value]]
+                    axes.errorbar(value, at, xerr=ends, markersize=4.5, capsize=2, **looks[runs])
                 said = f"{_name(row)}, {runs}: {value:.3f} [{low:.3f}, {high:.3f}], n = {row['repeats']}"
                 style.hints(axes, [(value, at, said)])
+            if not axes.containers:
+                axes.set_xlim(0.5, 1.5)
             axes.set(xlabel="ratio to base model", ylim=(len(counts) - 0.5, -0.5))
             axes.set_yticks(range(len(counts)), list(counts))
             axes.set_title(theme.title(model, title))
@@ -71,7 +77,8 @@ def caption(data: style.Rows) -> str:
         "removed layers it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
         f"the base model ({len(timed):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each), "
         "and repairs that build the model alike share the timing. Points are geometric means over repetitions with "
-        "95 % intervals (Student's t of the logarithms). Latency is that of the prompt alone, "
+        f"95 % intervals (Student's t of the logarithms), left out where the upper end is more than {NOISY} times the "
+        "lower one. Latency is that of the prompt alone, "
         f"{first['prompt']} tokens; {first['generate']} tokens are generated after it, batch {first['batch']}, "
         f"{first['dtype']} on {first['device']}. The numbers beside the picture have parameters and peak memory too."
     )

@@ -1,6 +1,6 @@
 """How healing went: training and validation loss against the optimiser step."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ ABOUT = (
 
 QUERIES = ("how_healing_went",)
 BINS = 8
+DASHES = ("--", "-")  # with a patch, and without
 KEPT: dict[str, Any] = {"marker": "*", "markersize": 10, "markeredgecolor": "black", "markeredgewidth": 0.6}
 
 
@@ -32,7 +33,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         panel(axes, chosen, styles)
         axes.set_title(theme.title(model, f"{calibration}, {removed} removed, {healing}"))
     runs = list(dict.fromkeys((row["selector"], row["repair"]) for row in data))
-    handles = [Line2D([], [], linestyle=dash(run[1]), **points(styles, *run)) for run in runs]
+    handles = [Line2D([], [], linestyle=DASHES[run[1] == "none"], **points(styles, *run)) for run in runs]
     handles.append(Line2D([], [], color=style.NEUTRAL, linestyle="", **KEPT))
     labels = [selector if repair == "none" else f"{selector} + {repair}" for selector, repair in runs]
     style.legend_below(figure, handles, [*labels, "weights kept"], 4)
@@ -46,11 +47,6 @@ def points(styles: dict[str, dict[str, Any]], selector: str, repair: str) -> dic
     return {"color": colour, "marker": styles[selector]["marker"], "markersize": 4.5, "markerfacecolor": inside}
 
 
-def dash(repair: str) -> Literal["-", "--"]:
-    """Healing of a patched model is dashed."""
-    return "-" if repair == "none" else "--"
-
-
 def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
     """Training loss as means of consecutive steps with the 95 % band of the mean; validation as points."""
     for (selector, repair), curve in style.grouped(data, "selector", "repair").items():
@@ -61,7 +57,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         x = [float(np.mean([trained[place]["step"] for place in part])) for part in parts]
         mean = np.array([part.mean() for part in losses])
         reach = np.array([Z95 * part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else 0.0 for part in losses])
-        axes.plot(x, mean, linestyle=dash(repair), linewidth=1.2, **look)
+        axes.plot(x, mean, linestyle=DASHES[repair == "none"], linewidth=1.2, **look)
         axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
         checked = [row for row in curve if row["validation_loss"] is not None]
         for rows, drawn in (
