@@ -134,7 +134,10 @@ check: .venv/installed
 
 .venv/installed: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lamina needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	@if [ -e .venv/pyvenv.cfg ] && [ ! -e .venv/lamina ] && [ ! -e $@ ]; then \
+		echo "lamina: another project's .venv is here. Move it away, or have it filled with 2.4 GB: touch .venv/lamina" >&2; exit 2; fi
 	$(PYTHON) -m venv .venv
+	touch .venv/lamina
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

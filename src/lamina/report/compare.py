@@ -282,6 +282,8 @@ def main() -> None:
     parser.add_argument("--output", default="results/compare", help="path of the files, without their suffix")
     arguments = parser.parse_args()
     differences = compared(arguments.a, arguments.b)
+    # Said before anything is written, which may fail.
+    print(*headline(differences), "", *(line(row) for row in differences if row["moved"]), sep="\n", flush=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -290,8 +292,6 @@ def main() -> None:
     store.write_text(f"{arguments.output}.csv", text.getvalue())
     store.write_text(f"{arguments.output}.svg", svg)
     store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))
-    for text_line in [*headline(differences), "", *(line(row) for row in differences if row["moved"])]:
-        print(text_line)
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")
 
 
