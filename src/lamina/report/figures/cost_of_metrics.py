@@ -40,11 +40,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         dearest = sorted(by_pass, key=lambda key: -statistics.mean(row["seconds"] for row in by_pass[key]))
         for place, key in enumerate(dearest):
             seconds(left, place, [row["seconds"] for row in by_pass[key]])
-            layer_tokens(right, place, *key, by_pass[key])
+            layer_tokens(right, place, key[0], by_pass[key])
         for axes in (left, right):
             axes.set(ylim=(len(by_pass) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
             axes.set_yticks(range(len(by_pass)), [])
-        left.set_yticks(range(len(by_pass)), [label(*key, by_pass[key]) for key in dearest], fontsize=7.5)
+        left.set_yticks(range(len(by_pass)), [label(key[0], by_pass[key]) for key in dearest], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
         right.xaxis.set_major_locator(MaxNLocator(4))

@@ -20,7 +20,7 @@ ABOUT = (
 
 QUERIES = ("how_healing_went",)
 BINS = 8
-DASHES = ("--", "-")  # with a patch, and without
+DASHES: Any = ("--", "-")  # with a patch, and without
 KEPT: dict[str, Any] = {"marker": "*", "markersize": 10, "markeredgecolor": "black", "markeredgewidth": 0.6}
 
 
