@@ -56,7 +56,7 @@ run: cores .venv/installed
 plan: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {n = $$2} END {print n}') && \
-		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
+		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
 		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
@@ -110,7 +110,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 export: cores .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
 	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
-		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
+		$(SNAKEMAKE) --logger lamina -- $$(printf 'results/exports/%s ' $$VARIANT) && printf 'exported  results/exports/%s\n' $$VARIANT
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
@@ -134,7 +134,10 @@ check: .venv/installed
 
 .venv/installed: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lamina needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	@if [ -e .venv/pyvenv.cfg ] && [ ! -e .venv/lamina ] && [ ! -e $@ ]; then \
+		echo "lamina: another project's .venv is here. Move it away, or have it filled with 2.4 GB: touch .venv/lamina" >&2; exit 2; fi
 	$(PYTHON) -m venv .venv
+	touch .venv/lamina
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

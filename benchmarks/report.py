@@ -115,7 +115,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         views=VIEWS,
         facts=str(facts),
         tables=list(of.values()),
-        figures=[str(figures / "every.svg")],
+        figures=[str(figures / f"{name}.svg") for name in declared("lamina.report.figures", "TABLES")],
         output=str(page),
     )
     yield script("report", job)

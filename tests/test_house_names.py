@@ -24,7 +24,6 @@ METRIC_NAMES: Mapping[str, set[str]] = {
     "selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
     "report/": {"accuracy", "cosine", "perplexity"},  # what the page compares; measures of benchmarks have such names
     "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
-    "report/figures/relevance_agreement.py": {"agreement"},  # a word of its legend
     "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
     "checks/load.py": {"perplexity"},  # a key of the section `benchmarks`
     "diagnosis/probe.py": {"accuracy"},  # a measure of the probe

@@ -6,8 +6,8 @@
 -- component, runs   kind of the removed units, and in how many contiguous runs they lie
 -- timed             variant that was measured where this one shares its timing
 -- Empty where no efficiency benchmark was run.
-SELECT model, removed, repair, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
+SELECT model, removed, repair, healing, r.component, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
     peak_memory_ratio, timed
 FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
-WHERE removed > 0 ORDER BY model, removed, r.runs, calibration, selector, repair, healing;
+WHERE removed > 0 ORDER BY model, removed, runs, calibration, selector, repair, healing;

@@ -118,6 +118,16 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         for where in ("calibrations.corpus.text", "calibrations.mine.choices", "benchmarks.tasks.mine.choices")
     ),
     ("benchmarks.perplexity.corpus_test.text", "absent.jsonl", "", ["there is no file 'absent.jsonl'"]),
+    ("report", {"keep": "950%"}, ".keep", ["'950%'", "up to 1"]),
+    ("models.small.source", "small/config.json", "", ["is a file", "Write the folder"]),
+    # Tasks that nobody has.
+    ("benchmarks.tasks", {"arc_eazy": {}}, ".arc_eazy", ["no task 'arc_eazy'", "arc_easy"]),
+    (
+        "calibrations.recall.task",
+        "microworld_recal",
+        None,
+        ["calibrations.recall: there is no task 'microworld_recal'"],
+    ),
     # What repairs are fitted on, and healings trained on.
     ("repairs.ghost.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("repairs.ghost.data", {"corpus": 1}, "", ["own calibration is missing", "`own: 1`"]),
@@ -125,6 +135,10 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("repairs.ghost.data", {"own": 1, "corpus": "much"}, "", ["weights above 0"]),
     ("repairs.ghost.data", {"own": "auto", "corpus": 1}, "", ["`own: 1`"]),
     ("repairs.ghost.data", ["own"], "", ["['own']"]),
+    (
+        *("healings.lora", {"method": "lora", "max_steps": 50, "warmup_steps": 100}, ".warmup_steps"),
+        ["100 is not less than max_steps, 50", "at most 5"],
+    ),
     ("healings.lora.data", "corpsu", "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("healings.lora.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
     ("healings.lora.data", {"own": 1, "corpus": 0}, "", ["weights above 0"]),
@@ -140,6 +154,10 @@ def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
     message = refusal(put(minimal(), where, value), root)
     assert at is None or message.startswith(f"{where}{at}: "), message
     assert all(word in message for word in words), message
+
+
+def test_a_share_may_be_a_percentage(root: Path) -> None:
+    assert config.load(put(minimal(), "report", {"keep": "95%"}), root).report.keep == 0.95
 
 
 @pytest.mark.parametrize("key", ["models", "calibrations", "studies"])
@@ -369,3 +387,9 @@ def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     assert config.load(copy.deepcopy(raw), root)
     message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
     assert "studies.prune.tasks: 'own'" in message and "'corpus'" in message and "tasks: all" in message
+    put(raw, "studies.prune.calibrations", ["recall"])
+    message = refusal(put(raw, "benchmarks.tasks", {"microworld_recal": {}}), root)
+    assert "called 'microworld_recall'. Did you mean 'microworld_recal'?" in message
+    put(raw, "studies.prune.calibrations", ["mine"])
+    message = refusal(put(raw, "benchmarks.tasks", {"other": {"choices": "mine_test.jsonl"}}), root)
+    assert "called 'mine'" in message and "under the name of their calibration" in message

@@ -20,6 +20,8 @@ BROKEN = [
     ("a: {b: 1}\nb: }\n", 2, "where a value should", "null"),
     ("a: 1\n---\nb: 2\n", 2, "second document", "Delete"),
     ("a: 1\nb: \x01\n", 2, "0x1", "Delete"),
+    ("models: {}\nseed:\xa01\n", 2, "non-breaking space", "Write a blank"),
+    ("models: {}\na: {on: 1}\n", 2, "YAML reads `on` as true or false", "in quotes"),
 ]
 
 
@@ -36,7 +38,10 @@ def test_broken_yaml_is_told_by_its_line_in_our_words(
 
 def test_what_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes("a: 1\n# für\n".encode("latin1"))
-    with pytest.raises(LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv"):
+    with pytest.raises(LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv -f latin1"):
+        text.check(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text("a: 1\n", encoding="utf-16")
+    with pytest.raises(LaminaError, match="iconv -f utf-16"):
         text.check(tmp_path / "mine.yaml")
 
 

@@ -77,6 +77,8 @@ def test_a_function_of_a_task_file_runs_only_where_it_is_trusted(name: str, root
 def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
     workplace(root)
     plant(root, "included")
+    for name in ("microworld_recall", "microworld_facts"):  # which the other entries name
+        (root / f"workflow/tasks/{name}.yaml").write_text(f"task: {name}\n")
     entry = {"task": "mine"} if section == "calibrations" else {}
     place = "calibrations.mine" if section == "calibrations" else "benchmarks.tasks.mine"
     with pytest.raises(LaminaError, match=f"^{place}: the task file .*trust_code: true"):

@@ -237,6 +237,7 @@ REFUSED_BEFORE_A_JOB = [
     (adapter, "holds an adapter of org/base (adapter_config.json). Merge the two"),
     (told(is_encoder_decoder=True, model_type="t5"), "is of an encoder-decoder (t5)"),
     (told(architectures=["BertForMaskedLM"]), "is of a BertForMaskedLM, which does not predict the next token"),
+    (told(architectures=["XLMRobertaModel"]), "is of a XLMRobertaModel, which does not predict the next token"),
     (told(architectures=["LlamaForSequenceClassification"]), "does not predict the next token"),
     *(quantised(method) for method in ("gptq", "awq", "compressed-tensors", "hqq")),
     (told(_attn_implementation="flash_attention_2"), "asks for `flash_attention_2`, and the package flash_attn is not"),

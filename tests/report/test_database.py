@@ -2,11 +2,10 @@
 
 import json
 import re
-from math import exp
 from pathlib import Path
-from statistics import stdev
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,14 +14,13 @@ from lamina.errors import LaminaError
 from lamina.report import answers, database, summary
 from lamina.stages.report import GatherTable
 from lamina.store import parquet as store
+from tests.given.planted_tables import BASE, variant, write
 from tests.given.plausible_tables import write_study, write_tables
 from tests.given.scripts import started
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
-KEY = dict(model="m", calibration="recall", selector="accuracy", repair="none", healing="none")
-BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
 
 
 @pytest.fixture(scope="module")
@@ -34,50 +32,17 @@ def study(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture
-def hand_made(tmp_path) -> list[Path]:
+def planted(tmp_path) -> duckdb.DuckDBPyConnection:
     """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
-    data = {table: [] for table in store.TABLES}
-    data["models"] = [dict(model="m", n_layers=4)]
-    data["calibrations"] = [
-        dict(
-            model="m",
-            calibration="recall",
-            kind="choices",
-            n_samples=100,
-            chance_accuracy=0.5,
-            source="microworld_recall",
-        )
+    answered = {(1, "none"): 10, (2, "none"): 6, (2, "ghost"): 8}
+    variants = [
+        (variant("recall", "accuracy", removed, repair), {"t": np.arange(10) < right})
+        for (removed, repair), right in answered.items()
     ]
-    wrong = {(0, "none"): 0, (1, "none"): 0, (2, "none"): 4, (2, "ghost"): 2}
-    for (removed, repair), n_wrong in wrong.items():
-        variant = KEY | dict(removed=removed, repair=repair) if removed else BASE
-        values = [0.0 if sample < n_wrong else 1.0 for sample in range(10)]
-        mean = sum(values) / 10
-        row = dict(task="microworld_recall", n_samples=10, n_shot=0, higher_is_better=True, task_version="1")
-        error = (mean * (1 - mean) / 9) ** 0.5
-        data["benchmarks"] += [
-            variant | row | dict(metric="acc", value=0.123, stderr=0.1),
-            variant | row | dict(metric="acc_norm", value=mean, stderr=error),
-        ]
-        data["benchmark_samples"] += [
-            variant | dict(task="microworld_recall", sample=sample, metric="acc_norm", value=value)
-            for sample, value in enumerate(values)
-        ]
-    scores = {"accuracy": [0.9, -0.1, 0.02, 0.4], "cosine": [0.1, 0.4, 0.2, 0.3]}
-    for metric, values in scores.items():
-        for layer, score in enumerate(values):
-            row = dict(metric=metric, unit=str(layer), layer=layer, component="layer", n_samples=100)
-            measured = dict(score=score, ci_low=score - 0.05, ci_high=score + 0.05)
-            data["relevance"].append(KEY_OF_BASE_SWEEP | row | measured)
     plan = dict(model="m", calibration="recall", selector="accuracy")
-    data["plans"] = [
-        plan | dict(removed=1, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
-        plan | dict(removed=2, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
-        plan | dict(removed=2, unit="2", position=2, score=0.02, accuracy_before=0.8, accuracy_after=0.7),
-        plan | dict(selector="other", removed=1, refused="at chance"),
-    ]
-    data["jobs"] = [dict(rule="sweep_units", seconds=float(seconds), device="cpu") for seconds in (1, 3)]
-    return write_tables(tmp_path / "results" / "tables", **data)
+    plans = [plan | dict(removed=size, unit=str(unit), position=unit) for size, unit in ((1, 1), (2, 1), (2, 2))]
+    own = [dict(calibration="recall", source="t", chance_accuracy=0.5)]
+    return write(tmp_path, {"t": np.ones(10)}, variants, own, plans=plans)
 
 
 # What the study of these tests does not have: replicates, shared documents, outputs that are not finite, known models.
@@ -101,12 +66,10 @@ COUNTS = {
     "what_a_metric_costs",
     "what_samples_say_of_layers",
 }
-KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
 
 
-def answer(files: list[Path], query: str) -> list[dict]:
-    text = (ROOT / "sql" / "queries" / f"{query}.sql").read_text(encoding="utf-8")
-    return answers.rows(database.connect(VIEWS, files), text)
+def answer(files: list[Path], question: str) -> list[dict]:
+    return answers.answer(database.connect(VIEWS, files), question)
 
 
 def test_every_table_has_a_view_with_its_columns(study):
@@ -131,8 +94,8 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch)
     assert erring or query.stem in LISTS | COUNTS | NOT_THERE, "a number needs its error"
 
 
-def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
-    one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
+def test_what_pruning_costs_a_task_is_paired_with_the_base_model(planted):
+    one, two = answers.answer(planted, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
     # Of ten documents four are lost, and one more differs in each direction.
@@ -155,8 +118,8 @@ def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
     assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
 
 
-def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(hand_made):
-    (found,) = (row for row in answer(hand_made, "which_model_to_take") if row["question"] == "task")
+def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(planted):
+    (found,) = (row for row in answers.answer(planted, "which_model_to_take") if row["question"] == "task")
     assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (1, [1, 2], "1", 1.0)
     assert found["kept_above_chance"] == 1.0
     assert found["certain"] is False  # that ten documents are right says little of 95 % of all
@@ -174,21 +137,15 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
         ("a", "late"): [(0.9, 9.0)],
         ("c", "none"): [(0.9, 9.0)],
     }
-    variants = {
-        (name, selector, repair): pair
-        for (selector, repair), pairs in measured.items()
-        for name, pair in zip("xyz", pairs, strict=False)
-    }
-    benchmarks = [BASE | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
-    benchmarks += [BASE | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)]
-    for (name, selector, repair), (accuracy, perplexity) in variants.items():
-        key = dict(model="m", calibration=name, selector=selector, removed=1, repair=repair, healing="none")
-        benchmarks += [
-            key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True),
-            key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False),
-        ]
+    facts = dict(stderr=0.1, n_samples=10)
+    benchmarks = [BASE | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
+    benchmarks.append(BASE | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False))
+    for (selector, repair), pairs in measured.items():
+        for name, (accuracy, perplexity) in zip("xyz", pairs, strict=False):
+            key = variant(name, selector, repair=repair) | facts
+            benchmarks.append(key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True))
+            benchmarks.append(key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False))
     calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
-    benchmarks = [row | dict(stderr=0.1, n_samples=10) for row in benchmarks]
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
     found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, repair")
     assert [(row["selector"], row["repair"], row["best"]) for row in found] == [
@@ -217,56 +174,35 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
 
 
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
-    base, shift = [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]
-    variants = {0: base, 1: [a + b for a, b in zip(base, shift, strict=True)]}
-    rows, samples = [], []
-    for removed, values in variants.items():
-        key = KEY | dict(removed=removed) if removed else BASE
-        mean, stderr = sum(values) / 3, stdev(values) / 3**0.5
-        row = dict(task="text", metric="perplexity", n_samples=3, higher_is_better=False)
-        rows.append(key | row | dict(value=exp(mean), stderr=exp(mean) * stderr))
-        samples += [
-            key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
-        ]
-    files = write_tables(tmp_path, benchmarks=rows, benchmark_samples=samples)
-    (score,) = answers.rows(database.connect(VIEWS, files), "FROM scores WHERE removed = 1")
-    assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
-    assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
+    base, shift = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])
+    run = write(tmp_path, {"text": base}, [(variant("c"), {"text": base + shift})], [])
+    (score,) = answers.rows(run, "FROM scores WHERE removed = 1")
+    assert score["paired"] and score["kept"] == pytest.approx(np.exp(-0.2))
+    assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * shift.std(ddof=1) / 3**0.5)
 
 
 def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
     """Three plans of two layers: 1 2 is one run, 1 3 and 2 4 are two. Only the first two were timed with a patch."""
-    units = {"one": ("1", "2"), "two": ("1", "3"), "other": ("2", "4")}
     plan = dict(model="m", calibration="c", removed=2)
+    units = {"one": (1, 2), "two": (1, 3), "other": (2, 4), "halves": ("1.mlp", "2.mlp")}
     plans = [
-        plan | dict(selector=name, unit=unit, position=place)
+        plan | dict(selector=name, unit=str(unit), position=place)
         for name, both in units.items()
         for place, unit in enumerate(both, 1)
     ]
-    plans += [plan | dict(selector="halves", unit=f"{layer}.mlp", position=layer) for layer in (1, 2)]
     timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
-    efficiency = [
-        plan | dict(selector=name, repair=repair, healing="none", latency_ratio=ratio)
-        for (name, repair), ratio in timed.items()
-    ]
+    efficiency = [variant("c", name, 2, repair) | dict(latency_ratio=ratio) for (name, repair), ratio in timed.items()]
     benchmarks = [
-        plan | dict(selector=name, repair=repair, healing=healing, task="t", metric="acc", higher_is_better=True)
-        for name in (*units, "halves")
+        variant("c", name, 2, repair) | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
+        for name in units
         for repair in ("none", "ghost")
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
     found = answers.rows(database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants")
-    assert {(row["selector"], row["repair"], row["latency_ratio"]) for row in found} == {
-        ("one", "none", 0.8),
-        ("two", "none", 0.8),
-        ("other", "none", 0.8),
-        ("one", "ghost", 0.85),
-        ("two", "ghost", 0.9),
-        ("other", "ghost", 0.9),
-        ("halves", "none", None),
-        ("halves", "ghost", None),
-    }
+    wanted = timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
+    wanted |= dict.fromkeys([("halves", "none"), ("halves", "ghost")])
+    assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in found} == wanted
     assert len(found) == len(benchmarks)
 
 
@@ -330,25 +266,17 @@ def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[di
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):
-    plan = dict(
-        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative", kind="layer"
-    )
-    measured = dict(
-        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7], refused=None
-    )
-    nothing = dict(
-        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="at chance; take more samples"
-    )
-    (tmp_path / "a.json").write_text(json.dumps(plan | measured))
+    plan = dict(model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative")
+    plan |= dict(kind="layer")
+    measured = dict(units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7])
+    nothing = dict(units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="take more samples")
+    (tmp_path / "a.json").write_text(json.dumps(plan | measured | dict(refused=None)))
     (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
     rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
-    assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
-        ("7", 1, 0.1),
-        ("3", 2, None),
-        (None, None, None),
-    ]
+    placed = [(row["unit"], row["position"], row["score"]) for row in rows]
+    assert placed == [("7", 1, 0.1), ("3", 2, None), (None, None, None)]
     assert rows[1]["accuracy_after"] == 0.7
-    assert rows[2]["refused"] == "at chance; take more samples"
+    assert rows[2]["refused"] == "take more samples"
 
 
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
@@ -367,14 +295,12 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
 
 def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     """Of every task the main metric is what it measures itself, whatever its samples are called."""
-    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
-    cut = base | dict(calibration="c", selector="s", removed=1)
     row = dict(n_samples=9, higher_is_better=True)
     first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}
     second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
     measured = [
-        variant | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
-        for variant, factor in ((base, 1.0), (cut, 0.5))
+        key | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
+        for key, factor in ((BASE, 1.0), (variant("c"), 0.5))
         for task, metrics in (("t", first), ("u", second))
         for metric, value in metrics.items()
     ]

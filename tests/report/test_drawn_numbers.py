@@ -10,7 +10,6 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -18,7 +17,6 @@ from lamina.report import database
 from lamina.report.figures import cross_task, dissociations, relevance_maps
 from lamina.report.figures.drawing import drawn
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import write_study
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 Drawn = Callable[[Figure], Iterable[object]]
@@ -46,50 +44,29 @@ def heights(figure: Figure) -> Iterable[object]:
     return [patch.get_height() for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]
 
 
-def places(figure: Figure) -> Iterable[object]:
-    return [tuple(spot) for axes in figure.axes for dots in axes.collections for spot in offsets(axes, dots)]
-
-
-def offsets(axes: Axes, dots: object) -> list[tuple[float, float]]:
-    return [tuple(spot) for spot in dots.get_offsets()] if len(dots.get_offsets()) > 1 else []  # type: ignore[attr-defined]
-
-
 def fills(figure: Figure) -> Iterable[object]:
     return [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]
 
 
-def texts(figure: Figure) -> Iterable[object]:
-    """The numbers that texts begin with."""
-    found = [text.get_text().replace("−", "-") for axes in figure.axes for text in axes.texts]
-    return [float(number[0]) for text in found if (number := re.match(r"[+-]?(\d+\.?\d*|\.\d+)", text))]
-
-
 BARE = "repair = 'none' AND healing = 'none'"
 OWN = "task = 'microworld_' || calibration AND metric = 'acc_norm'"
-KEPT = """SELECT v.value / b.value FROM benchmarks AS v JOIN benchmarks AS b USING (model, task, metric)
-    WHERE v.removed > 0 AND b.removed = 0 AND v.task = 'microworld_' || v.calibration AND metric = '{}'"""
 MEANS = f"""SELECT avg(a.value) FROM (FROM benchmarks WHERE {OWN}) AS a
     GROUP BY model, selector, removed, repair, healing HAVING removed > 0
     QUALIFY count(*) = max(count(*)) OVER (PARTITION BY model, removed)"""
 CHANGE = f"""SELECT v.value - b.value FROM (FROM benchmarks WHERE {BARE}) AS v
     JOIN benchmarks AS b USING (model, task, metric)
     WHERE v.removed = 2 AND b.removed = 0 AND metric = 'acc_norm'"""
-RANKED = """SELECT a.place, c.place FROM ranked AS a JOIN ranked AS c USING (model, calibration, layer)
-    WHERE a.metric = 'accuracy' AND c.metric = 'cosine'"""
-RANKS = f"""WITH ranked AS (
+RANKS = """WITH ranked AS (
         SELECT *, rank() OVER (PARTITION BY model, calibration, metric ORDER BY score)::DOUBLE AS place
         FROM relevance WHERE selector = 'base')
-    {RANKED}"""
-CONFUSED = """SELECT a.rank - 1, c.rank - 1, count(*) FROM relevance AS a
-    JOIN relevance AS c USING (model, calibration, selector, layer)
-    WHERE a.metric = 'accuracy' AND c.metric = 'cosine' AND selector = 'base' GROUP BY model, a.rank, c.rank"""
+    SELECT corr(a.place, c.place) FROM ranked AS a JOIN ranked AS c USING (model, calibration, layer)
+    WHERE a.metric = 'accuracy' AND c.metric = 'cosine' GROUP BY model, calibration"""
 BASE = "SELECT {} FROM relevance WHERE selector = 'base'"
 
 # Of each figure: a question to its tables, how the answer is found in the drawing, and what is drawn of a number.
 ASKED: dict[str, tuple[str, Drawn]] = {
     "relevance_maps": (BASE.format("score") + " AND metric = 'accuracy'", fills),
-    "relevance_agreement": (RANKS, places),
-    "rank_confusion": (CONFUSED, images),
+    "metric_agreement": (RANKS, lines("x")),
     "cost_of_metrics": (
         """SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
         GROUP BY regexp_extract(wildcards, 'model=(\\w+)', 1)""",
@@ -102,11 +79,10 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     "selector_comparisons": ("SELECT 100 * difference FROM comparisons WHERE task = 'all'", lines("x")),
     "cross_task": (CHANGE, fills),
     "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
-    "choices_and_generation": (KEPT.format("exact_match,written"), lines("y")),
     "fit_calibration_size": ("SELECT value / control FROM diagnoses WHERE measure = 'validated_error'", lines("y")),
     "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
     "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
-    "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("y")),
+    "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("x")),
 }
 SCALES = {
     "relevance_maps": (relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE),
@@ -116,14 +92,6 @@ SCALES = {
 COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/relevance/test_metric_agreement.py repeats them
 # Rows that are single measurements, of which the figure draws the mean and its interval, or one fit each.
 WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drawn")
-    sizes = dict(n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40, models=("a", "b"))
-    write_study(folder, **sizes)  # type: ignore[arg-type]
-    return folder
 
 
 def of(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
@@ -140,29 +108,29 @@ def test_every_figure_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_the_drawing_has_the_numbers_of_the_tables(name: str, folder: Path) -> None:
+def test_the_drawing_has_the_numbers_of_the_tables(name: str, two_models: Path) -> None:
     question, found = ASKED[name]
     with duckdb.connect() as tables:
-        for file in folder.glob("*.parquet"):
+        for file in two_models.glob("*.parquet"):
             tables.execute(f"CREATE VIEW {file.stem} AS FROM '{file}'")
         wanted = [row[0] if len(row) == 1 else row for row in tables.execute(question).fetchall()]
     if found is fills:
         colours, scale = SCALES[name]
         wanted = [colours(scale(value)) for value in wanted]
-    shown = Counter(map(alike, found(drawn(name, of(name, folder)).figure)))
+    shown = Counter(map(alike, found(drawn(name, of(name, two_models)).figure)))
     assert wanted
     assert not Counter(map(alike, wanted)) - shown
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, folder: Path) -> None:
-    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, folder)).csv)))
+def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_models: Path) -> None:
+    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, two_models)).csv)))
     assert any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first) or name in WITHOUT_INTERVAL
     assert any(re.search(r"stderr|low$|reach|difference", column) for column in first) or name in WITHOUT_INTERVAL
 
 
-def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(folder: Path, monkeypatch) -> None:
-    connection = of("dissociations", folder)
+def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(two_models: Path, monkeypatch) -> None:
+    connection = of("dissociations", two_models)
     extra = "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
     more = extra.format("unsure", 0.9, False), extra.format("more", 0.6, True), extra.format("less", 0.5, True)
     connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")

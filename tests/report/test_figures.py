@@ -1,8 +1,6 @@
 """Every figure and the report, on made-up studies of several sizes and on a run that has measured nothing."""
 
-import csv
 import functools
-import io
 import os
 import re
 import subprocess
@@ -12,12 +10,15 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+import yaml
 
+from lamina.checks.load import load
 from lamina.relevance.statistics import Z95
-from lamina.report import answers, database, explorer
+from lamina.report import answers, database, explorer, summary
 from lamina.report import page as report
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
+from lamina.stages.report import figures as figures_of
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import write_study, write_tables
 from tests.given.slow import slow_but
@@ -25,24 +26,17 @@ from tests.given.slow import slow_but
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
-SIZES = {
-    "small": dict(n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40),
-    "two models": dict(
-        n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40, models=("a", "b")
-    ),
-}
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory) -> dict[str, Path]:
+def studies(tmp_path_factory, two_models) -> dict[str, Path]:
     """Folders of tables, written once, so that what is drawn of them is drawn once."""
-    folders = {size: tmp_path_factory.mktemp("study") for size in SIZES}
-    for size, folder in folders.items():
-        write_study(folder, **SIZES[size])
-    return folders
+    small = tmp_path_factory.mktemp("study")
+    write_study(small, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40)
+    return {"small": small, "two models": two_models}
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=["small", "two models"])
 def study(request, studies) -> Path:
     return studies[request.param]
 
@@ -110,6 +104,19 @@ def test_a_figure_reads_every_table_that_it_declares(name, studies):
             drawn(name, database.connect(VIEWS, files))
 
 
+def test_a_figure_is_made_where_the_studies_give_it_data(tmp_path):
+    """Tables, kinds of diagnosis, and several names of what a figure compares."""
+    raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    made = figures_of(load(raw, ROOT))
+    assert FIGURES.keys() - made.keys() == {"fit_calibration_size", "what_layers_do"}
+    raw["diagnoses"] = {"gaps": {"kind": "void"}}
+    raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
+    assert figures_of(load(raw, ROOT)).keys() == {
+        *("relevance_maps", "metric_agreement", "calibration_size", "cost_of_metrics", "what_layers_do"),
+        "angular_triangle",
+    }
+
+
 def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     page = whole(study)
     at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
@@ -119,14 +126,6 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     others = [place for name, place in zip(FIGURES, at, strict=True) if place >= 0 and name != lead]
     assert others == sorted(others) and at[list(FIGURES).index(lead)] < min(others)
     assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_what_a_figure_draws_is_there_as_csv(name, study):
-    found = list(csv.DictReader(io.StringIO(made(name, study).csv)))
-    assert bool(found) == (caption(name, study) != "")
-    for row in found:
-        assert any(column.startswith("n_") or column.endswith(("_samples", "repeats", "step")) for column in row)
 
 
 def test_the_hints_of_curves_stand_on_their_points(small):
@@ -157,23 +156,22 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
-    latency = drawn("efficiency", opened("efficiency", tmp_path)).figure.axes[0]
-    assert [text.get_text() for text in latency.texts] == ["1", "2"]
-    assert [text.xy[1] for text in latency.texts] == pytest.approx(
-        [r * np.exp(4.302653 * 0.01 / r) for r in (0.8, 0.9)]  # t of 2 degrees, for skewed times
-    )
+    figure = drawn("efficiency", opened("efficiency", tmp_path)).figure
+    told = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert told == ["removed in 1 run", "removed in 2 runs", "base model"]
+    ends = [segment[1][0] for bars in figure.axes[0].collections for segment in bars.get_segments()]
+    # t of 2 degrees, for skewed times
+    assert ends == pytest.approx([ratio * np.exp(4.302653 * 0.01 / ratio) for ratio in (0.8, 0.9)])
 
 
 def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
-    figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
-    for name in drawn:
-        (figures / f"{name}.svg").write_text(draw(name, folder), encoding="utf-8")
+    figures = [folder / f"{name}.svg" for name in drawn]
+    for file in figures:
+        file.write_text(draw(file.stem, folder), encoding="utf-8")
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
     return report.render(database.connect(VIEWS, folder.glob("*.parquet")), figures, TEMPLATE, facts)
 
 
-@functools.cache
 @functools.cache
 def whole(folder: Path) -> str:
     return rendered(folder, drawn=tuple(FIGURES))
@@ -207,6 +205,21 @@ def test_the_report_tells_of_outputs_that_are_not_finite(tmp_path):
     assert "not finite on some samples, which count as wrong: 1 on c (4 samples)." in rendered(tmp_path)
     write_tables(tmp_path, relevance=[units[0]])
     assert "not finite" not in rendered(tmp_path)
+
+
+def test_a_healing_that_moved_nothing_is_said(tmp_path):
+    """Both trainings are equally noisy; the loss of one falls by less than the error of the mean of its steps."""
+    rows = []
+    for healing, last in (("weak", 5.931), ("strong", 4.2)):
+        key = dict(model="m", calibration="c", selector="s", removed=2, repair="none", healing=healing)
+        rows.append(key | dict(step=0, validation_loss=5.96, learning_rate=0.0, chosen=False))
+        for step, loss in enumerate(np.linspace(5.96, last, 12) + np.tile([0.2, -0.2], 6), start=1):
+            told = dict(validation_loss=last, chosen=True) if step == 12 else dict(chosen=False)
+            rows.append(key | told | dict(step=step, loss=loss, learning_rate=1 / step))
+    write_tables(tmp_path, training=rows)
+    (said,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))
+    assert "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1." in said
+    assert "strong" not in said
 
 
 def test_names_from_the_configuration_cannot_break_the_page(tmp_path):

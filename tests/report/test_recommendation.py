@@ -1,7 +1,5 @@
 """Which model the report names: found again with plain loops, and on planted documents with numpy."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -9,17 +7,9 @@ from scipy.stats import norm
 from lamina.report import database, explorer
 from lamina.report.answers import recommendations
 from tests.given.planted_tables import share_stderr, variant, write
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import VIEWS
 
 RECIPE = ("selector", "removed", "repair", "healing")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    sizes = dict(n_layers=4, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40)
-    write_study(folder, **sizes, models=("a", "b"))
-    return folder
 
 
 def surely(row: dict, tried: int, keep: float) -> bool:
@@ -29,9 +19,9 @@ def surely(row: dict, tried: int, keep: float) -> bool:
     return ahead > 0 and ahead / np.sqrt(row["own_kept_stderr"] ** 2 + ahead * step) > norm.isf(0.025 / tried)
 
 
-def test_the_recommended_model_is_the_smallest_that_keeps_enough(folder):
+def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
     """Found again with plain loops over the variants."""
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     found = {
         (row["model"], row["name"]): row for row in recommendations(connection, 0.9, 1.8) if row["question"] == "task"
     }
@@ -50,8 +40,8 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(folder):
         assert row["variants"][0].startswith(f"{model}/{calibration}/{row['selector']}/removed={row['removed']}/")
 
 
-def test_a_recipe_is_a_mean_over_all_tasks(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+def test_a_recipe_is_a_mean_over_all_tasks(two_models):
+    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     (recipe,) = [
         row for row in recommendations(connection, 0.5, None) if (row["model"], row["question"]) == ("a", "recipe")
     ]

@@ -13,10 +13,10 @@ from lamina.report.figures.drawing import drawn
 from lamina.report.queries import query_text
 from tests.given import chromium
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import write_study
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
+TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 DRAWN = ("relevance_maps",)
 
 if chromium.BINARY is None:
@@ -25,27 +25,16 @@ in_browser = pytest.mark.skipif(chromium.BINARY is None, reason="no Chromium: ap
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    sizes = dict(n_layers=4, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40)
-    write_study(folder, **sizes, models=("a", "b"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def file(folder) -> Path:
-    figures = folder / "figures"
-    figures.mkdir()
+def file(two_models, tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("report")
     for name in DRAWN:
-        module = FIGURES[name]
-        connection = database.connect(VIEWS, [folder / f"{table}.parquet" for table in module.TABLES])
-        (figures / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
-    template = ROOT / "workflow" / "report" / "report.html.j2"
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+        connection = database.connect(VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES])
+        (place / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
+    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
-    page = report.render(connection, figures, template, *given)
-    (folder / "report.html").write_text(page, encoding="utf-8")
-    return folder / "report.html"
+    page = report.render(connection, place.glob("*.svg"), TEMPLATE, *given)
+    (place / "report.html").write_text(page, encoding="utf-8")
+    return place / "report.html"
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +83,11 @@ def test_nothing_leaves_the_page_and_nothing_goes_wrong(browser, file):
 
 
 @in_browser
-def test_each_control_chooses_rows_and_points(browser, file, folder):
+def test_each_control_chooses_rows_and_points(browser, file, two_models):
     page = opened(browser, file)
     one = "model = 'a' AND removed > 0 AND "
-    assert chosen(page) == counted(folder, "model = 'a'")
-    assert page.run(POINTS) == counted(folder, one + "true")
+    assert chosen(page) == counted(two_models, "model = 'a'")
+    assert page.run(POINTS) == counted(two_models, one + "true")
     for values, condition in (
         (dict(calibration="facts"), "calibration = 'facts'"),
         (dict(selector="cosine"), "calibration = 'facts' AND selector = 'cosine'"),
@@ -108,16 +97,17 @@ def test_each_control_chooses_rows_and_points(browser, file, folder):
             "calibration = 'facts' AND selector = 'cosine' AND removed = 2 AND repair = 'ghost' AND healing = 'none'",
         ),
     ):
-        assert chosen(page, **values) == 1 + counted(folder, one + condition)
-        page.until(lambda wanted=condition: page.run(POINTS) == counted(folder, one + wanted))
+        assert chosen(page, **values) == 1 + counted(two_models, one + condition)
+        page.until(lambda wanted=condition: page.run(POINTS) == counted(two_models, one + wanted))
+    assert "calibration=facts&selector=cosine" in page.run("location.search")  # a view can be shared
     page.run('document.querySelector("#choose button[type=reset]").click()')
-    page.until(lambda: chosen(page) == counted(folder, "model = 'a'"))
-    assert chosen(page, keep="90") == 1 + counted(folder, one + "own_kept >= 0.9")
-    assert chosen(page, text="1.5") == 1 + counted(folder, one + "own_kept >= 0.9 AND text_ratio <= 1.5")
+    page.until(lambda: chosen(page) == counted(two_models, "model = 'a'"))
+    assert chosen(page, keep="90") == 1 + counted(two_models, one + "own_kept >= 0.9")
+    assert chosen(page, text="1.5") == 1 + counted(two_models, one + "own_kept >= 0.9 AND text_ratio <= 1.5")
     assert chosen(page, keep="", text="", words="ghost lora") == counted(
-        folder, one + "repair = 'ghost' AND healing = 'lora'"
+        two_models, one + "repair = 'ghost' AND healing = 'lora'"
     )
-    assert chosen(page, words="", model="b") == counted(folder, "model = 'b'")
+    assert chosen(page, words="", model="b") == counted(two_models, "model = 'b'")
 
 
 @in_browser
@@ -206,24 +196,23 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
         assert measured or name in ("saves", "loads") or "too noisy to say" in text, (name, text)
 
 
-def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(folder):
+def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_models):
     names = {
         "selectors": {"accuracy": "Removes the lowest unit."},
         "repairs": {"ghost": "One linear map."},
         "chosen": {"accuracy": "chosen by accuracy (iterative)"},
         "stock": {},
     }
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    template = ROOT / "workflow" / "report" / "report.html.j2"
+    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     for facts, option in (({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")):
-        page = report.render(connection, folder / "none", template, facts, 0.5, None, names)
+        page = report.render(connection, [], TEMPLATE, facts, 0.5, None, names)
         commands = re.findall(r"<code>make export (.*?)</code>", page)
         assert commands and all(
             command.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in command for command in commands
         )
     cards = re.findall(r"<article.*?</article>", page, re.DOTALL)
     taken = [re.search(r'<p class="answer">(Remove .*?)</p>', card) for card in cards]
-    assert any(found and re.search(r"layers? \d.* of 4, chosen by ", found[1]) for found in taken)
+    assert any(found and re.search(r"layers? \d.* of 6, chosen by ", found[1]) for found in taken)
     for card in cards:
         if "repair: ghost" in card.split("<dl>")[0] and "make export" in card:
             assert "trust_remote_code" in card and "Best that loads everywhere" in card

@@ -29,16 +29,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.Duck
 
 def test_numbers_are_rounded_for_reading_and_nothing_else_is() -> None:
     values = [0.123456, 12345.678, 1234567, None, True, [1.23456, None], "a|b", 2.0]
-    assert [shell.shown(value) for value in values] == [
-        "0.1235",
-        "12346",
-        "1234567",
-        "",
-        "True",
-        "[1.235, ]",
-        "a|b",
-        "2",
-    ]
+    assert "; ".join(map(shell.shown, values)) == "0.1235; 12346; 1234567; ; True; [1.235, ]; a|b; 2"
 
 
 def test_a_table_has_the_columns_that_fit_and_names_the_others(
@@ -56,7 +47,7 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     assert cut[0] == wide[0] == Path(name).read_text().splitlines()[0].removeprefix("-- ")
     said = next(line for line in cut if line.startswith("WIDE=1 shows more columns: "))
     table = cut[cut.index("") + 1 : -1]
-    assert all(len(line) <= 100 for line in table) and max(map(len, wide)) > 100
+    assert all(len(line) <= 100 for line in cut[:-1]) and max(map(len, wide)) > 100
     assert table[0].split() + said.removesuffix(".").split(": ")[1].split(", ") == names
     assert wide[wide.index("") + 1].split() == names and wide[-1] == f"({len(values)} rows)"
     value = next(text for text in values[0] if text.startswith("0.") and len(text) > 6)

@@ -85,3 +85,10 @@ def test_a_configuration_is_a_path_and_no_pattern(project: Path) -> None:
     (project / "mine[1].yaml").touch()
     subprocess.run(["make", "run", "CONFIG=mine[1].yaml"], cwd=project, capture_output=True, check=True)
     assert "mine[1].yaml" in (project / "told").read_text().splitlines()
+
+
+def test_an_environment_of_another_project_is_not_filled(project: Path) -> None:
+    (project / ".venv/installed").unlink()
+    (project / ".venv/pyvenv.cfg").touch()
+    done = subprocess.run(["make", "run"], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "another project's .venv" in done.stderr and not (project / "told").exists()

@@ -128,7 +128,7 @@
     if (csv) save(`${csv}.csv`, "text/csv", document.getElementById(`${csv}-csv`).textContent);
   });
   // A link to a folded section opens it.
-  const unfold = () => document.querySelector(`${location.hash || "#none"} > details`)?.setAttribute("open", "");
+  const unfold = () => document.querySelector(`${location.hash || "#none"} > details:has(> summary > h2)`)?.setAttribute("open", "");
   addEventListener("hashchange", unfold);
   unfold();
   form.addEventListener("input", choose);

@@ -17,7 +17,6 @@ if __name__ == "__main__":
         tables = [Path(table) for table in job.tables]
         connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)
-        figures = Path(job.figures[0]).parent
         options = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
-        page = report.render(connection, figures, Path(job.template), *options)
+        page = report.render(connection, map(Path, job.figures), Path(job.template), *options)
         store.write_text(job.output, page)

@@ -1,5 +1,6 @@
 """Checks of local files before the first job: models, texts, questions, and what fits into a model's context."""
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def described(entry: str, model: Model, root: Path) -> Model:
         if model.layers not in (None, depth):
             raise LaminaError(f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out.")
         return model.model_copy(update={"layers": depth})
+    if folder.is_file():
+        raise LaminaError(f"{where}: '{source}' is a file. Write the folder of the model that it belongs to.")
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
@@ -119,13 +122,19 @@ def check(config: Configuration, root: Path) -> None:
 
 
 def _check_code(config: Configuration, root: Path) -> None:
-    """Refuse task files that cannot be read, and those that name Python that their entry does not trust."""
+    """Refuse tasks that nobody has, files that cannot be read, and those whose Python their entry does not trust."""
     entries: dict[str, tuple[list[str], Any]]
     entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
     entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
     for where, (names, entry) in entries.items():
         for name in [] if getattr(entry, "choices", None) else names:
             reached = task_files.reached(name, task_files.folder(root))
+            if not reached and name not in (known := task_files.names_of_lm_eval()):
+                near = difflib.get_close_matches(name, sorted(known), 3)
+                hint = f"The nearest are: {', '.join(near)}." if near else "`lm_eval ls tasks` lists all."
+                raise LaminaError(
+                    f"{where}: there is no task '{name}', neither in workflow/tasks nor in lm-eval. {hint}"
+                )
             if not getattr(entry, "trust_code", False):
                 task_files.check_code([file.path for file in reached], where)
 

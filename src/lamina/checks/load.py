@@ -237,9 +237,13 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
         # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
         only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
         if not config.own_tasks(name) and not (texts and only_text):
+            parts = config.parts(name).items()
+            wanted = [task for part, entry in parts for task in ([part] if isinstance(entry, Choices) else entry.drawn)]
+            near = f" {nearest(wanted[0], config.benchmarks.tasks)}" if wanted else ""
             raise LaminaError(
-                f"{where}.tasks: 'own' measures nothing for calibration '{name}', none of whose tasks is under "
-                "`benchmarks.tasks`. Add its task there, or write tasks: all."
+                f"{where}.tasks: 'own' measures nothing for calibration '{name}': no task under `benchmarks.tasks` is "
+                f"called {' or '.join(map(repr, wanted)) or 'like it'}.{near} Add it there (own questions "
+                "under the name of their calibration), or write tasks: all."
             )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lamina.config.benchmarks import Benchmarks
 from lamina.config.calibrations import Calibration, Choices, Mixture
@@ -51,11 +51,18 @@ class Benchmark(Entry):
     blocks: int = option("Jobs over which the variants of one calibration are spread, per task.", 1, ge=1)
 
 
+def _share(value: object) -> object:
+    """A share that is written as a percentage, as a number; everything else unchanged."""
+    number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
+    return float(number) / 100 if number.replace(".", "", 1).isdigit() else value
+
+
 class Report(Entry):
     """What the report looks for: the smallest model that keeps this much."""
 
-    keep: float = option(
-        "Share of the base model's number on a task that a variant must keep (for perplexity, base / variant).",
+    keep: Annotated[float, BeforeValidator(_share)] = option(
+        "Share of the base model's number on a task that a variant must keep (for perplexity, base / variant), such as "
+        "0.95 or 95%.",
         0.95,
         gt=0,
         le=1,

@@ -1,10 +1,11 @@
 """Section `healings`: what all short fine-tunes after pruning share; options of a method stand in its module."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from lamina.config.entry import Choice, Entry, Filled, Weights, option, seed_option
+from lamina.config.explain import wrong
 from lamina.config.repairs import OWN
 
 # The name of `data: own` in jobs, from the time when there was no other choice.
@@ -40,7 +41,11 @@ class Trained(Entry):
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
     epochs: int = option("Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1)
     batch: int = option("Samples per optimiser step.", 16, ge=1)
-    warmup_steps: int = option("Steps over which the learning rate rises; it falls as a cosine afterwards.", 100, ge=0)
+    warmup_steps: int = option(
+        "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a cosine afterwards.",
+        100,
+        ge=0,
+    )
     max_steps: int | None = option("Optimiser steps at most; `null` trains for all epochs.", None, ge=1)
     seed: int = seed_option()
     data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_plain)] = option(
@@ -58,6 +63,16 @@ class Trained(Entry):
         "lm",
     )
     temperature: float = option("With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check_warmup(self) -> Self:
+        if self.max_steps and "warmup_steps" in self.model_fields_set and self.warmup_steps >= self.max_steps:
+            raise wrong(
+                f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the learning rate would never "
+                f"fall. Write at most {self.max_steps // 10}, a tenth.",
+                "warmup_steps",
+            )
+        return self
 
     def weights(self, own: str) -> dict[str, float]:
         if isinstance(self.data, str):

@@ -38,6 +38,7 @@ _WORDS = {
 }
 
 
+_NO_BREAK = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)  # where a blank indents or follows a key
 _MOST = 100_000  # values in a file; an alias counts as the values that it stands for
 
 
@@ -53,9 +54,10 @@ def read(path: str | Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
+        coding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "latin1"
         raise LaminaError(
             f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8. Save the file as UTF-8 in your editor, "
-            f"or convert it: iconv -f latin1 -t utf-8 {path}"
+            f"or convert it: iconv -f {coding} -t utf-8 {path}"
         ) from None
 
 
@@ -65,6 +67,9 @@ def check(path: str | Path) -> None:
     Raises LaminaError, which names the file, the line, what is wrong there and what to write.
     """
     text = read(path)
+    if odd := _NO_BREAK.search(text):
+        line = text[: odd.end()].count("\n") + 1
+        raise LaminaError(f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write a blank.")
     try:
         root = _composed(path, text, yaml.SafeLoader)
     except LaminaError:
@@ -174,6 +179,10 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
         if not isinstance(key, yaml.ScalarNode):
             continue
         name, line = f"{where}.{key.value}".lstrip("."), key.start_mark.line + 1
+        if key.tag == "tag:yaml.org,2002:bool":
+            raise LaminaError(
+                f'{path}, line {line}: YAML reads `{key.value}` as true or false. Put it in quotes: "{key.value}"'
+            )
         if key.value in lines:
             raise LaminaError(
                 f"{path}: the key '{name}' stands twice, in line {lines[key.value]} and in line {line}, and only one "

@@ -158,6 +158,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {RATE:g}")
     parser.add_argument("--calibrate", action="store_true", help="measure this machine, also if it has a GPU")
     parser.add_argument("--jobs", default="0", help="jobs that are left to run")
+    parser.add_argument("--cores", default="all", help="cores that a run may use")
     args = parser.parse_args(None if arguments is None else list(arguments))
     asked = None if args.rate is None else readable(args.rate)
     costs, here = checksum.read_json(args.file), len(devices.devices(os.environ))
@@ -171,7 +172,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
     print(table(stages, rate), "", message, sep="\n")
     print("Memory: of the largest job, above the process and the weights. Disk: at most, beside downloaded models.")
     total = sum(stage.flops for stage in stages.values()) / rate
-    computing, together = sum(stage.jobs for stage in stages.values()), here or min(2, os.cpu_count() or 1)
+    cores = int(args.cores) if args.cores.isdigit() else os.cpu_count() or 1
+    computing, together = sum(stage.jobs for stage in stages.values()), here or min(2, cores)
     print(whole(int(args.jobs or 0), computing, total, start(), together))
     print(*costs["notes"], sep="\n", end="\n" if costs["notes"] else "")
 

@@ -7,6 +7,7 @@ lm-eval import a module. Outside of lm-eval's own folder that is foreign code; i
 
 import functools
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ import yaml
 from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.study import paths
+
+_NAMES = re.compile(r"""^["']?(?:task|group|tag)["']?:(.*\n?(?:[ \t]*-[ \t].*\n?)*)""", re.MULTILINE)
 
 
 def folder(root: str | Path) -> Path:
@@ -148,6 +151,22 @@ def is_of_lm_eval(path: Path) -> bool:
     spec = importlib.util.find_spec("lm_eval")
     places = list(spec.submodule_search_locations or ()) if spec else []
     return any(path.resolve().is_relative_to(Path(place).resolve()) for place in places)
+
+
+@functools.cache
+def names_of_lm_eval() -> frozenset[str]:
+    """Words that stand for a task, a group or a tag in the task files of lm-eval, which are searched as text: to parse
+    14,000 of them takes longer than many a job.
+    """
+    spec = importlib.util.find_spec("lm_eval")
+    texts = (
+        file.read_text(encoding="utf-8", errors="replace")
+        for place in (spec.submodule_search_locations or () if spec else ())
+        for file in Path(place, "tasks").rglob("*.yaml")
+    )
+    return frozenset(
+        word for text in texts for found in _NAMES.findall(text) for word in re.split(r"[\s\"',#]+", found)
+    )
 
 
 def _known(folder: Path) -> Mapping[str, list[TaskFile]]:

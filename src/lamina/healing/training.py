@@ -87,6 +87,8 @@ def train(
     optimiser = torch.optim.AdamW(masters.values.values(), lr=options.learning_rate, weight_decay=0.0)
     steps = list(_steps(training, options))
     warmup, memory = min(options.warmup_steps, max(1, len(steps) // 10)), positions(objective, weights)
+    if warmup < options.warmup_steps:
+        print(f"lamina: the learning rate rises over {warmup} of {len(steps)} steps, not {options.warmup_steps}")
     saved = progress.load() if progress else None
     if saved is None:
         with as_saved():

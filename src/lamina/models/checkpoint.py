@@ -23,7 +23,9 @@ _MOST_LAYERS = 10_000
 # Formats that transformers turns into floating point numbers on any machine.
 _DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
-_OTHER_HEAD = re.compile(r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$")
+_OTHER_HEAD = re.compile(
+    r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$|(?i:bert|electra|mpnet|encoder)\w*Model$"
+)
 _TOKENIZER = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
 _NO_VOCABULARY = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # Tensors that only quantised weights, and weights with an adapter beside them, have.

@@ -5,6 +5,7 @@ so that one load serves any number of variants.
 """
 
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,8 @@ ADAPTED = "targets"  # key in the metadata of an adapter's weights: what they ad
 EVERYTHING = "everything"  # value of that key: they replace all weights
 SETTINGS = "settings"  # another key there: SHA-256 of adapter_config.json
 _PREFIX = "base_model.model."  # PEFT puts it before every name there
+# PEFT imports it, and it warns of a kernel for 4 bits that nothing here asks for.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 _PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
 

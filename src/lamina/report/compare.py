@@ -60,9 +60,10 @@ NUMBERS = {
             SELECT *, {_SAME.format("")} AS own FROM efficiency WHERE removed > 0
             QUALIFY row_number() OVER (PARTITION BY coalesce(timed, own) ORDER BY timed <> own, own) = 1)""",
 }
-PAIRS = """
-    SELECT {keys}, list(b.value - a.value) AS differences, avg(a.value) AS a, avg(b.value) AS b
-    FROM {a} AS a JOIN {b} AS b USING ({keys}, sample)
+PAIRS = f"""
+    SELECT {_SAME.format(", task")} AS number, metric, task, list(b.value - a.value) AS differences,
+        avg(a.value) AS a, avg(b.value) AS b
+    FROM {{}} AS a JOIN {{}} AS b USING ({", ".join(VARIANT)}, task, metric, sample)
     WHERE isfinite(a.value) AND isfinite(b.value) GROUP BY ALL"""
 
 
@@ -119,19 +120,10 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
         return {}
     for file in files:
         store.metadata(file)
-    keys = ", ".join([*VARIANT, "task", "metric"])
     with duckdb.connect() as connection:
-        query = PAIRS.format(keys=keys, a=relation(files[0]), b=relation(files[1]))
-        pairs = rows(connection, query)
+        pairs = rows(connection, PAIRS.format(*map(relation, files)))
     same = {task: _same_documents(one, other, task) for task in {row["task"] for row in pairs}}
-    return {
-        (
-            "/".join([*(f"removed={row[key]}" if key == "removed" else str(row[key]) for key in VARIANT), row["task"]]),
-            row["metric"],
-        ): row
-        for row in pairs
-        if same[row["task"]]
-    }
+    return {(row["number"], row["metric"]): row for row in pairs if same[row["task"]]}
 
 
 def _same_documents(one: Path, other: Path, task: str) -> bool:
@@ -144,14 +136,8 @@ def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     """A comparison; None if an error is not known."""
     table, one, other, documents = both
     differences: Sequence[float] = documents["differences"] if documents else ()
-    place = {
-        "table": table,
-        "number": one["number"],
-        "metric": one["metric"],
-        "a": one["value"],
-        "b": other["value"],
-        "up": one["higher_is_better"],
-    }
+    place = {"table": table, "number": one["number"], "metric": one["metric"], "up": one["higher_is_better"]}
+    place |= {"a": one["value"], "b": other["value"]}
     whole = len(differences) == one["n_samples"] == other["n_samples"]
     if documents and whole and one.get("made") == other.get("made"):
         return place | {"a": documents["a"], "b": documents["b"], "paired": True} | tested([differences])
@@ -238,13 +224,11 @@ def line(row: Mapping[str, Any]) -> str:
 
 def draw(differences: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
     """Differences with 95 % intervals, a panel per table and metric: the moved numbers, or else those with least p."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in differences:
-        groups.setdefault((row["table"], row["metric"]), []).append(row)
+    groups = style.grouped(differences, "table", "metric")
     ranked = sorted(groups.items(), key=lambda group: group[1][0]["p_holm"])[:8]
     shown = {key: ([row for row in group if row["moved"]] or group[:3])[:most] for key, group in ranked}
-    figure = Figure(figsize=(9, sum(0.9 + 0.22 * len(group) for group in shown.values()) + 0.3), layout="constrained")
     heights = [0.9 + 0.22 * len(group) for group in shown.values()]
+    figure = Figure(figsize=(9, sum(heights) + 0.3), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights).ravel()
     for axes, ((table, metric), group) in zip(panels, shown.items(), strict=True):
         for place, row in enumerate(reversed(group)):
@@ -298,6 +282,8 @@ def main() -> None:
     parser.add_argument("--output", default="results/compare", help="path of the files, without their suffix")
     arguments = parser.parse_args()
     differences = compared(arguments.a, arguments.b)
+    # Said before anything is written, which may fail.
+    print(*headline(differences), "", *(line(row) for row in differences if row["moved"]), sep="\n", flush=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -306,8 +292,6 @@ def main() -> None:
     store.write_text(f"{arguments.output}.csv", text.getvalue())
     store.write_text(f"{arguments.output}.svg", svg)
     store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))
-    for text_line in [*headline(differences), "", *(line(row) for row in differences if row["moved"])]:
-        print(text_line)
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")
 
 

@@ -191,18 +191,15 @@ def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Pa
 
 def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
     """Create each view of schema `main` in schema `studies` too, over all studies, with its comments."""
-    known = connection.execute(
-        "SELECT v.schema_name, v.view_name FROM duckdb_views() AS v WHERE v.database_name = 'output' AND NOT internal"
+    views = connection.execute(
+        "SELECT schema_name, view_name, comment FROM duckdb_views() WHERE database_name = 'output' AND NOT internal"
     ).fetchall()
-    described = connection.execute(
+    columns = connection.execute(
         """SELECT table_name, column_name, comment FROM duckdb_columns()
         WHERE database_name = 'output' AND schema_name = 'main' AND NOT internal"""
     ).fetchall()
-    of_views = connection.execute(
-        """SELECT view_name, comment FROM duckdb_views()
-        WHERE database_name = 'output' AND schema_name = 'main' AND NOT internal"""
-    ).fetchall()
-    for view, grain in of_views:
+    known = {(schema, view) for schema, view, _ in views}
+    for view, grain in [(view, grain) for schema, view, grain in views if schema == "main"]:
         parts = [
             f"SELECT {_quoted(name)} AS study, * FROM {_identifier(name)}.{view}"
             for name in every
@@ -211,10 +208,9 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
         united = f"output.studies.{view}"
         connection.execute(f"CREATE VIEW {united} AS {' UNION ALL BY NAME '.join(parts)}")
         connection.execute(f"COMMENT ON VIEW {united} IS {_quoted(f'Of every study. {grain}')}")
-        connection.execute(f"COMMENT ON COLUMN {united}.study IS {_quoted(STUDY)}")
-        for table, column, comment in described:
-            if table == view:
-                connection.execute(f"COMMENT ON COLUMN {united}.{_identifier(column)} IS {_quoted(comment)}")
+        commented = [("study", STUDY), *((column, comment) for table, column, comment in columns if table == view)]
+        for column, comment in commented:
+            connection.execute(f"COMMENT ON COLUMN {united}.{_identifier(column)} IS {_quoted(comment)}")
 
 
 def describe(connection: duckdb.DuckDBPyConnection) -> None:

@@ -16,7 +16,7 @@ import vl_convert
 
 from lamina.relevance.statistics import Z95
 from lamina.report.answers import answer
-from lamina.report.figures.style import COLOURS
+from lamina.report.figures.style import COLOURS, repair_name
 from lamina.study import paths
 
 QUESTION = "which_variants_there_are"
@@ -28,8 +28,7 @@ def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Every variant, including the base models, with `id`, its row on the page, and `repair`, its repairs."""
     rows = answer(connection, QUESTION)
     for number, row in enumerate(rows):
-        parts = [row[kind] for kind in ("repair", "healing") if row[kind] != "none"]
-        row |= {"id": f"variant-{number}", "repaired_by": " + ".join(parts) or "no repair"}
+        row |= {"id": f"variant-{number}", "repaired_by": repair_name(row["repair"], row["healing"])}
     return rows
 
 
@@ -69,8 +68,10 @@ def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[s
     filled = {
         "asked": 100 * keep,
         "colour": _nominal("selector", selectors, COLOURS),
+        "marker": _nominal("selector", selectors, SHAPES),
         "shape": _nominal("repaired_by", repairs, SHAPES),
         "repairs": repairs,
+        "sizes": sorted({row["removed"] for row in pruned}),
     }
     text = Path(TEMPLATE).read_text(encoding="utf-8")
     for name, value in filled.items():

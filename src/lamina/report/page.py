@@ -5,7 +5,7 @@ All intervals are 95 % intervals, as in the figures: 1.96 standard errors on eit
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, rows
-from lamina.report.paired_tests import ratio_interval
+from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
 DEFAULT = "config/config.yaml"  # what `make` takes where no other configuration is named
 NUMBERS = 300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
-NOISY = 3  # an interval of a ratio whose ends are further apart says nothing of it
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 
@@ -50,7 +49,7 @@ QUESTIONS = {
 
 def render(
     connection: duckdb.DuckDBPyConnection,
-    figures: Path,
+    figures: Iterable[Path],
     template: Path,
     facts: Mapping[str, Any],
     keep: float = 0.95,
@@ -61,7 +60,7 @@ def render(
     """The report as HTML.
 
     connection: views of the run's tables (`lamina.report.database.connect`)
-    figures: folder of the figures as `{name}.svg`
+    figures: the figures as `{name}.svg`, each with `{name}.csv` beside it
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.report.answers.recommendations`)
     names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
@@ -85,7 +84,7 @@ def render(
         capitalised=lambda text: text[:1].upper() + text[1:],
     )
     page = environment.get_template(template.name)
-    configuration = str(facts.get("configuration", ""))
+    configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
     asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
     variants = explorer.variants(connection)
     drawn = explorer.points(variants)
@@ -136,16 +135,15 @@ def render(
     )
 
 
-def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
-    """The figures that have data, in the order of the page, as SVG and caption; and the style rules for them."""
+def drawings(files: Iterable[Path]) -> tuple[list[dict[str, Any]], Markup]:
+    """Those of the figures that have data, in the order of the page, as SVG and caption; and style rules for them."""
     titles, places, questions, leads = (
         declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES", "LEAD")
     )
     shown: list[dict[str, Any]] = []
     looks: dict[str, str] = {}
-    for number, name in enumerate(sorted(places, key=places.__getitem__)):
-        path = folder / f"{name}.svg"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for number, path in enumerate(sorted(files, key=lambda file: places[file.stem])):
+        name, text = path.stem, path.read_text(encoding="utf-8")
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
             figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}

@@ -20,6 +20,7 @@ from lamina.report.answers import rows
 
 # From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
 MANY, DRAWS = 50, 9999
+NOISY = 3  # an interval of a ratio whose ends are further apart says nothing of it
 ALL = "all"
 
 # What the tests are about: each document's value, higher being better, in the main metric of an own task.

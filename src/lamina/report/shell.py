@@ -10,6 +10,7 @@ import readline  # noqa: F401, gives input() its history and arrow keys
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 names, rows = ask(connection, text)
                 csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
             else:
-                print(*comments(text), "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
+                lines = [part for line in comments(text) for part in textwrap.wrap(line, WIDTH, drop_whitespace=False)]
+                print(*lines, "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
         if texts:
             return
         if command := shutil.which("duckdb"):

@@ -1,9 +1,9 @@
 """The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import isfinite
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 import duckdb
@@ -11,11 +11,14 @@ import duckdb
 from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import ENOUGH, samples_for
 from lamina.report.answers import answer
+from lamina.report.figures import style
+from lamina.report.figures.style import grouped, repair_name
 
 QUESTIONS = (
     "which_layers_matter",
     "which_variants_there_are",
     "how_metrics_agree",
+    "how_healing_went",
     "how_sure_rankings_are",
     "which_selector_wins",
     "what_repair_gave_back",
@@ -25,6 +28,7 @@ QUESTIONS = (
     "what_calibrations_share_with_tests",
     "which_questions_were_cut",
 )
+WAY = ("repair", "healing")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -39,6 +43,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
         "Repairs": repairs(answer(connection, "what_repair_gave_back")),
         "With care": [
             *surprises(connection),
+            *healings(connection),
             *power(connection),
             *written(connection),
             *replicates(connection),
@@ -53,27 +58,18 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
     known = [row for row in _layers(connection) if row["n_draws"] is None and row["accuracy"] is not None]
-    counts = [
-        {
-            "model": model,
-            "calibration": calibration,
-            "n_layers": len(layers),
-            "free": sum(row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers),
-            "n_samples": max(row["accuracy_samples"] for row in layers),
-        }
-        for (model, calibration), layers in _grouped(known, "model", "calibration").items()
-    ]
     sentences = []
-    for (model,), mine in _grouped(counts, "model").items():
-        least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
-        spread = (
-            f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
-            if len(mine) == 1
-            else f"from {least['free']} of {least['n_layers']} layers on {least['calibration']} "
-            f"to {most['free']} on {most['calibration']}"
-        )
+    for (model,), mine in grouped(known, "model").items():
+        counts = {
+            calibration: sum(row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers)
+            for (calibration,), layers in grouped(mine, "calibration").items()
+        }
+        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        spread = f"{counts[least] or 'none'} of {len({row['layer'] for row in mine})} layers on {least}"
+        spread += f" to {counts[most]} on {most}" if most != least else ""
         sentences.append(
-            f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
+            f"{model}: taken out one at a time, {spread} cost no accuracy that "
+            f"{max(row['accuracy_samples'] for row in mine)} samples can show."
         )
     return sentences
 
@@ -87,13 +83,17 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
     found = answer(connection, "how_metrics_agree")
     known = [row for row in found if row["component"] == "layer" and row["within"] is not None]
     sentences = []
-    for (model,), mine in _grouped(known, "model").items():
-        listed = [f"{r['metric']} {r['within']:.2f} ({r['within_low']:.2f} to {r['within_high']:.2f})" for r in mine]
+    for (model,), mine in grouped(known, "model").items():
+        tasks = max(row["n_calibrations"] for row in mine)
+        listed = [
+            f"{row['metric']} {row['within']:.2f}"
+            + (f" ({row['within_low']:.2f} to {row['within_high']:.2f})" if tasks > 1 else "")
+            for row in mine
+        ]
+        over = f", mean over at most {tasks} tasks (least to most)" if tasks > 1 else ""
         sentences.append(
-            f"{model}: within a task, rank correlation with what single removals cost in accuracy, mean over at most "
-            f"{max(row['n_calibrations'] for row in mine)} tasks (least to most): {'; '.join(listed)}.".replace(
-                "-", "−"
-            )
+            f"{model}: within a task, rank correlation with what single removals cost in accuracy{over}: "
+            f"{'; '.join(listed).replace('-', '−')}."
         )
     return sentences
 
@@ -103,29 +103,45 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
     told = [row for row in answer(connection, "what_repair_gave_back") if row["own"] and row["gain"] is not None]
     hurt = [row for row in told if row["certain"] and row["gain"] < 0]
     lines = [
-        f"{_by(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on {row['calibration']} "
-        f"({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
+        f"{repair_name(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on "
+        f"{row['calibration']} ({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
         for row in hurt
     ]
     sentences = [f"A repair hurt: {_first(lines)}."] if lines else []
     lines = []
     known = [row for row in answer(connection, "which_variants_there_are") if row["own_kept_stderr"] is not None]
-    recipes = _grouped(known, "model", "calibration", "selector", "repair", "healing").values()
+    recipes = grouped(known, "model", "calibration", "selector", "repair", "healing").values()
     for small, large in ((one, other) for sizes in recipes for one, other in combinations(sizes, 2)):
         if small["removed"] > large["removed"]:
             small, large = large, small
         reach = Z95 * (small["own_kept_stderr"] ** 2 + large["own_kept_stderr"] ** 2) ** 0.5
         if small["removed"] and large["own_kept"] - small["own_kept"] > reach:
             lines.append(
-                f"{small['selector']} on {small['calibration']}, {_by(small['repair'], small['healing'])}: "
+                f"{small['selector']} on {small['calibration']}, {repair_name(small['repair'], small['healing'])}: "
                 f"{100 * small['own_kept']:.0f} % kept with {small['removed']} out, "
                 f"{100 * large['own_kept']:.0f} % with {large['removed']}"
             )
     return sentences + ([f"Fewer out is worse than more out: {_first(lines)}."] if lines else [])
 
 
-def _by(repair: str, healing: str) -> str:
-    return " then ".join(part for part in (repair, healing) if part != "none") or "no repair"
+def healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Trainings that lowered the loss on held-out samples by less than the error of the mean loss of their steps."""
+    runs = grouped(answer(connection, "how_healing_went"), *("selector", "calibration", "model", "removed"), *WAY)
+    lines = []
+    for (selector, calibration, _, removed, *way), steps in runs.items():
+        losses = [row["loss"] for row in steps if row["loss"] is not None]
+        checked = [row for row in steps if row["validation_loss"] is not None]
+        left = [row["validation_loss"] for row in checked if row["chosen"]]
+        if len(losses) < 2 or checked[0]["step"] or not left:
+            continue
+        first, last = checked[0]["validation_loss"], left[-1]
+        if first - last < Z95 * stdev(losses) / len(losses) ** 0.5:
+            rising = max(steps, key=lambda row: row["learning_rate"] or 0)["step"]
+            lines.append(
+                f"{repair_name(*way)} after {removed} out by {selector} on {calibration}: {first:.3f} to {last:.3f} in "
+                f"{len(losses)} steps, the learning rate rising over {rising}"
+            )
+    return [f"A healing moved the loss by less than its error: {_first(lines)}."] if lines else []
 
 
 def _first(lines: list[str], most: int = 4) -> str:
@@ -168,48 +184,35 @@ def _rounded(count: float) -> str:
 def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
     """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
     one) against the others without repair; over own tasks and sizes."""
+    pairs = answer(connection, "which_selector_wins")
     recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
     asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
-    contests = list(_contests(answer(connection, "which_selector_wins")))
-    asked |= dict.fromkeys((row["selector"], "none", "none") for row in contests[:1])
-    return [sentence for champion in asked for sentence in contest(contests, *champion)]
+    names = sorted({row["selector"] for row in pairs}, key=lambda name: (name != "accuracy", name))
+    asked |= dict.fromkeys((name, "none", "none") for name in names[:1])
+    return [sentence for champion in asked if (sentence := contest(pairs, *champion))]
 
 
-def _contests(pairs: Rows) -> Iterator[dict[str, Any]]:
-    """Each selector against each other one with the same repair, over all sizes; each of the two as the first once."""
-    sides = [(row["selector"], row["rival"], 1, row) for row in pairs]
-    sides += [(row["rival"], row["selector"], -1, row) for row in pairs]
-    met: dict[tuple[str, ...], list[tuple[int, Mapping[str, Any]]]] = {}
-    for one, other, sign, row in sides:
-        met.setdefault((one, row["repair"], row["healing"], other), []).append((sign, row))
-    for (one, repair, healing, other), rows in sorted(
-        met.items(), key=lambda pair: (pair[0][0] != "accuracy", pair[0])
-    ):
-        won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
-        count = sum(row["better"] + row["worse"] + row["undecided"] for _, row in rows)
-        measured = [(sign, row) for sign, row in rows if row["n_accuracies"]]
-        tasks = sum(row["n_accuracies"] for _, row in measured)
-        points = sum(100 * sign * row["mean_accuracy"] * row["n_accuracies"] for sign, row in measured) / (tasks or 1)
-        key = {"selector": one, "repair": repair, "healing": healing, "other": other}
-        yield key | {"n": count, "won": won, "lost": lost, "points": points if tasks else None}
-
-
-def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, healing: str) -> list[str]:
+def contest(pairs: Rows, champion: str, repair: str, healing: str) -> str:
     """A selector against every other one with the same repair; empty if it was not compared."""
-    outcomes = [
-        f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
-        + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
-        for row in contests
-        if (row["selector"], row["repair"], row["healing"]) == (champion, repair, healing)
-    ]
+    met: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for row in pairs:
+        if (row["repair"], row["healing"]) == (repair, healing) and champion in (row["selector"], row["rival"]):
+            other, sign = (row["rival"], 1) if row["selector"] == champion else (row["selector"], -1)
+            met.setdefault(other, []).append((sign, row))
+    outcomes = []
+    for other, rows in sorted(met.items()):
+        won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
+        tasks = sum(row["n_accuracies"] for _, row in rows)
+        points = sum(100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows)
+        mean = f" (on average {points / tasks:+.1f} points of accuracy)" if tasks else ""
+        outcomes.append(f"{other} {won} / {lost} / {sum(row['undecided'] for _, row in rows)}{mean}")
+    how = "Without repair" if repair == healing == "none" else f"With repair {repair_name(repair, healing)}"
     if not outcomes:
-        return []
-    how = "Without repair" if repair == healing == "none" else f"With repair {_by(repair, healing)}"
-    return [
+        return ""
+    return (
         f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
-        "undecided at 5 %, by paired tests corrected for their number: "
-        f"{'; '.join(outcomes)}.".replace("-", "−")
-    ]
+        f"undecided at 5 %, by paired tests corrected for their number: {'; '.join(outcomes)}.".replace("-", "−")
+    )
 
 
 def repairs(changes: Rows) -> list[str]:
@@ -218,7 +221,7 @@ def repairs(changes: Rows) -> list[str]:
     """
     known = [row for row in changes if row["gain"] is not None]
     sentences = []
-    for way, rows in _by_repair(known):
+    for way, rows in _ways(known):
         told = []
         mine = [row for row in rows if row["own"]]
         if mine:
@@ -226,7 +229,7 @@ def repairs(changes: Rows) -> list[str]:
             gain, loss = (100 * fmean(row[kind] for row in points) if points else 0 for kind in ("gain", "loss"))
             mean = f", on average {gain:+.1f} points of accuracy where pruning had cost {loss:.1f}" if points else ""
             told.append(f"own tasks {_counted(mine)}{mean}")
-        for (task,), tested in sorted(_grouped([row for row in rows if not row["own"]], "task").items()):
+        for (task,), tested in sorted(grouped([row for row in rows if not row["own"]], "task").items()):
             told.append(
                 f"{task} {_counted(tested)}, median perplexity {median(row['pruned_value'] for row in tested):.1f} "
                 f"after pruning, {median(row['value'] for row in tested):.1f} repaired, "
@@ -243,19 +246,10 @@ def _counted(changes: Rows) -> str:
     return f"helped in {better} and hurt in {worse} of {len(changes)} variants"
 
 
-def _by_repair(changes: Rows) -> list[tuple[str, Rows]]:
+def _ways(changes: Rows) -> list[tuple[str, Rows]]:
     """The rows of each repair under its name: repairs first, then healings, then both."""
-    groups = _grouped(changes, "repair", "healing")
-    order = sorted(groups, key=lambda way: (way[1] != "none", way[0] != "none", way))
-    return [(_by(*way), groups[way]) for way in order]
-
-
-def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """The rows by their values of some columns, in the order of the first row of each."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
+    groups = grouped(changes, "repair", "healing")
+    return [(repair_name(*way), groups[way]) for way in style.repairs(changes)]
 
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -263,7 +257,7 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     shares = [
         f"{ways} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
         f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
-        for ways, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
+        for ways, mine in _ways(answer(connection, "what_is_left_of_choosing_and_writing"))
     ]
     if not shares:
         return []
@@ -280,7 +274,7 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
     drawn = [row for row in _layers(connection) if row["accuracy_spread"] is not None]
     kept = answer(connection, "how_far_variants_vary_between_draws")
     sentences = []
-    for (model, calibration), layers in sorted(_grouped(drawn, "model", "calibration").items()):
+    for (model, calibration), layers in sorted(grouped(drawn, "model", "calibration").items()):
         widest = max(layers, key=lambda row: row["accuracy_spread"])
         sentences.append(
             f"{calibration}, drawn {max(row['n_draws'] for row in layers)} times: the accuracy relevance of a layer of "
@@ -327,6 +321,6 @@ def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
         if pair["sharing"]
     )
     return [
-        f"Passages of 13 words that calibrations share with test documents, in {len(pairs)} pairs of them: "
-        f"{shared or 'nothing is shared'}."
+        "Passages of 13 words that calibrations share with test documents, in "
+        f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of them: {shared or 'nothing is shared'}."
     ]

@@ -7,6 +7,7 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
 from lamina.stages.job import READ, WRITTEN, Job, Options
+from lamina.study import requests, tables
 from lamina.tables import TABLES
 
 
@@ -15,6 +16,33 @@ class FromTables(Job):
 
     views: Annotated[list[str], READ] = []
     tables: Annotated[list[str], READ] = []
+
+
+# What tables that are computed from others need.
+_COMPUTED = {"agreements": "relevance", "dissociations": "sweeps", "comparisons": "benchmarks", "jobs": "models"}
+
+
+def figures(config: Configuration) -> dict[str, tuple[str, ...]]:
+    """The tables that each figure reads, of the figures that have something to show: the studies ask for all of these
+    tables, for the kinds of diagnosis in a figure's KINDS, and for as many names as its NEEDS say.
+    """
+    kinds, needs = (declared("lamina.report.figures", name) for name in ("KINDS", "NEEDS"))
+    asked = {config.diagnoses[name].kind for _, _, name in requests.diagnoses(config)}
+    held = requests.variants(config)
+    counts = {
+        "calibrations": len(set(requests.calibrations(config))),
+        "selectors": len({each.selector for each in held}),
+        "tasks": len(config.benchmarks.tasks),
+        "texts": len(config.benchmarks.perplexity),
+        "repairs": len({(each.repair, each.healing) for each in held} - {("none", "none")}),
+    }
+    return {
+        name: read
+        for name, read in declared("lamina.report.figures", "TABLES").items()
+        if all(tables.parts(config, _COMPUTED.get(table, table)) for table in read)
+        and (name not in kinds or asked.intersection(kinds[name]))
+        and all(counts[key] >= least for key, least in needs.get(name, {}).items())
+    }
 
 
 class GatherTable(Job):

@@ -1,7 +1,8 @@
 """Angular distance over every run of layers: block pruning chooses its run from this triangle."""
 
+from typing import Any
+
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
@@ -21,15 +22,18 @@ ABOUT = (
 QUERIES = ("which_runs_barely_turn_the_stream",)
 COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
 
+DOT: dict[str, Any] = {"marker": "o", "linestyle": ""}
+LEAST = DOT | dict(markersize=4.5, color="#0072B2", markeredgecolor="white", markeredgewidth=0.8)
+ALIKE = DOT | dict(markersize=3.2, color="white", markeredgecolor="black", markeredgewidth=0.6)
+
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration, one colour scale."""
-    groups = sorted({(row["model"], row["calibration"]) for row in data})
+    groups = style.grouped(data, "model", "calibration")
     depth = max(row["span"] for row in data)
     figure, grid = style.panels(len(groups), 3.6, 3.3 if depth <= 16 else 3.7, 3)
     scale = Normalize(0, max(row["angle"] for row in data))
-    for axes, (model, calibration) in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
+    for axes, ((model, calibration), chosen) in zip(grid, groups.items(), strict=True):
         size = max(row["span"] for row in chosen)
         angle, error = np.full((size, size), np.nan), np.zeros((size, size))
         for row in chosen:
@@ -37,33 +41,18 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             error[row["span"] - 1, row["layer"]] = row["stderr"] or 0
         edges = (-0.5, size - 0.5, 0.5, size + 0.5)
         axes.imshow(angle, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="none")
-        small = size <= 16
-        for span in range(1, size + 1):
-            if not np.isfinite(angle[span - 1]).any():
-                continue
+        texts = {}
+        for span in (span for span in range(1, size + 1) if np.isfinite(angle[span - 1]).any()):
             start = int(np.nanargmin(angle[span - 1]))
             reach = Z95 * np.hypot(error[span - 1], error[span - 1, start])
-            for other in np.flatnonzero(angle[span - 1] - angle[span - 1, start] <= reach) if small else ():
-                if other != start:
-                    axes.plot(
-                        other,
-                        span,
-                        "o",
-                        markersize=3.2,
-                        color="white",
-                        markeredgecolor="black",
-                        markeredgewidth=0.6,
-                    )
-            axes.plot(
-                start,
-                span,
-                "o",
-                markersize=4.5 if small else 3.2,
-                color="#0072B2",
-                markeredgecolor="white",
-                markeredgewidth=0.8,
-            )
-        label_minima(axes, angle, error)
+            for other in np.flatnonzero(angle[span - 1] - angle[span - 1, start] <= reach) if size <= 16 else ():
+                axes.plot(other, span, **ALIKE)
+            axes.plot(start, span, **LEAST)
+            if (span - 1) % max(1, round(size / 12)) == 0:
+                texts[span] = f"{angle[span - 1, start]:.3f} ± {Z95 * error[span - 1, start]:.3f}"
+        right = axes.secondary_yaxis("right")
+        right.set_yticks(list(texts), list(texts.values()), fontsize=6)
+        right.spines["right"].set_visible(False)
         axes.set_title(theme.title(model, calibration))
         axes.set(xlabel="first removed layer", ylabel="layers in the run (n)")
         axes.grid(False)
@@ -71,29 +60,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             style.whole_numbers(axes, axis)
     bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.5, aspect=40, pad=0.02)
     bar.set_label("angular distance at the last token (1 = opposite)")
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color="#0072B2", markeredgecolor="white", markersize=5.5),
-        Line2D([], [], marker="o", linestyle="", color="white", markeredgecolor="black", markersize=4),
-    ]
+    handles = [Line2D([], [], **LEAST), Line2D([], [], **ALIKE)]
     labels = ["minimum of the row", "not distinguishable from it (95 %)"]
     drawn = 2 if depth <= 16 else 1
     style.legend_below(figure, handles[:drawn], labels[:drawn], 2)
     return figure
-
-
-def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
-    """Write the minimum of about a dozen rows, with half its 95 % interval, at the right edge."""
-    size = len(angle)
-    step = max(1, round(size / 12))
-    spans = [span for span in range(1, size + 1, step) if np.isfinite(angle[span - 1]).any()]
-    texts = []
-    for span in spans:
-        start = int(np.nanargmin(angle[span - 1]))
-        texts.append(f"{angle[span - 1, start]:.3f} ± {Z95 * error[span - 1, start]:.3f}")
-    right = axes.secondary_yaxis("right")
-    right.set_yticks(spans, texts, fontsize=6)
-    right.tick_params(length=0)
-    right.spines["right"].set_visible(False)
 
 
 def caption(data: style.Rows) -> str:

@@ -49,8 +49,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.set_ylim(-0.25, 1.03)
         axes.set(xlabel="calibration samples", ylabel="rank correlation")
         axes.set_title(theme.title(model, calibration))
-    handles = [Line2D([], [], markersize=4, **line_style(place)) for place in range(len(METRICS))]
-    style.legend_below(figure, handles, list(METRICS))
+    drawn = [place for place, metric in enumerate(METRICS) if any(row["metric"] == metric for row in data)]
+    handles = [Line2D([], [], markersize=4, **line_style(place)) for place in drawn]
+    style.legend_below(figure, handles, [METRICS[place] for place in drawn])
     return figure
 
 

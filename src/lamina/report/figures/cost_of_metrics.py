@@ -23,45 +23,38 @@ ABOUT = (
 )
 
 QUERIES = ("what_a_metric_costs",)
+MEAN: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
+WORK: dict[str, Any] = {"color": style.COLOURS[2], "marker": "s", "linestyle": "", "markersize": 5}
+NAIVE = WORK | {"color": style.COLOURS[1], "marker": "D", "markerfacecolor": "white"}
+ABOVE: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 7}
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model, one line per pass with the metrics that it measures."""
-    models = list(dict.fromkeys(row["model"] for row in data))
-    most = max(len(passes(data, model)) for model in models)
+    models = style.grouped(data, "model")
+    most = max(len(style.grouped(mine, "pass")) for mine in models.values())
     figure, grid = style.panels(2 * len(models), 4.6, 0.62 * most + 1.1, 2)
-    for turn, model in enumerate(models):
+    for turn, ((model,), mine) in enumerate(models.items()):
         left, right = grid[2 * turn : 2 * turn + 2]
-        by_pass = passes(data, model)
-        for place, (pass_, chosen) in enumerate(by_pass.items()):
-            seconds(left, place, [row["seconds"] for row in chosen])
-            layer_tokens(right, place, pass_, chosen)
+        by_pass = style.grouped(mine, "pass")
+        dearest = sorted(by_pass, key=lambda key: -statistics.mean(row["seconds"] for row in by_pass[key]))
+        for place, key in enumerate(dearest):
+            seconds(left, place, [row["seconds"] for row in by_pass[key]])
+            layer_tokens(right, place, key[0], by_pass[key])
         for axes in (left, right):
             axes.set(ylim=(len(by_pass) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
             axes.set_yticks(range(len(by_pass)), [])
-        left.set_yticks(range(len(by_pass)), [label(pass_, chosen) for pass_, chosen in by_pass.items()], fontsize=7.5)
+        left.set_yticks(range(len(by_pass)), [label(key[0], by_pass[key]) for key in dearest], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
         right.xaxis.set_major_locator(MaxNLocator(4))
         right.xaxis.set_major_formatter(EngFormatter())
         left.set_title(theme.title(model, "time"))
         right.set_title("work")
-    handles = [
-        Line2D([], [], color=style.COLOURS[0], marker="o"),
-        Line2D([], [], color=style.COLOURS[2], marker="s", linestyle=""),
-        Line2D([], [], color=style.COLOURS[1], marker="D", markerfacecolor="white", linestyle=""),
-    ]
+    handles = [Line2D([], [], **look) for look in (MEAN, WORK, NAIVE)]
     labels = ["mean over calibrations, 95 %", "by lamina (× one forward pass)", "every cut model alone"]
     style.legend_below(figure, handles, labels, 3)
     return figure
-
-
-def passes(data: list[dict[str, Any]], model: str) -> dict[str, list[dict[str, Any]]]:
-    """A model's rows by pass, the most expensive pass first."""
-    by_pass: dict[str, list[dict[str, Any]]] = {}
-    for row in (row for row in data if row["model"] == model):
-        by_pass.setdefault(row["pass"], []).append(row)
-    return dict(sorted(by_pass.items(), key=lambda entry: -statistics.mean(row["seconds"] for row in entry[1])))
 
 
 def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
@@ -76,8 +69,8 @@ def seconds(axes: Axes, place: int, values: list[float]) -> None:
     mean = statistics.mean(values)
     reach = Z95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
     axes.plot(values, [place + 0.22] * len(values), ".", color="#999999", markersize=4)
-    axes.errorbar(mean, place, xerr=reach, fmt="o", color=style.COLOURS[0], capsize=2.5)
-    axes.annotate(f"{mean:.0f} s", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+    axes.errorbar(mean, place, xerr=reach, capsize=2.5, **MEAN)
+    axes.annotate(f"{mean:.0f} s", (mean, place), **ABOVE)
 
 
 def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]]) -> None:
@@ -86,13 +79,11 @@ def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]
     tokens = [Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"]) for row in chosen]
     depth = chosen[0]["n_layers"]
     work, naive = zip(*(sweep_work(each, depth, 0, pass_, "layer") for each in tokens), strict=True)
-    once = depth * sum(each.stream for each in tokens)
-    if not sum(work):
-        return
-    axes.plot(statistics.mean(naive), place, "D", color=style.COLOURS[1], markerfacecolor="white", markersize=5)
-    axes.plot(statistics.mean(work), place, "s", color=style.COLOURS[2], markersize=5)
-    text = f"×{sum(work) / once:.1f}"
-    axes.annotate(text, (statistics.mean(work), place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+    if sum(work):
+        axes.plot(statistics.mean(naive), place, **NAIVE)
+        axes.plot(statistics.mean(work), place, **WORK)
+        once = depth * sum(each.stream for each in tokens)
+        axes.annotate(f"×{sum(work) / once:.1f}", (statistics.mean(work), place), **ABOVE)
 
 
 def caption(data: style.Rows) -> str:

@@ -21,6 +21,7 @@ ABOUT = (
     "percentage points with half the 95 % interval."
 )
 
+NEEDS = {"calibrations": 2, "tasks": 2}
 QUERIES = ("what_pruning_for_one_task_costs_the_others",)
 COLOURS = LinearSegmentedColormap.from_list(
     "change", [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")]

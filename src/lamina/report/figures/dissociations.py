@@ -19,6 +19,7 @@ ABOUT = (
     "none of chance, a name in bold where there are such layers on both sides."
 )
 
+NEEDS = {"calibrations": 2}
 QUERIES = ("which_layers_one_task_needs_more",)
 PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all
 COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"])

@@ -17,12 +17,10 @@ from lamina.report.figures import style
 class Drawing:
     """One figure of a run.
 
-    Attributes
-    ----------
-    figure : the picture; without rows, a picture that says why there is nothing to show.
-    svg : the picture as text, the same bytes for the same rows.
-    caption : what the picture shows, and the number of samples; empty without rows.
-    csv : the drawn rows; empty without rows.
+    figure: the picture; without rows, a picture that says why there is nothing to show
+    svg: the picture as text, the same bytes for the same rows
+    caption: what the picture shows, and the number of samples; empty without rows
+    csv: the drawn rows; empty without rows
     """
 
     figure: Figure

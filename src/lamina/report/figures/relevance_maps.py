@@ -39,9 +39,8 @@ CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    groups = sorted(
-        {(row["model"], row["component"]) for row in data}, key=lambda group: (group[0], group[1] != "layer")
-    )
+    pairs = {(row["model"], row["component"]) for row in data}
+    groups = sorted(pairs, key=lambda group: (group[0], group[1] != "layer"))
     draws = {row["calibration"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"])}
     calibrations = sorted(draws)
     named = [f"{name}\n(mean of {draws[name]})" if draws[name] > 1 else name for name in calibrations]
@@ -126,8 +125,7 @@ def number_cell(
 ) -> Rectangle:
     """Fill a cell with the colour of `value` and write `text` on it."""
     colour = colours(scale(value))
-    corner = (cell[0] - 0.5, cell[1] - 0.5)
-    square = Rectangle(corner, 1, 1, facecolor=colour, **CELL)
+    square = Rectangle((cell[0] - 0.5, cell[1] - 0.5), 1, 1, facecolor=colour, **CELL)
     axes.add_patch(square)
     size = 5 if "\n" in text else 6.5
     centred = axes.text(*cell, text, ha="center", va="center_baseline", fontsize=size, color=text_colour(colour))

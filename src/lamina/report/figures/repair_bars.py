@@ -19,6 +19,7 @@ ABOUT = (
     "with 95 % intervals."
 )
 
+NEEDS = {"repairs": 1}
 QUERIES = ("what_repair_gave_back",)
 HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
@@ -26,37 +27,26 @@ FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, groups of bars per selector, 95 % error bars."""
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
-    pairs = {(row["repair"], row["healing"]) for row in data}
-    repairs = sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
+    groups = style.grouped(data, "model", "calibration", "task")
+    repairs = style.repairs(data)
     selectors = {row["selector"] for row in data}
     width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
     figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
-        model, calibration, task = group
+    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
         shown = {row["selector"] for row in chosen} | set((chosen[0]["refused"] or "").split(","))
         panel(axes, chosen, repairs, [name for name in theme.selectors if name in shown])
-        single = sum(other[:2] == group[:2] for other in groups) == 1
+        single = sum(other[:2] == (model, calibration) for other in groups) == 1
         name = calibration if single else f"{calibration} on {task}"
         axes.set_title(theme.title(model, f"{name}, {chosen[0]['removed']} removed"))
     handles = [Patch(facecolor="#555555", edgecolor="black")]
-    handles += [
-        Patch(
-            facecolor=FILLS[place % len(FILLS)], hatch=HATCHES[place % len(HATCHES)], edgecolor="black", linewidth=0.7
-        )
-        for place in range(len(repairs))
-    ]
-    style.legend_below(figure, handles, ["base", *(repair_name(*pair) for pair in repairs)], 6)
+    handles += [Patch(edgecolor="black", linewidth=0.7, **look(place)) for place in range(len(repairs))]
+    style.legend_below(figure, handles, ["base", *(style.repair_name(*pair) for pair in repairs)], 6)
     return figure
 
 
-def repair_name(repair: str, healing: str) -> str:
-    """Name of a repair in the legend."""
-    if repair == healing == "none":
-        return "pruned"
-    parts = [f"patched ({repair})"] * (repair != "none") + [f"healed ({healing})"] * (healing != "none")
-    return " + ".join(parts)
+def look(place: int) -> dict[str, Any]:
+    """Fill and hatch of a repair by its place among them."""
+    return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
 def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
@@ -74,10 +64,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
         for turn, row in enumerate(chosen):
             place = repairs.index((row["repair"], row["healing"]))
             x = spot + (turn - (len(chosen) - 1) / 2) * width
-            fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
             error = style.reach(row["stderr"])
-            bar = axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
-            style.hint(bar[0], f"{name}, {repair_name(row['repair'], row['healing'])}: {reading(row, error)}")
+            bar = axes.bar(x, row["value"], width, yerr=error, **look(place), **bars)
+            style.hint(bar[0], f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}")
         if not chosen:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
     axes.set_xticks(

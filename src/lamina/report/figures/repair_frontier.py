@@ -1,6 +1,6 @@
 """A smaller model's accuracy on its own task against its perplexity of general text, by selector and repair."""
 
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,17 +18,18 @@ ABOUT = (
     "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
 )
 
+NEEDS = {"tasks": 1, "texts": 1}
 QUERIES = ("which_pairs_nothing_beats",)
 
+FILLS: Any = ("none", "full", "left", "bottom", "right", "top")  # of markers, by repair
 FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis says no more
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and size; colours are selectors, markers are repairs, hollow markers mean no repair."""
+    """One panel per model and size; colours and markers are selectors, and how a marker is filled is its repair."""
     sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
     lines = theme.selectors
-    pairs = {(row["repair"], row["healing"]) for row in data}
-    repairs = sorted(pairs, key=lambda pair: (pair != ("none", "none"), pair[1] != "none", pair[0] != "none", pair))
+    repairs = style.repairs(data)
     figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
     for place, (axes, (model, removed)) in enumerate(zip(grid, sizes, strict=True)):
         panel(axes, [row for row in data if (row["model"], row["removed"]) == (model, removed)], lines, repairs)
@@ -38,20 +39,23 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     used = {row["selector"] for row in data}
     # Replicates look alike, and the first one stands for them.
     shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
-    handles = [Line2D([], [], color=lines[name]["color"], linestyle=_bar(lines, name), linewidth=3) for name in shown]
-    handles += [Line2D([], [], linestyle="", markersize=6, **marker(place, "black")) for place in range(len(repairs))]
+    handles = [Line2D([], [], **mark(lines[name], 1)) for name in shown]
+    handles += [Line2D([], [], **mark({"color": "black", "marker": "o"}, place)) for place in range(len(repairs))]
     handles += [Line2D([], [], color=style.NEUTRAL, linewidth=0.9), Line2D([], [], color="#999999", linestyle="--")]
-    names = [" + ".join(name for name in pair if name != "none") or "no repair" for pair in repairs]
+    names = [style.repair_name(*pair) for pair in repairs]
     style.legend_below(figure, handles, [*shown, *names, "beaten by none", "base model"], 6)
     return figure
 
 
-def marker(place: int, colour: str) -> dict[str, Any]:
-    """The marker of the repair with this number; the first, no repair, is hollow."""
+def mark(line: dict[str, Any], place: int) -> dict[str, Any]:
+    """A marker of a selector, filled as the repair with this number is; the first is hollow."""
     return {
-        "marker": style.MARKERS[place % len(style.MARKERS)],
-        "markerfacecolor": colour if place else "white",
-        "markeredgecolor": colour,
+        "color": line["color"],
+        "marker": line["marker"],
+        "linestyle": "",
+        "markersize": 6.5,
+        "fillstyle": FILLS[place % len(FILLS)],
+        "markerfacecoloralt": "white",
     }
 
 
@@ -64,22 +68,17 @@ def panel(
     """
     edge = FAR * data[0]["perplexity_base"]
     for row in data:
-        colour, inside = lines[row["selector"]]["color"], row["perplexity"] < edge
-        drawn = axes.errorbar(
+        inside = row["perplexity"] < edge
+        axes.errorbar(
             row["perplexity"] if inside else edge,
             row["accuracy"],
             style.reach(row["accuracy_stderr"]),
             style.reach(row["perplexity_stderr"]) if inside else [[0], [0.25 * edge]],
             xlolims=not inside,
-            color=colour,
-            markersize=5.5,
             elinewidth=0.8,
-            alpha=0.9,
-            **marker(repairs.index((row["repair"], row["healing"])), colour),
+            **mark(lines[row["selector"]], repairs.index((row["repair"], row["healing"]))),
         )
-        for bars in drawn[2]:
-            bars.set_linestyle(_bar(lines, row["selector"]))
-        repair = " + ".join(part for part in (row["repair"], row["healing"]) if part != "none") or "no repair"
+        repair = style.repair_name(row["repair"], row["healing"])
         accuracy = style.interval(row["accuracy"], row["accuracy_stderr"])
         perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
         text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
@@ -94,12 +93,6 @@ def panel(
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("perplexity of general text")
-
-
-def _bar(lines: dict[str, dict[str, Any]], selector: str) -> Literal["-", "--"]:
-    """Intervals of selectors are dashed where an earlier one has the colour."""
-    same = [name for name in lines if lines[name]["color"] == lines[selector]["color"]]
-    return "-" if lines[same[0]] is lines[selector] else "--"
 
 
 def caption(data: style.Rows) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import duckdb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from lamina.report.answers import answer
 from lamina.report.figures import style
@@ -17,38 +18,35 @@ ABOUT = (
 )
 LEVEL = 0.05
 
+NEEDS = {"selectors": 2, "tasks": 1}
 QUERIES = ("which_selector_wins",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and repair, one line per pair, one mark per size."""
-    groups = style.grouped(data, "model", "repair", "healing")
-    pairs = list(dict.fromkeys((row["selector"], row["rival"]) for row in data))
+    """One panel per model, one row per repair and pair, one mark per size."""
+    groups = style.grouped(data, "model")
+    rows = {model: list(dict.fromkeys(map(_label, chosen))) for (model,), chosen in groups.items()}
     sizes = sorted({row["removed"] for row in data})
-    figure, grid = style.panels(len(groups), 3.6, 0.8 + 0.1 * len(pairs) * (1 + len(sizes)), 3, sharey=True)
-    handles: dict[str, Any] = {}
-    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
+    looks = style.looks([f"{size} removed" for size in sizes])
+    height = 0.8 + 0.1 * max(map(len, rows.values())) * (1 + len(sizes))
+    figure, grid = style.panels(len(groups), 8, height, 1)
+    for axes, ((model,), chosen) in zip(grid, groups.items(), strict=True):
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)
-        for place, size in enumerate(sizes):
-            look: dict[str, Any] = {
-                "color": style.COLOURS[place % len(style.COLOURS)],
-                "marker": style.MARKERS[place % len(style.MARKERS)],
-            }
-            for row in (row for row in chosen if row["removed"] == size):
-                at = pairs.index((row["selector"], row["rival"])) + 0.8 * ((place + 0.5) / len(sizes) - 0.5)
-                ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
-                inside = None if row["p_holm"] < LEVEL else "white"
-                bars = axes.errorbar(
-                    row["difference"], at, xerr=ends, linestyle="", capsize=2, markersize=4.5, mfc=inside, **look
-                )
-                handles.setdefault(f"{size} removed", bars)
-        repair = " then ".join(part for part in group[1:] if part != "none") or "no repair"
-        axes.set_title(theme.title(group[0], repair))
+        for row in chosen:
+            at = rows[model].index(_label(row)) + 0.8 * ((sizes.index(row["removed"]) + 0.5) / len(sizes) - 0.5)
+            ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
+            inside, look = None if row["p_holm"] < LEVEL else "white", looks[f"{row['removed']} removed"]
+            axes.errorbar(row["difference"], at, xerr=ends, capsize=2, markersize=4.5, mfc=inside, **look)
+        axes.set_title(theme.title(model, "difference of accuracy"))
         axes.set_xlabel("points of accuracy")
-        axes.set_yticks(range(len(pairs)), [f"{one} − {other}" for one, other in pairs])
-        axes.set_ylim(len(pairs) - 0.5, -0.5)
-    style.legend_below(figure, list(handles.values()), list(handles))
+        axes.set_yticks(range(len(rows[model])), rows[model])
+        axes.set_ylim(len(rows[model]) - 0.5, -0.5)
+    style.legend_below(figure, [Line2D([], [], markersize=4.5, **look) for look in looks.values()], list(looks))
     return figure
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{style.repair_name(row['repair'], row['healing'])}:  {row['selector']} − {row['rival']}"
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:

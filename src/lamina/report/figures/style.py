@@ -5,7 +5,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -102,9 +102,9 @@ class Theme:
         return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
 
 
-def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
     """Rows by the values of some columns, in the order of their first rows; a panel usually draws one group."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in data:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
@@ -138,6 +138,25 @@ def empty(reason: str) -> Figure:
     text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
     figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
     return figure
+
+
+def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of each name, without a line."""
+    return {
+        name: {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "linestyle": ""}
+        for at, name in enumerate(names)
+    }
+
+
+def repair_name(repair: str, healing: str) -> str:
+    """What was done to a pruned model, in a legend or a sentence."""
+    return " + ".join(part for part in (repair, healing) if part != "none") or "no repair"
+
+
+def repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The pairs of repair and healing in some rows: none first, then repairs, then healings."""
+    pairs = {(row["repair"], row["healing"]) for row in data}
+    return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
 
 
 def counts(values: Sequence[int | None]) -> str:
@@ -207,18 +226,7 @@ def _marks(figure: Figure) -> Iterator[str]:
 def _rounded(numbers: re.Match[str]) -> str:
     """Coordinates rounded to tenths of a point, which is invisible; curves are small, so to hundredths."""
     places = re.sub(r"(\.\d\d)\d+" if "C" in numbers[0] else r"(\.\d)\d+", r"\1", numbers[0])
-    if not places.startswith(" d="):
-        return places
-    places, at = re.sub(r"\s*([MLCz])\s*", r"\1", places), ("", "")
-
-    def step(there: re.Match[str]) -> str:
-        nonlocal at
-        (x, y), at = at, (there[2], there[3])
-        if there[1] == "M" or (x != at[0] and y != at[1]):
-            return there[0]
-        return f"V{at[1]}" if x == at[0] else f"H{at[0]}"
-
-    return places if "C" in places else re.sub(r"([ML])([-\d.]+) ([-\d.]+)", step, places)
+    return re.sub(r"\s*([MLCz])\s*", r"\1", places) if places.startswith(" d=") else places
 
 
 def hint(artist: Artist, text: str) -> None:
