@@ -86,7 +86,7 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
     [
         (["1"], {"repair": "ghost"}, "quantised anew. Leave FORM out"),
         (["1"], {"healing": "lora"}, "quantised anew. Leave FORM out"),
-        (["1.mlp"], {}, "no place for layers without their mlp"),
+        (["1.mlp"], {}, "no place for half a layer"),
     ],
 )
 def test_what_is_no_cut_is_refused(tmp_path: Path, units: list[str], names: dict[str, str], words: str) -> None:

@@ -32,7 +32,7 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
             f"checkpoint is stock, {convert}; or export the variant whose repair and healing are none"
         )
     elif kind != "layer" or replaced:
-        what = "layers of other models" if replaced else f"layers without their {kind}"
+        what = "layers of other models" if replaced else "half a layer"
         why = f"a GGUF file has no place for {what}. Leave FORM out, and {convert}"
     else:
         return
