@@ -164,6 +164,21 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     assert ends == pytest.approx([ratio * np.exp(4.302653 * 0.01 / ratio) for ratio in (0.8, 0.9)])
 
 
+def test_orders_that_are_alike_have_an_interval_that_ends_at_one(tmp_path):
+    """Of seven layers in the same order; of four there is none to say."""
+    rows = [
+        dict(model="m", calibration=f"of {n}", selector="base", removed=0, metric=metric, unit=str(unit), layer=unit)
+        | dict(component="layer", score=float(unit), n_samples=9)
+        for n in (4, 7)
+        for metric in ("accuracy", "cosine")
+        for unit in range(n)
+    ]
+    write_tables(tmp_path, relevance=rows, models=[dict(model="m")])
+    four, seven = answers.answer(opened("metric_agreement", tmp_path), "how_metrics_agree_on_each_task")
+    assert four["ci_low"] is None and [four["spearman"], seven["spearman"], seven["ci_high"]] == pytest.approx([1] * 3)
+    assert 0.9 < seven["ci_low"] < 1 and "n = 9" in caption("metric_agreement", tmp_path)
+
+
 def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     figures = [folder / f"{name}.svg" for name in drawn]
     for file in figures:

@@ -101,13 +101,8 @@ def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.Du
     assert {row["calibration"] for row in found} == {"recall"} and len(found) == 2 * 4
     every = answers.rows(run, "FROM relevance")
     for row in found:
-        scores = [
-            r["score"]
-            for r in every
-            if r["calibration"] in DRAWS
-            and r["selector"] == "base"
-            and (r["metric"], r["unit"]) == (row["metric"], row["unit"])
-        ]
+        same = [r for r in every if all(r[key] == row[key] for key in ("metric", "unit")) and r["selector"] == "base"]
+        scores = [r["score"] for r in same if r["calibration"] in DRAWS]
         assert len(scores) == row["n_draws"] == 3
         low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
         assert (row["score"], row["spread"]) == pytest.approx((np.mean(scores), np.std(scores, ddof=1)))
@@ -116,16 +111,15 @@ def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.Du
 
 
 def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckdb.DuckDBPyConnection) -> None:
-    found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND repair = 'none'")
     bare = "task = 'microworld_recall' AND repair = 'none' AND healing = 'none' AND removed = 2"
-    (some,) = answers.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
-    values = np.array(
-        [
-            [row["value"] for row in answers.rows(run, f"FROM scores WHERE {bare} AND selector = '{name}' AND {drawn}")]
-            for name in ("random", "deepest")
-            for drawn in [f"calibration IN {DRAWS} ORDER BY calibration"]
-        ]
-    )
+    found = {(row["calibration"], row["selector"]): row for row in answers.rows(run, f"FROM score_means WHERE {bare}")}
+    assert found.keys() == {("recall", s) for s in ("accuracy", "cosine", "angular", "some")} | {("facts", "some")}
+
+    def scores(selector: str) -> list[float]:
+        where = f"{bare} AND selector = '{selector}' AND calibration IN {DRAWS} ORDER BY calibration"
+        return [row["value"] for row in answers.rows(run, f"FROM scores WHERE {where}")]
+
+    some, values = found["recall", "some"], np.array([scores("random"), scores("deepest")])
     assert values.shape == (2, 3) and (some["n_selectors"], some["n_calibrations"], some["n_draws"]) == (2, 3, 6)
     assert some["own"] and some["n_samples"] == 30
     # Six variants are two selectors on three calibrations, and no six draws of either.
@@ -134,21 +128,10 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckd
     assert some["spread"] == pytest.approx(np.hypot(*(np.std(each, ddof=1) for each in means)))
     reach = np.hypot(*(stats.t.ppf(0.975, len(each) - 1) * stats.sem(each) for each in means))
     assert (some["ci_low"], some["ci_high"]) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-3)
-    (drawn,) = [
-        r
-        for r in found
-        if (r["removed"], r["selector"], r["calibration"], r["healing"]) == (2, "cosine", "recall", "none")
-    ]
-    assert (drawn["n_selectors"], drawn["n_calibrations"]) == (1, 3)
-    alone = [
-        r["value"]
-        for r in answers.rows(run, f"FROM scores WHERE {bare} AND selector = 'cosine' AND calibration IN {DRAWS}")
-    ]
+    one, alone = found["recall", "cosine"], scores("cosine")
+    assert (one["n_selectors"], one["n_calibrations"]) == (1, 3)
     low, high = stats.t.interval(0.95, 2, np.mean(alone), stats.sem(alone))
-    assert (drawn["ci_low"], drawn["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
-    assert {(r["calibration"], r["selector"]) for r in found} == {
-        ("recall", s) for s in ("accuracy", "cosine", "angular", "some")
-    } | {("facts", "some")}
+    assert (one["ci_low"], one["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
 
 
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:

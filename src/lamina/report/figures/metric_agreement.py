@@ -41,6 +41,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.8)
         axes.set_title(theme.title(model, f"every {kind}"))
         axes.set(xlim=(-1.03, 1.03), ylim=(len(metrics) - 0.5, -0.5), xlabel="rank correlation (1 = the same order)")
+        axes.set_xticks([-1, -0.5, 0, 0.5, 1])
         axes.set_yticks(range(len(metrics)), [metric for (metric,) in metrics])
     style.legend_below(figure, [Line2D([], [], markersize=5, **look) for look in looks.values()], list(looks))
     return figure
