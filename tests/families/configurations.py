@@ -100,7 +100,7 @@ def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
         elif isinstance(value, int) or (value is None and _WANTED.fullmatch(name)):
             number = _number(name)
             # What the default has none or one of stays so; the numbers of special tokens count nothing.
-            if number is not None and (value not in (0, 1) or name.endswith("_token_id")):
+            if number is not None and (value is None or value > 1 or name.endswith("_token_id")):
                 settings[name] = 1 if value == 1 and number == 2 else number
         elif _KINDS.fullmatch(name) and (value or (name == "layer_types" and _kinds(kind))):
             # Layers that share keys and values need one of their kind before them.

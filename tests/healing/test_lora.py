@@ -17,7 +17,7 @@ from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.structure import layers_of
+from lamina.models.structure import layers_of, linear_maps
 from lamina.store import parquet as store
 from tests.families import configurations
 from tests.given import tiny
@@ -150,5 +150,7 @@ def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None
     # Its mixers can be, though its configuration knows no attention heads.
     mixers = Lora(**{**FAST, "targets": "attention"})
     assert lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], mixers)[1]
+    # One of its maps is several, of groups of heads, and takes inputs of another shape.
+    assert not any("o_a_proj" in name for name in linear_maps(configurations.model("deepseek_v4"), "attention"))
     with pytest.raises(LaminaError, match="at least 4"):
         lora.heal(tiny.model(), PLAN, None, [Source(samples(3))], Lora(**FAST))

@@ -63,6 +63,8 @@ def test_an_export_that_would_be_another_model_is_refused_and_removed(model_type
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base"]
 
 
-def test_an_export_that_would_generate_other_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="export of this 'minimax' would generate other text from a cache"):
-        trials.exported(configurations.model("minimax"), tmp_path, GONE)
+@pytest.mark.parametrize(("window", "where"), [(6, ""), (None, " beside a longer prompt")])
+def test_an_export_that_would_generate_other_text_is_refused(tmp_path: Path, window: int | None, where: str) -> None:
+    told = f"export of this 'minimax' would generate other text from a cache than without one{where}: its"
+    with pytest.raises(LaminaError, match=told):
+        trials.exported(configurations.model("minimax", sliding_window=window), tmp_path, GONE)
