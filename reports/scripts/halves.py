@@ -1,54 +1,73 @@
-import sys, csv
-sys.path.insert(0, 'reports/scripts')
+"""Removal of attention and MLPs at the price of their parameters, against removal of whole layers.
+
+`PYTHONPATH=src python reports/scripts/halves.py reference addition,facts 250 1,2,3 OUT.csv`: one of the WORLDS of
+portfolio_regret.py, tasks, documents that choose, sizes in layers.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
 import numpy as np
 from portfolio_regret import TOKENS, WORLDS, documents
+
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
-from lamina.models.structure import layers_of
-world, tasks, count, sizes, out = sys.argv[1], sys.argv[2].split(','), int(sys.argv[3]), [int(x) for x in sys.argv[4].split(',')], sys.argv[5]
-of = WORLDS[world]; model = load_folder(str(of.folder), of.dtype, False); L = engine.layer_count(model)
-layer = layers_of(model)[0]
-a = sum(x.numel() for x in layer.self_attn.parameters()); m = sum(x.numel() for x in layer.mlp.parameters()); A=a/(a+m); print('attention share',A)
-def price(u): return {'attention':A,'mlp':1-A}[u.split('.')[1]] if '.' in u else 1
-def pick(score, gone, need):
-    """least sum with price >= need from scores by half"""
-    at=sorted((u for u in score if u.endswith('attention')),key=score.get); ml=sorted((u for u in score if u.endswith('mlp')),key=score.get)
-    best=None
-    for k in range(len(at)+1):
-        j=max(0,int(np.ceil((need-k*A)/(1-A)-1e-9)))
-        if j>len(ml): continue
-        s=sum(score[u] for u in at[:k]+ml[:j])
-        if best is None or s<best[0]: best=(s,at[:k]+ml[:j])
-        if k*A>=need: break
-    return best[1]
-rows=[]
-for task in tasks:
-    pool, test = documents(world, task)
-    ns = np.random.default_rng(0).permutation(len(pool.samples))[:count]
-    first = tuple(pool.samples[n] for n in ns)
-    def losses(samples, sets):
-        with engine.opened(model, samples, TOKENS, False) as s:
-            s.measure(range(len(samples)), {c.removed: c for c in map(Candidate, sets)})
-            r={}
-            for g in sets:
-                seen=[s.scores.sample(g,n) for n in range(len(samples))]
-                r[g]=(np.mean([x['nll'] for x in seen]), np.mean([x.get('correct_norm',x['correct']) for x in seen]))
-            return r
-    found={}
-    layers=[str(l) for l in range(L)]; both=[f'{l}.{h}' for l in range(L) for h in ('attention','mlp')]
-    def scores(units, gone):
-        l=losses(first,[gone,*(gone|{u} for u in units if u not in gone)])
-        return {u:l[gone|{u}][0]-l[gone][0] for u in units if u not in gone}
-    s0=scores(layers,frozenset()); h0=scores(both,frozenset())
-    gone=gboth=frozenset()
-    for n in range(1,max(sizes)+1):
-        s=s0 if n==1 else scores(layers,gone); gone=gone|{min(s,key=s.get)}
-        h=h0 if n==1 else scores(both,gboth); gboth=gboth|set(pick(h,gboth,n-sum(map(price,gboth))))
-        if n in sizes:
-            found['layers one_shot',n]=frozenset(sorted(s0,key=s0.get)[:n]); found['layers iterative',n]=gone
-            found['both one_shot',n]=frozenset(pick(h0,frozenset(),n)); found['both iterative',n]=gboth
-    t=losses(test.samples,[frozenset(),*dict.fromkeys(found.values())])
-    for (kind,size),g in found.items():
-        rows.append([task,kind,size,round(sum(map(price,g)),2),' '.join(sorted(g,key=lambda u:(int(u.split('.')[0]),u))),*t[g],*t[frozenset()]]); print(*[f'{x:.3f}' if isinstance(x,float) else x for x in rows[-1]],flush=True)
-    csv.writer(open(out,'w')).writerows(rows)
+from lamina.models.structure import halves, layers_of
+from lamina.models.units import all_units, parse
+from lamina.selection.plans import Request
+
+HEAD = "task units_and_strategy removed layers_worth units loss accuracy base_loss base_accuracy"
+
+
+def losses(model, samples, sets):
+    """Mean loss and accuracy of each set of units."""
+    found = {}
+    with engine.opened(model, samples, TOKENS, False) as session:
+        session.measure(range(len(samples)), {each: Candidate(each) for each in sets})
+        for each in sets:
+            seen = [session.scores.sample(each, number) for number in range(len(samples))]
+            right = [sample.get("correct_norm", sample["correct"]) for sample in seen]
+            found[each] = float(np.mean([sample["nll"] for sample in seen])), float(np.mean(right))
+    return found
+
+
+def main(world: str, tasks: list[str], count: int, sizes: list[int], out: Path) -> None:
+    of, rows = WORLDS[world], []
+    model = load_folder(str(of.folder), of.dtype, False)
+    depth, parts = engine.layer_count(model), halves(layers_of(model)[0])
+    counts = {part: sum(w.numel() for each in some for w in each.module.parameters()) for part, some in parts.items()}
+    attention = counts["attention"] / sum(counts.values())
+    price = {"layer": 1.0, "attention": attention, "mlp": 1 - attention}
+    for task in tasks:
+        pool, test = documents(world, task)
+        numbers = np.random.default_rng(0).permutation(len(pool.samples))[:count]
+        samples = tuple(pool.samples[number] for number in numbers)
+        plans = {}
+        for kind in ("layer", "both"):
+            gone, first = [], None
+            for size in range(1, max(sizes) + 1):
+                current = frozenset(gone)
+                sets = [current, *(current | {unit} for unit in all_units(depth, kind, gone))]
+                found = losses(model, samples, sets)
+                scores = {unit: found[current | {unit}][0] - found[current][0] for unit in all_units(depth, kind, gone)}
+                ranked = sorted(scores.items(), key=lambda entry: entry[1])
+                first = first or ranked
+                request = Request(size, kind, depth, frozenset(), 0, attention=attention)
+                gone += [unit for unit, _ in request.lowest(ranked, gone)]
+                if size in sizes:
+                    plans[f"{kind} iterative", size] = frozenset(gone)
+                    plans[f"{kind} one_shot", size] = frozenset(unit for unit, _ in request.lowest(first))
+        judged = losses(model, test.samples, list(dict.fromkeys([frozenset[str](), *plans.values()])))
+        for (way, size), units in plans.items():
+            worth = sum(price[parse(unit)[1]] for unit in units)
+            listed = " ".join(sorted(units, key=parse))
+            rows.append([task, way, size, round(worth, 2), listed, *judged[units], *judged[frozenset()]])
+        with out.open("w", newline="") as file:
+            csv.writer(file).writerows([HEAD.split(), *rows])
+
+
+if __name__ == "__main__":
+    world, tasks, count, sizes, out = sys.argv[1:]
+    main(world, tasks.split(","), int(count), [int(size) for size in sizes.split(",")], Path(out).resolve())

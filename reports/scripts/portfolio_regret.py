@@ -54,6 +54,7 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
     """The pool that calibrations are drawn from, and the test documents."""
     of = WORLDS[world]
     manifest = {"path": str(of.folder), "source": str(of.folder), "trust_remote_code": False, "chat_template": False}
+    manifest |= {"fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
     manifest["vocabulary"] = json.loads((of.folder / "config.json").read_text())["vocab_size"]
     if world == "reference":
         entry = Entry.from_options({"task": f"microworld_{task}", "split": "validation", "limit": of.pool})
