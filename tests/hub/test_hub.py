@@ -87,6 +87,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         ("models", "lab/broken"): Repository(root / "broken", breaks=1),
         ("models", "lab/late"): Repository(root / "late", breaks=7),
         ("datasets", "lab/texts"): Repository(texts),
+        ("datasets", "lab/stream"): Repository(texts),
         ("datasets", "lab/shut"): Repository(texts, gated=401),
         ("datasets", "lab/cut-off"): Repository(root / "cut off", breaks=99),
         ("datasets", "allenai/swag"): Repository(root / "cut off", breaks=99),
@@ -167,7 +168,7 @@ def first(place: Place) -> dict[str, str]:
             "broken": place.model("broken", "lab/broken"),
             "late": late,
             "late again": late,
-            "streamed": place.calibration("streamed", TEXTS),
+            "streamed": place.calibration("streamed", TEXTS | {"hub": "lab/stream"}),
             "kept": place.calibration("kept", TEXTS | {"streaming": False}),
             "texts gated": place.calibration("shut", TEXTS | {"hub": "lab/shut"}),
             "texts revision": place.calibration("revision", TEXTS | {"revision": "v9"}),
@@ -191,7 +192,7 @@ def again(request: pytest.FixtureRequest, first: dict[str, str], place: Place) -
         "kept": lost.calibration("kept", TEXTS | {"streaming": False}),
         "arc": lost.calibration("arc", ARC),
         "arc_easy": lost.task("arc_easy"),
-        "streamed": lost.calibration("streamed", TEXTS),
+        "streamed": lost.calibration("streamed", TEXTS | {"hub": "lab/stream"}),
         "sciq": lost.task("sciq"),
     }
     return lost, lost.ended(jobs, **settings)
