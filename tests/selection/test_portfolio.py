@@ -20,7 +20,7 @@ from lamina.models.units import all_units
 from lamina.selection import judging
 from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
-from lamina.selection.strategies import portfolio
+from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.strategies.portfolio import EXCHANGE, NONE, Judges
 from lamina.selection.trials import Trials
 from tests.engine.test_sweep import naive, random_samples
@@ -197,6 +197,20 @@ def test_members_propose_what_their_own_ways_say() -> None:
     first = min(far, key=lambda start: far[start])
     assert sets[3]["block"] == {str(layer) for layer in range(first, first + 3)}
     assert set(sets[2]) == {"block", "clusters", "cosine", "perplexity"}
+
+
+def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
+    model, calibration = tiny.model(depth=5), given(12)
+    options = chosen(members=["perplexity", "pairwise"])
+    sets, _ = judging.proposals(SearchRequest(model, {}, options, [2, 3], KEYS, "acc", 4000), calibration)
+    units = all_units(5, "layer")
+    every = [frozenset(some) for size in range(3) for some in combinations(units, size)]
+    losses = {
+        each: nats(materialise(model, {"units": sorted(each)} if each else None), calibration.samples) for each in every
+    }
+    alone, together = pairwise.effects(losses, units)
+    for size in (2, 3):
+        assert sets[size]["pairwise"] == {units[number] for number in pairwise.least(alone, together, size)}
 
 
 def test_a_killed_search_goes_on_to_the_same_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

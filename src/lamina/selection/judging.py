@@ -33,7 +33,7 @@ from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import portfolio
 from lamina.selection.strategies.portfolio import BOUNDARIES, NONE, Judges
-from lamina.selection.trials import BASE, HELD_BACK, WINNER, Trials, split, without
+from lamina.selection.trials import BASE, HELD_BACK, WINNER, Search, Trials, split, without
 from lamina.store import parquet as store
 
 
@@ -129,15 +129,17 @@ def proposals(
     A member whose metric is undefined on the calibration proposes nothing.
     """
     model, options, units, keys = request.model, request.selector, request.units, request.keys
+    of_metrics = [name for name in options.members if name in METRICS]
+    searching = [kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind.title() in options.members]
+    strategies = [name for name in options.members if name not in [*of_metrics, *searching]]
     swept = removals.rows(model, {"calibration": calibration}, units, tokens=request.tokens)
     columns = from_table(store.from_rows("sweeps", swept, removed=0, **keys))
     context = Context(calibration.facts["chance_accuracy"], request.score, seed=options.seed)
     ranked = {}
-    for metric in dict.fromkeys([options.metric, *(name for name in options.members if name in METRICS)]):
+    for metric in dict.fromkeys([options.metric, *of_metrics]):
         if (ranks := ranking(columns, metric, context).ranks) is not None:
             ranked[metric] = dict(zip(columns.units, ranks, strict=True))
     sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in request.sizes}
-    strategies = [name for name in options.members if name not in METRICS]
     if strategies:
         depth, (column,) = request.depth, METRICS[BOUNDARIES].columns
         captured = capture(model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples))
@@ -152,8 +154,24 @@ def proposals(
                 before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=options.units)
                 chosen = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before)
                 sets[size][name] = frozenset(chosen.units)
+    for name in searching:
+        for size, candidate in _search(request, name, calibration).items():
+            sets[size][name] = candidate.removed
     fallback = {unit: number for number, unit in enumerate(units)}
     return sets, {unit: float(rank) for unit, rank in ranked.get(options.metric, fallback).items()}
+
+
+def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapping[int, Candidate]:
+    """The sets that a searching strategy finds with its defaults, on all samples."""
+    samples, metric = calibration.samples, request.selector.metric
+    own = Selector.from_options({"strategy": name, "metric": metric})
+    budget = room.tokens(request.tokens, request.model, samples, request.depth + 2)
+    with engine.opened(request.model, samples, budget, METRICS[metric].outputs) as session:
+        trials = Trials(Evaluator(session, loss_of(metric, request.score)), len(samples))
+        lengths = np.array([len(sequence) for sequence in calibration.sequences()])
+        search = Search(name, trials, np.arange(len(samples)), lengths)
+        found: dict[int, Candidate] = load(f"{Selector.PACKAGE}.{name}").find(search, request.units, request.sizes, own)
+    return found
 
 
 class PerToken(Loss):

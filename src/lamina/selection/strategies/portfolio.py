@@ -51,7 +51,8 @@ class Portfolio(Selector):
     strategy: Literal["portfolio"] = "portfolio"
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
     members: list[Annotated[str, Field(min_length=1)]] = option(
-        "Metrics by which the lowest units are proposed, and strategies that read the streams of the unpruned model.",
+        "Metrics by which the lowest units are proposed, and strategies: those that read the streams of the unpruned "
+        "model, and those that search, which cost much more.",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
@@ -78,12 +79,13 @@ class Portfolio(Selector):
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:
-        strategies = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
+        runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
+        strategies = [*runs, *(kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self))]
         metrics = [name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")]
         for name in self.members:
             if name not in [*strategies, *metrics]:
                 raise wrong(f"'{name}' proposes no sets. Write some of {listed([*strategies, *metrics])}.", "members")
-            if name in strategies and self.units != "layer":
+            if name in runs and self.units != "layer":
                 raise wrong(f"'{name}' proposes whole layers alone. Leave it out, or write units: layer.", "members")
         return self
 
@@ -255,9 +257,16 @@ def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options
     import numpy as np
 
     from lamina.engine.candidates import Candidate
+    from lamina.modules import load
+    from lamina.selection.trials import Search
 
-    draw = np.random.default_rng(0)
-    trials.losses([Candidate(), *(Candidate(frozenset({unit})) for unit in units)], np.arange(held, trials.count))
+    draw, choosing = np.random.default_rng(0), np.arange(held, trials.count)
+    trials.losses([Candidate(), *(Candidate(frozenset({unit})) for unit in units)], choosing)
+    for kind in Selector.kinds():
+        if kind.SEARCHES and kind.title() in options.members:
+            own = kind.from_options({"strategy": kind.title(), "metric": options.metric})
+            search = Search(kind.title(), trials, choosing, np.ones(trials.count))
+            load(f"{Selector.PACKAGE}.{kind.title()}").find(search, units, sizes, own)
     drawn = {
         size: {each: frozenset(draw.permutation(units)[:size].tolist()) for each in options.members} for size in sizes
     }
