@@ -110,7 +110,7 @@ def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     assert find_model("mine", Model(source=f"~/{folder.name}"), Path("/")) == folder
     for gone in ("~nobody_of_that_name/model", "./gone"):
-        with pytest.raises(LaminaError, match=f"models.mine.source: '{gone}' is not a local folder"):
+        with pytest.raises(LaminaError, match=f"models.mine.source: there is no folder '{gone}'"):
             find_model("mine", Model(source=gone), Path("/"))
 
 

@@ -77,7 +77,8 @@ def test_the_shell_answers_until_it_is_left_and_survives_mistakes(
     assert next(typed, None) is None
 
 
-def test_every_question_says_when_it_has_no_answer(tmp_path: Path) -> None:
+def test_every_question_says_when_it_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
     with database.connect(VIEWS, write_tables(tmp_path)) as connection:
         for file in QUERIES.glob("*.sql"):
             *_, reason = shell.answered(connection, file.read_text()).splitlines()

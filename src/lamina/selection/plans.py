@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from lamina.models.units import parse
+from lamina.models.units import parse, replacement
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
@@ -87,7 +87,7 @@ class Request:
         """
         free = [entry for entry in ranked if self.may_go(entry[0]) and entry[0] not in gone]
         if self.kind != "both":
-            return free[: self.removed - len(gone)]
+            return free[: self.removed - sum(not replacement(unit) for unit in gone)]
         prices = {"attention": self.attention, "mlp": 1 - self.attention}
         needed = self.removed - sum(prices[parse(unit)[1]] for unit in gone)
         kinds = [[entry for entry in free if parse(entry[0])[1] == kind and entry[1] is not None] for kind in prices]
