@@ -45,6 +45,11 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
     source = entry.source
     if (root / source).is_dir():
         return root / source
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise LaminaError(
+            f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
+            "and *.safetensors, or a hub id of the form 'organisation/model'."
+        )
     from httpx2 import HTTPError
     from huggingface_hub import errors, snapshot_download
 
@@ -64,7 +69,7 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
             f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
             "Check the spelling, or run `hf auth login`."
         ) from error
-    except (errors.LocalEntryNotFoundError, ValueError) as error:
+    except errors.LocalEntryNotFoundError as error:
         raise LaminaError(
             f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
