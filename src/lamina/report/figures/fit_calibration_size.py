@@ -5,10 +5,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
 
@@ -42,12 +40,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         sizes(grid[2 * turn], [row for row in chosen if row["measure"] == "validated_error"], scale)
         ridges(grid[2 * turn + 1], [row for row in chosen if row["measure"] == "unseen_error"], looks)
         grid[2 * turn].set_title(theme.title(model, f"{calibration}, {diagnosis}" if several else calibration))
-    bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.4, aspect=40, pad=0.02)
-    bar.set_label("first layer of the run (left panels)")
+    bar = style.colour_bar(figure, grid, scale, COLOURS, "first layer of the run (left panels)", 0.4)
     bar.outline.set_linewidth(0.4)
-    handles = [Line2D([], [], **NOTHING), *(Line2D([], [], **look) for look in looks.values())]
-    labels = ["nothing in its place", *(f"{number:,} samples" for number in numbers)]
-    style.legend_below(figure, handles, labels, 8)
+    named = [(f"{number:,} samples", look) for number, look in looks.items()]
+    style.legend_below(figure, [("nothing in its place", NOTHING), *named], 8)
     return figure
 
 
@@ -61,10 +57,7 @@ def sizes(axes: Axes, data: list[dict[str, Any]], scale: Normalize) -> None:
         style.hints(axes, zip(x, y, said, strict=True))
     axes.axhline(1, **NOTHING)
     axes.set_ylim(0, None)
-    axes.set_xscale("log", base=2)
-    ticks = sorted({row["n_samples"] for row in data})
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
-    axes.set_xticks([], minor=True)
+    style.doubling(axes, (row["n_samples"] for row in data))
     axes.set(xlabel="samples fitted on", ylabel="unseen error / without repair")
 
 
@@ -90,7 +83,6 @@ def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, An
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Error on unseen samples of a linear map fitted on some of the calibration "
         f"({style.counts([row['n_samples'] for row in data])} samples), as a share of the error with nothing in the "

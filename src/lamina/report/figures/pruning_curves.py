@@ -5,7 +5,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lamina.relevance.statistics import Z95
@@ -31,12 +30,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         panel(axes, chosen, styles)
         single = sum(other[:2] == (model, calibration) for other in groups) == 1
         axes.set_title(theme.title(model, calibration if single else f"{calibration} on {task}"))
-    present = [name for name in styles if any(row["selector"] == name for row in data)]
-    handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]
-    handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
-    draws = {row["selector"]: row["n_draws"] for row in data if row["n_draws"] > 1}
-    named = [f"{name} (mean of {draws[name]})" if name in draws else name for name in present]
-    style.legend_below(figure, handles, [*named, "base model, 95 %", "guessing"], 4)
+    draws = {row["selector"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"] > 1)}
+    named = [
+        (f"{name} (mean of {draws[name]})" if draws[name] > 1 else name, look | {"markersize": 4.5})
+        for name, look in styles.items()
+        if name in draws
+    ]
+    guessing = {"color": style.NEUTRAL, "linestyle": (0, (1, 1.5))}
+    style.legend_below(figure, [*named, ("base model, 95 %", Patch(color="#d9d9d9")), ("guessing", guessing)], 4)
     return figure
 
 
@@ -76,7 +77,6 @@ def reading(row: dict[str, Any], reach: float | None) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
     means = (
         f" Means of replicates ({style.counts(draws)} draws) have bars of the draws (Student's t over those of the "

@@ -38,9 +38,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         single = sum(other[:2] == (model, calibration) for other in groups) == 1
         name = calibration if single else f"{calibration} on {task}"
         axes.set_title(theme.title(model, f"{name}, {chosen[0]['removed']} removed"))
-    handles = [Patch(facecolor="#555555", edgecolor="black")]
-    handles += [Patch(edgecolor="black", linewidth=0.7, **look(place)) for place in range(len(repairs))]
-    style.legend_below(figure, handles, ["base", *(style.repair_name(*pair) for pair in repairs)], 6)
+    named = [
+        (style.repair_name(*pair), Patch(edgecolor="black", linewidth=0.7, **look(place)))
+        for place, pair in enumerate(repairs)
+    ]
+    style.legend_below(figure, [("base", Patch(facecolor="#555555", edgecolor="black")), *named], 6)
     return figure
 
 
@@ -69,9 +71,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             style.hint(bar[0], f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}")
         if not chosen:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
-    axes.set_xticks(
-        [-0.75, *range(len(selectors))], ["base", *selectors], rotation=30, ha="right", rotation_mode="anchor"
-    )
+    style.slanted(axes, [-0.75, *range(len(selectors))], ["base", *selectors], 30)
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
@@ -94,7 +94,6 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
         "patched, where nothing was healed). Bars are test-set values with 95 % intervals "

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.relevance.statistics import Z95
 from lamina.report.figures import style
@@ -33,10 +32,15 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         panel(axes, chosen, styles)
         axes.set_title(theme.title(model, f"{calibration}, {removed} removed, {healing}"))
     runs = list(dict.fromkeys((row["selector"], row["repair"]) for row in data))
-    handles = [Line2D([], [], linestyle=DASHES[run[1] == "none"], **points(styles, *run)) for run in runs]
-    handles.append(Line2D([], [], color=style.NEUTRAL, linestyle="", **KEPT))
-    labels = [selector if repair == "none" else f"{selector} + {repair}" for selector, repair in runs]
-    style.legend_below(figure, handles, [*labels, "weights kept"], 4)
+    entries = [
+        (
+            selector if repair == "none" else f"{selector} + {repair}",
+            {"linestyle": DASHES[repair == "none"], **points(styles, selector, repair)},
+        )
+        for selector, repair in runs
+    ]
+    star = {"color": style.NEUTRAL, "linestyle": "", **KEPT}
+    style.legend_below(figure, [*entries, ("weights kept", star)], 4)
     return figure
 
 
@@ -69,7 +73,6 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of steps."""
     lines = style.grouped(data, "model", "calibration", "selector", "removed", "repair", "healing").values()
     steps = [sum(row["loss"] is not None for row in line) for line in lines]
     rising = [max(line, key=lambda row: row["learning_rate"] or 0)["step"] for line in lines]

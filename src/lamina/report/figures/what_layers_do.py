@@ -79,7 +79,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     words = {
         "void": "Void: a token's norm grows less at the layer than 0.8 of the range of its growth before (or the share "
         "that the diagnosis sets); dotted, with the growth shuffled over the layers",
