@@ -11,9 +11,7 @@ less than 1 in 20.
 """
 
 import argparse
-import csv
 import html
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
-from lamina.report.answers import rows
+from lamina.report.answers import as_csv, rows
 from lamina.report.database import relation
 from lamina.report.figures import style
 from lamina.report.paired_tests import holm, tested, timing_degrees
@@ -284,12 +282,8 @@ def main() -> None:
     differences = compared(arguments.a, arguments.b)
     # Said before anything is written, which may fail.
     print(*headline(differences), "", *(line(row) for row in differences if row["moved"]), sep="\n", flush=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(differences)
     svg = style.svg(draw(differences), salt="compare")
-    store.write_text(f"{arguments.output}.csv", text.getvalue())
+    store.write_text(f"{arguments.output}.csv", as_csv(differences))
     store.write_text(f"{arguments.output}.svg", svg)
     store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")

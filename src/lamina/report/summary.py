@@ -152,8 +152,7 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
     reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
     sentences = []
-    for model in dict.fromkeys(row["model"] for row in reliabilities):
-        mine = [row for row in reliabilities if row["model"] == model]
+    for (model,), mine in grouped(reliabilities, "model").items():
         least = mine[0]
         sure = sum(row["value"] >= ENOUGH for row in mine)
         sentence = (
