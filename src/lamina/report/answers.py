@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,14 @@ def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, An
     cursor = connection.execute(query)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
+    """Rows by the values of some columns, in the order of their first rows."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in data:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def as_csv(answered: Sequence[Mapping[str, Any]]) -> str:

@@ -17,8 +17,7 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import answers, explorer, summary
-from lamina.report.answers import answer, rows
-from lamina.report.figures.style import grouped
+from lamina.report.answers import answer, grouped, rows
 from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15

@@ -10,9 +10,9 @@ import duckdb
 
 from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import ENOUGH, samples_for
-from lamina.report.answers import answer
+from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
-from lamina.report.figures.style import grouped, repair_name
+from lamina.report.figures.style import repair_name
 
 QUESTIONS = (
     "which_layers_matter",

@@ -1,6 +1,5 @@
 """The effect of a plan that was made for one calibration on the tasks of the others."""
 
-from typing import Any
 
 import duckdb
 from matplotlib.axes import Axes
@@ -45,7 +44,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks: list[str]) -> None:
+def panel(axes: Axes, data: style.Rows, calibrations: list[str], tasks: list[str]) -> None:
     """One matrix; each cell holds the change and half its 95 % interval, in hundredths."""
     axes.set_facecolor("#eeeeee")
     for row in data:

@@ -40,7 +40,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def shown(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def shown(data: style.Rows) -> list[dict[str, Any]]:
     """The rows of the drawn pairs: at most PAIRS per model, those with the widest sure differences, then the widest."""
     wanted: set[tuple[str, ...]] = set()
     for (model,), mine in style.grouped(data, "model").items():
@@ -56,7 +56,7 @@ def _pair(row: dict[str, Any]) -> tuple[str, str]:
     return row["calibration"], row["rival"]
 
 
-def _panel(axes: Axes, data: list[dict[str, Any]], depth: int) -> None:
+def _panel(axes: Axes, data: style.Rows, depth: int) -> None:
     pairs = list(dict.fromkeys(map(_pair, data)))
     style.matrix(axes, depth, [f"{one} − {other}" for one, other in pairs])
     axes.set_xlabel("layer (0 = first)")

@@ -25,9 +25,8 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     models = style.grouped(data, "model")
     looks = style.looks([_runs(runs) for runs in sorted({row["runs"] for row in data})], 4.5)
     most = max(len({_name(row) for row in mine}) for mine in models.values())
-    figure, grid = style.panels(
-        2 * len(models), 4.6, 1.1 + most * (0.2 + 0.07 * len(looks)), 2, sharey=len(models) == 1
-    )
+    height = 1.1 + most * (0.2 + 0.07 * len(looks))
+    figure, grid = style.panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for place, ((model,), mine) in enumerate(models.items()):
         counts: dict[str, list[int]] = {}  # of runs, by row
         for row in sorted(mine, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])):

@@ -47,7 +47,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def sizes(axes: Axes, data: list[dict[str, Any]], scale: Normalize) -> None:
+def sizes(axes: Axes, data: style.Rows, scale: Normalize) -> None:
     """Draw errors against the number of samples, λ validated, a line for each run of layers."""
     for (layer,), line in style.grouped(data, "layer").items():
         x, y = [row["n_samples"] for row in line], [row["value"] for row in line]
@@ -61,16 +61,15 @@ def sizes(axes: Axes, data: list[dict[str, Any]], scale: Normalize) -> None:
     axes.set(xlabel="samples fitted on", ylabel="unseen error / without repair")
 
 
-def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, Any]]) -> None:
+def ridges(axes: Axes, data: style.Rows, looks: dict[int, dict[str, Any]]) -> None:
     """Draw means over all runs against λ; the reach is the mean of the runs' reaches, as if errors were the same."""
     grid, cells = sorted({row["point"] for row in data}), style.grouped(data, "n_samples", "point")
     for number in sorted({row["n_samples"] for row in data}):
         pairs = [[(row["value"], row["reach"] or 0) for row in cells[number, point]] for point in grid]
         y, reach = np.array([np.mean(each, axis=0) for each in pairs]).T
         axes.plot(range(len(grid)), y, **looks[number])
-        axes.fill_between(
-            range(len(grid)), np.maximum(y - reach, 0.01), y + reach, color=looks[number]["color"], alpha=0.2
-        )
+        bottom = np.maximum(y - reach, 0.01)
+        axes.fill_between(range(len(grid)), bottom, y + reach, color=looks[number]["color"], alpha=0.2)
     axes.axhline(1, **NOTHING)
     names = ["0" if point == 0 else f"$10^{{{round(np.log10(point))}}}$" for point in grid]
     every = range(0, len(grid), 1 + len(grid) // 8)

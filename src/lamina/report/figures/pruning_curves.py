@@ -41,7 +41,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
     """Lines from the base model on; selectors are shifted sideways a little, so that error bars do not hide each
     other.
     """

@@ -30,6 +30,7 @@ ACCURACY = LinearSegmentedColormap.from_list(
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+Cell = tuple[int, int]  # column and line
 QUERIES = ("which_layers_matter",)
 # Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
 CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
@@ -97,7 +98,7 @@ def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
     return "" if spread is None else f"\n±{written(spread)}"
 
 
-def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
+def accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
     """One cell of the accuracy map: hatched if it is undefined, ringed if its interval includes 0."""
     if row["accuracy"] is None:
         if row["accuracy_reason"] is not None:
@@ -110,14 +111,11 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
     style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), reading(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
-        axes.plot(
-            cell[0] + 0.40, cell[1] - 0.30, "o", markersize=2.8, markerfacecolor="none", color=ink, markeredgewidth=0.7
-        )
+        ring = dict(markersize=2.8, markerfacecolor="none", markeredgewidth=0.7)
+        axes.plot(cell[0] + 0.40, cell[1] - 0.30, "o", color=ink, **ring)
 
 
-def number_cell(
-    axes: Axes, cell: tuple[int, int], value: float, text: str, colours: Colormap, scale: Normalize
-) -> Rectangle:
+def number_cell(axes: Axes, cell: Cell, value: float, text: str, colours: Colormap, scale: Normalize) -> Rectangle:
     """Fill a cell with the colour of `value` and write `text` on it."""
     colour = colours(scale(value))
     square = Rectangle((cell[0] - 0.5, cell[1] - 0.5), 1, 1, facecolor=colour, **CELL)

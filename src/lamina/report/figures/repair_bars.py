@@ -51,7 +51,7 @@ def look(place: int) -> dict[str, Any]:
     return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
+def panel(axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]) -> None:
     """The base model's bar at the left, then a group of bars per selector, one bar per variant."""
     first = data[0]
     bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))

@@ -49,19 +49,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 def mark(line: dict[str, Any], place: int) -> dict[str, Any]:
     """A marker of a selector, filled as the repair with this number is; the first is hollow."""
-    return {
-        "color": line["color"],
-        "marker": line["marker"],
-        "linestyle": "",
-        "markersize": 6.5,
-        "fillstyle": FILLS[place % len(FILLS)],
-        "markerfacecoloralt": "white",
-    }
+    shape = {"color": line["color"], "marker": line["marker"], "linestyle": "", "markersize": 6.5}
+    return shape | {"fillstyle": FILLS[place % len(FILLS)], "markerfacecoloralt": "white"}
 
 
-def panel(
-    axes: Axes, data: list[dict[str, Any]], lines: dict[str, dict[str, Any]], repairs: list[tuple[str, str]]
-) -> None:
+def panel(axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: list[tuple[str, str]]) -> None:
     """Points with both intervals, the base model's two numbers, and the frontier.
 
     A point further out than FAR stands at the edge, with an arrow.
@@ -86,8 +78,9 @@ def panel(
     best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"] and row["perplexity"] < edge)
     axes.plot([x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1)
     base = data[0]
-    axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
-    axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    dashed: style.Look = dict(color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.axhline(base["accuracy_base"], **dashed)
+    axes.axvline(base["perplexity_base"], **dashed)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")

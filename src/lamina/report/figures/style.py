@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from lamina.relevance.statistics import Z95
-from lamina.report.answers import rows
+from lamina.report.answers import grouped, rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(
@@ -110,14 +110,6 @@ class Theme:
         order = list(self.selectors)
         groups = grouped(data, "model", "selector")
         return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
-
-
-def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
-    """Rows by the values of some columns, in the order of their first rows; a panel usually draws one group."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for row in data:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
 
 
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:

@@ -44,14 +44,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def points(styles: dict[str, dict[str, Any]], selector: str, repair: str) -> dict[str, Any]:
+def points(styles: dict[str, style.Look], selector: str, repair: str) -> dict[str, Any]:
     """Marker of a run: that of its selector, open if a patch was applied first."""
     colour = styles[selector]["color"]
     inside = colour if repair == "none" else "white"
     return {"color": colour, "marker": styles[selector]["marker"], "markersize": 4.5, "markerfacecolor": inside}
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
     """Training loss as means of consecutive steps with the 95 % band of the mean; validation as points."""
     for (selector, repair), curve in style.grouped(data, "selector", "repair").items():
         look = {"color": styles[selector]["color"]}
@@ -64,10 +64,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         axes.plot(x, mean, linestyle=DASHES[repair == "none"], linewidth=1.2, **look)
         axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
         checked = [row for row in curve if row["validation_loss"] is not None]
-        for rows, drawn in (
-            (checked, points(styles, selector, repair)),
-            ([r for r in checked if r["chosen"]], look | KEPT),
-        ):
+        kept = [row for row in checked if row["chosen"]]
+        for rows, drawn in ((checked, points(styles, selector, repair)), (kept, look | KEPT)):
             axes.plot([row["step"] for row in rows], [row["validation_loss"] for row in rows], linestyle="", **drawn)
     axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
 
