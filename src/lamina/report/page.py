@@ -136,11 +136,11 @@ def drawings(files: Iterable[Path]) -> tuple[list[dict[str, Any]], Markup]:
         name, text = path.stem, path.read_text(encoding="utf-8")
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
-            figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
             numbers = path.with_suffix(".csv")
             csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
-            lead = {"lead": leads.get(name, 0), "csv": Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""}
-            shown.append(figure | lead | {"questions": questions[name]})
+            figure = {"name": name, "title": titles[name], "questions": questions[name], "lead": leads.get(name, 0)}
+            held = Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""
+            shown.append(figure | {"svg": drawing, "caption": Markup(caption[1]), "csv": held})
     return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 

@@ -1,6 +1,5 @@
 """The effect of a plan that was made for one calibration on the tasks of the others."""
 
-
 import duckdb
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize

@@ -26,10 +26,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     groups = style.grouped(data, "model", "calibration", "task")
     styles = theme.selectors
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
-    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles)
-        single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        axes.set_title(theme.title(model, calibration if single else f"{calibration} on {task}"))
+        axes.set_title(theme.task_title(group, groups))
     draws = {row["selector"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"] > 1)}
     named = [
         (f"{name} (mean of {draws[name]})" if draws[name] > 1 else name, look | {"markersize": 4.5})

@@ -71,11 +71,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
     ring: style.Look = dict(marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black")
     undefined = Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////")
-    named: dict[str, style.Look | Patch] = {
+    signs: dict[str, style.Look | Patch] = {
         "95 % interval includes 0": ring,
         "undefined: base model at chance": undefined,
     }
-    style.legend_below(figure, named.items(), 2)
+    style.legend_below(figure, signs.items(), 2)
     return figure
 
 
@@ -111,7 +111,7 @@ def accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
     style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), reading(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
-        ring = dict(markersize=2.8, markerfacecolor="none", markeredgewidth=0.7)
+        ring: style.Look = dict(markersize=2.8, markerfacecolor="none", markeredgewidth=0.7)
         axes.plot(cell[0] + 0.40, cell[1] - 0.30, "o", color=ink, **ring)
 
 

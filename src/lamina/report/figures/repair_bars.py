@@ -32,12 +32,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     selectors = {row["selector"] for row in data}
     width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
     figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
-    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         shown = {row["selector"] for row in chosen} | set((chosen[0]["refused"] or "").split(","))
         panel(axes, chosen, repairs, [name for name in theme.selectors if name in shown])
-        single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        name = calibration if single else f"{calibration} on {task}"
-        axes.set_title(theme.title(model, f"{name}, {chosen[0]['removed']} removed"))
+        axes.set_title(theme.task_title(group, groups, f", {chosen[0]['removed']} removed"))
     named = [
         (style.repair_name(*pair), Patch(edgecolor="black", linewidth=0.7, **look(place)))
         for place, pair in enumerate(repairs)

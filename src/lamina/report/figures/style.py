@@ -87,11 +87,11 @@ class Theme:
         groups = {row["selector"]: row["group_name"] for row in rows(self._connection, named)}
         names = sorted({*groups.values()}, key=lambda name: (name != "accuracy", name))
         styles = {
-            name: {
-                "color": COLOURS[place % len(COLOURS)],
-                "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
-                "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
-            }
+            name: dict(
+                color=COLOURS[place % len(COLOURS)],
+                marker=MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
+                linestyle=DASHES[(place // len(COLOURS) + place) % len(DASHES)],
+            )
             for place, name in enumerate(names)
         }
         return styles | {name: styles[group] for name, group in groups.items()}
@@ -104,6 +104,12 @@ class Theme:
     def title(self, model: str, name: str) -> str:
         """Title of a panel; it names the model only if a run has several."""
         return f"{model}: {name}" if self.several_models else name
+
+    def task_title(self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = "") -> str:
+        """Title of a panel of model, calibration and task; it names the task only if the calibration has several."""
+        model, calibration, task = group
+        single = sum(other[:2] == (model, calibration) for other in groups) == 1
+        return self.title(model, (calibration if single else f"{calibration} on {task}") + note)
 
     def by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
         """Rows by model and selector, selectors in the order of their styles."""
@@ -274,7 +280,7 @@ def reach(stderr: float | None) -> float:
     return math.nan if stderr is None else Z95 * stderr
 
 
-def interval(value: float, stderr: float | None, digits: int = 3, unit: str = "") -> str:
+def interval(value: float, stderr: float | None, digits: int = 3) -> str:
     """A number with its 95 % interval, for hints."""
     reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
-    return f"{value:.{digits}f}{reach}{unit}".replace("-", "−")
+    return f"{value:.{digits}f}{reach}".replace("-", "−")

@@ -1,6 +1,5 @@
 """What layers do in a complete model: void tokens, readable labels, and the place of a difference between prompts."""
 
-
 import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
