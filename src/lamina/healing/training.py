@@ -115,16 +115,8 @@ def train(
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         masters.round()
-        rows.append(
-            {
-                "step": number,
-                "epoch": step.epoch,
-                "loss": loss,
-                "learning_rate": rate,
-                "tokens": rows[-1]["tokens"] + count,
-                "chosen": False,
-            }
-        )
+        taken = {"step": number, "epoch": step.epoch, "loss": loss, "learning_rate": rate}
+        rows.append(taken | {"tokens": rows[-1]["tokens"] + count, "chosen": False})
         if step.last:
             with as_saved():
                 rows[-1]["validation_loss"] = validate(objective, validation, memory)

@@ -1,6 +1,8 @@
 """Answers of DuckDB as rows of Python, to the questions of `sql/queries` and to other queries."""
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +51,23 @@ def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, An
     cursor = connection.execute(query)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
+    """Rows by the values of some columns, in the order of their first rows."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in data:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
+
+
+def as_csv(answered: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as the text of a CSV file, with the columns of the first one."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, answered[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(answered)
+    return text.getvalue()
 
 
 @contextmanager

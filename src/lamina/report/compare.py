@@ -11,26 +11,27 @@ less than 1 in 20.
 """
 
 import argparse
-import csv
-import html
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import jinja2
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
-from lamina.report.answers import rows
+from lamina.report.answers import as_csv, rows
 from lamina.report.database import relation
 from lamina.report.figures import style
 from lamina.report.paired_tests import holm, tested, timing_degrees
 from lamina.store import parquet as store
+from lamina.study import paths
 
 LEVEL = 0.05
+TEMPLATE = paths.own("workflow/report/compare.html.j2")
 VARIANT = ("model", "calibration", "selector", "removed", "repair", "healing")
 COLUMNS = (
     *("table", "number", "metric", "a", "b", "difference", "ci_low", "ci_high", "p_value", "p_holm", "moved", "better"),
@@ -248,27 +249,15 @@ def draw(differences: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
 def page(differences: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
     """The comparison as one HTML file."""
     shown = [row for row in differences if row["moved"]] or differences[:20]
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(row[name]))}</td>" for name in COLUMNS) + "</tr>\n" for row in shown
+    text = Path(TEMPLATE).read_text(encoding="utf-8")
+    return jinja2.Template(text, autoescape=True, trim_blocks=True, keep_trailing_newline=True).render(
+        a=a,
+        b=b,
+        headline=headline(differences),
+        svg=Markup(svg[svg.index("<svg") :]),
+        columns=COLUMNS,
+        table=[[_cell(row[name]) for name in COLUMNS] for row in shown],
     )
-    said = "".join(f"<p>{html.escape(text)}</p>" for text in headline(differences))
-    title = f"{html.escape(b)} against {html.escape(a)}"
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>body {{font: 15px/1.5 sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em}} svg {{max-width: 100%;
-height: auto}} div {{overflow-x: auto}} td, th {{padding: .2em .6em; border-bottom: 1px solid #ddd; text-align: left;
-white-space: nowrap}} table {{border-collapse: collapse; font-size: 13px}}</style>
-<h1>{title}</h1>{said}
-<p>Green is better, orange worse, blue neither; grey did not move. p_holm is corrected for all numbers that were
-compared; intervals are 95 % ones of one number alone. Where both runs answered the same documents (paired: True), a, b
-and their difference are means over documents, each of the same weight, and intervals those of the documents'
-differences, with one more document either way, so that none that differ leave about ± 3 / n. Elsewhere the intervals
-of both numbers are joined as if they were independent, and say how far two runs on other samples could lie apart. So a
-run compared with itself has intervals too. Every comparison stands in the CSV file beside this page.</p>
-{svg[svg.index("<svg") :]}
-<div><table><tr>{"".join(f"<th>{name}</th>" for name in COLUMNS)}</tr>
-{cells}</table></div></html>
-"""
 
 
 def _cell(value: Any) -> str:
@@ -284,12 +273,8 @@ def main() -> None:
     differences = compared(arguments.a, arguments.b)
     # Said before anything is written, which may fail.
     print(*headline(differences), "", *(line(row) for row in differences if row["moved"]), sep="\n", flush=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(differences)
     svg = style.svg(draw(differences), salt="compare")
-    store.write_text(f"{arguments.output}.csv", text.getvalue())
+    store.write_text(f"{arguments.output}.csv", as_csv(differences))
     store.write_text(f"{arguments.output}.svg", svg)
     store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")

@@ -88,13 +88,10 @@ def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
     try:
         connection = duckdb.connect(str(file), read_only=True)
         connection.execute("SELECT count(*) FROM models")
-    except duckdb.IOException as error:
-        if "lock" not in str(error):
-            raise checksum.damaged(file, str(error).splitlines()[0]) from error
-        raise LaminaError(
-            f"{file} is held open for writing by another program. Close it there and try again."
-        ) from error
     except duckdb.Error as error:
+        if isinstance(error, duckdb.IOException) and "lock" in str(error):
+            held = f"{file} is held open for writing by another program. Close it there and try again."
+            raise LaminaError(held) from error
         raise checksum.damaged(file, str(error).splitlines()[0]) from error
     return connection
 

@@ -37,12 +37,8 @@ def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     drawn = []
     for row in rows:
         point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repaired_by")}
-        point |= {
-            "tasks": row["own_tasks"],
-            "n": row["own_samples"],
-            "n_texts": row["text_samples"],
-            "parameters": row["parameters_ratio"],
-        }
+        point |= {"tasks": row["own_tasks"], "n": row["own_samples"]}
+        point |= {"n_texts": row["text_samples"], "parameters": row["parameters_ratio"]}
         for name, column, unit in (("kept", "own_kept", 100), ("text", "text_ratio", 1)):
             if row["removed"] and row[column] is not None:
                 value, stderr = row[column] * unit, row[f"{column}_stderr"]

@@ -9,7 +9,7 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Choice
 from lamina.config.metrics import METRICS
-from lamina.config.repairs import OWN, Repair
+from lamina.config.repairs import OWN
 from lamina.config.selectors import Selector
 from lamina.config.studies import Prune
 
@@ -35,7 +35,8 @@ def glossary(config: Configuration) -> dict[str, dict[str, str]]:
         for section, names in listed.items()
     }
     meanings["chosen"] = {name: chosen(config.selectors[name]) for name in meanings["selectors"]}
-    meanings["stock"] = {name: "stock" for name in meanings["repairs"] if _is_stock(config.repairs[name])}
+    # An export has a class of transformers where no map of the stream is left beside its layers.
+    meanings["stock"] = {name: "stock" for name in meanings["repairs"] if not config.repairs[name].LINEAR}
     return meanings
 
 
@@ -44,11 +45,6 @@ def chosen(selector: Selector) -> str:
     metric, repair = getattr(selector, "metric", None), getattr(selector, "repair", None)
     how = f"by {metric} ({selector.strategy})" if metric else f"by strategy {selector.strategy}"
     return f"chosen {how}" + (f" with {repair} in place" if repair else "")
-
-
-def _is_stock(repair: Repair) -> bool:
-    """Whether an export has a class of transformers: the repair leaves no map of the stream beside its layers."""
-    return not repair.LINEAR
 
 
 def words(entry: Choice) -> str:

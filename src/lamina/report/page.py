@@ -5,7 +5,7 @@ All intervals are 95 % intervals, as in the figures: 1.96 standard errors on eit
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import answers, explorer, summary
-from lamina.report.answers import answer, rows
+from lamina.report.answers import answer, grouped, rows
 from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
@@ -29,18 +29,18 @@ CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what
 # How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
 LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
 
-# The questions of `sql/queries` that each section answers: figures name their own.
+# The question of `sql/queries` that each section answers: figures name their own.
 ASKED = {
-    "refused": ("which_plans_were_refused",),
-    "glance": ("which_layers_matter",),
-    "repairs": ("which_repair_when",),
-    "disagreements": ("where_metrics_disagree",),
-    "written": ("what_is_written",),
-    "times": ("where_the_time_went",),
-    "diagnoses": ("what_diagnoses_found",),
+    "refused": "which_plans_were_refused",
+    "glance": "which_layers_matter",
+    "repairs": "which_repair_when",
+    "disagreements": "where_metrics_disagree",
+    "written": "what_is_written",
+    "times": "where_the_time_went",
+    "diagnoses": "what_diagnoses_found",
 }
 QUESTIONS = {
-    **ASKED,
+    **{section: (question,) for section, question in ASKED.items()},
     "take": (answers.RECOMMENDED,),
     "explore": (explorer.QUESTION,),
     "summary": summary.QUESTIONS,
@@ -73,19 +73,12 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(
-        share=share,
-        measured=measured,
-        percent=percent,
-        timed=timed,
-        apart=apart,
-        decimal=decimal,
-        removal=removal,
-        capitalised=lambda text: text[:1].upper() + text[1:],
-    )
+    for function in (share, measured, percent, timed, apart, decimal, removal):
+        environment.filters[function.__name__] = function
+    environment.filters["capitalised"] = lambda text: text[:1].upper() + text[1:]
     page = environment.get_template(template.name)
     configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
-    asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
+    found = {section: answer(connection, question) for section, question in ASKED.items()}
     variants = explorer.variants(connection)
     drawn = explorer.points(variants)
     specifications = explorer.specifications(drawn, keep)
@@ -98,6 +91,7 @@ def render(
     drawn_figures, looks = drawings(figures)
     scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
     return page.render(
+        found,
         models=rows(connection, "FROM models ORDER BY model"),
         calibrations=rows(connection, "FROM calibrations ORDER BY model, calibration"),
         questions=QUESTIONS,
@@ -112,15 +106,12 @@ def render(
         option="" if configuration in ("", DEFAULT) else f"CONFIG={configuration} ",
         names={
             **{section: names[section] for section in ("selectors", "repairs", "healings") if names.get(section)},
-            "metrics": metrics(scored),
+            "metrics": {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored},
         },
-        refused=asked["refused"][0],
-        glance=glance(asked["glance"][0]),
-        written=asked["written"][0],
-        repairs=asked["repairs"][0],
+        glance=glance(found["glance"]),
         figures=drawn_figures,
         looks=looks,
-        disagreements=asked["disagreements"][0][:DISAGREEMENTS_SHOWN],
+        disagreements=found["disagreements"][:DISAGREEMENTS_SHOWN],
         variants=variants,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
         stills={
@@ -129,8 +120,7 @@ def render(
         },
         explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
         scripts=Markup(explorer.scripts()) if specifications else "",
-        diagnoses=[row for row in asked["diagnoses"][0] if row["layer"] is None],
-        times=asked["times"][0],
+        diagnoses=[row for row in found["diagnoses"] if row["layer"] is None],
         facts=flatten(facts),
     )
 
@@ -146,11 +136,11 @@ def drawings(files: Iterable[Path]) -> tuple[list[dict[str, Any]], Markup]:
         name, text = path.stem, path.read_text(encoding="utf-8")
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
-            figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
             numbers = path.with_suffix(".csv")
             csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
-            lead = {"lead": leads.get(name, 0), "csv": Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""}
-            shown.append(figure | lead | {"questions": questions[name]})
+            figure = {"name": name, "title": titles[name], "questions": questions[name], "lead": leads.get(name, 0)}
+            held = Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""
+            shown.append(figure | {"svg": drawing, "caption": Markup(caption[1]), "csv": held})
     return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 
@@ -201,20 +191,11 @@ def ungrouped(svg: str) -> str:
     return svg.replace("<defs></defs>", "")
 
 
-def metrics(measured: Container[str]) -> dict[str, str]:
-    """One sentence on each relevance metric that was measured."""
-    return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
-
-
 def removal(row: Mapping[str, Any], depth: int) -> str:
     """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
     units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
     if not units:
-        return (
-            f"{row['removed']} of {depth} layers"
-            if row["layers"] == row["removed"]
-            else f"{row['removed']} half layers"
-        )
+        return f"{row['removed']} " + (f"of {depth} layers" if row["layers"] == row["removed"] else "half layers")
     kind = ("layer " if len(units) == 1 else "layers ") if all(unit.isdigit() for unit in units) else ""
     return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (f" of {depth}" if kind else "")
 
@@ -224,8 +205,7 @@ def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     layers = [row for row in layers if row["component"] == "layer" and row["n_draws"] is None]
     layers = [row for row in layers if row["accuracy"] is not None or row["accuracy_reason"]]
     table = []
-    for model, calibration in dict.fromkeys((row["model"], row["calibration"]) for row in layers):
-        mine = [row for row in layers if (row["model"], row["calibration"]) == (model, calibration)]
+    for (model, calibration), mine in grouped(layers, "model", "calibration").items():
         known = [row for row in mine if row["accuracy"] is not None]
         table.append(
             {

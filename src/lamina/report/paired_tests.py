@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
-from lamina.report.answers import rows
+from lamina.report.answers import grouped, rows
 
 # From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
 MANY, DRAWS = 50, 9999
@@ -35,23 +35,22 @@ GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
 """
 CELL = ("model", "removed", "repair", "healing")
 
-Differences = dict[tuple[str, str, str], dict[int, float]]
-"""By calibration, task and metric: selector less rival, by document."""
+Values = dict[tuple[str, str, str], dict[int, float]]
+"""By calibration, task and metric: what was measured of each document, or its difference between two selectors."""
 
 
 def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
     """Rows of table `comparisons`, from the views `scores` and `benchmark_samples`; no rows for a single selector."""
-    cells: dict[tuple[Any, ...], dict[str, dict[tuple[str, str, str], dict[int, float]]]] = {}
-    for row in rows(connection, VALUES):
-        place = row["calibration"], row["task"], row["metric"]
-        selectors = cells.setdefault(tuple(row[key] for key in CELL), {})
-        selectors.setdefault(row["selector"], {})[place] = dict(zip(row["samples"], row["values"], strict=True))
-    for cell, selectors in cells.items():
+    for cell, measured in grouped(rows(connection, VALUES), *CELL).items():
+        selectors: dict[str, Values] = {}
+        for row in measured:
+            place = row["calibration"], row["task"], row["metric"]
+            selectors.setdefault(row["selector"], {})[place] = dict(zip(row["samples"], row["values"], strict=True))
         singles: list[dict[str, Any]] = []
         means: list[dict[str, Any]] = []
         for one, other in combinations(sorted(selectors, key=lambda name: (name != "accuracy", name)), 2):
             mine, theirs = selectors[one], selectors[other]
-            differences: Differences = {
+            differences: Values = {
                 place: {n: mine[place][n] - theirs[place][n] for n in mine[place].keys() & theirs[place].keys()}
                 for place in sorted(mine.keys() & theirs.keys())
             }
@@ -68,7 +67,7 @@ def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
                 yield row | {"p_holm": corrected}
 
 
-def together(differences: Differences) -> dict[str, Any]:
+def together(differences: Values) -> dict[str, Any]:
     """The mean over tasks. The differences of a document under several calibrations add up: it counts once."""
     by_task: dict[str, dict[int, float]] = {}
     for (_, task, _), by_sample in differences.items():

@@ -10,9 +10,9 @@ import duckdb
 
 from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import ENOUGH, samples_for
-from lamina.report.answers import answer
+from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
-from lamina.report.figures.style import grouped, repair_name
+from lamina.report.figures.style import repair_name
 
 QUESTIONS = (
     "which_layers_matter",
@@ -152,8 +152,7 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
     reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
     sentences = []
-    for model in dict.fromkeys(row["model"] for row in reliabilities):
-        mine = [row for row in reliabilities if row["model"] == model]
+    for (model,), mine in grouped(reliabilities, "model").items():
         least = mine[0]
         sure = sum(row["value"] >= ENOUGH for row in mine)
         sentence = (

@@ -3,10 +3,8 @@
 from typing import Any
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.relevance.statistics import Z95
 from lamina.report.figures import style
@@ -58,17 +56,13 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.grid(False)
         for axis in "xy":
             style.whole_numbers(axes, axis)
-    bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.5, aspect=40, pad=0.02)
-    bar.set_label("angular distance at the last token (1 = opposite)")
-    handles = [Line2D([], [], **LEAST), Line2D([], [], **ALIKE)]
-    labels = ["minimum of the row", "not distinguishable from it (95 %)"]
-    drawn = 2 if depth <= 16 else 1
-    style.legend_below(figure, handles[:drawn], labels[:drawn], 2)
+    style.colour_bar(figure, grid, scale, COLOURS, "angular distance at the last token (1 = opposite)", 0.5)
+    marks = [("minimum of the row", LEAST), ("not distinguishable from it (95 %)", ALIKE)]
+    style.legend_below(figure, marks if depth <= 16 else marks[:1], 2)
     return figure
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at the last real "
         f"token, divided by π; mean over calibration samples ({style.counts([row['n_samples'] for row in data])} per "

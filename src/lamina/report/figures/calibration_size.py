@@ -1,11 +1,8 @@
 """How many samples a ranking of layers needs: how alike two calibrations of the same size rank layers, by metric."""
 
-from typing import Any
-
 import duckdb
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.config import metrics as registry
 from lamina.relevance.columns import Context, from_table
@@ -22,6 +19,10 @@ ABOUT = (
 )
 
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
+LOOKS: dict[str, style.Look] = {
+    name: dict(color=style.COLOURS[at], marker=style.MARKERS[at], linestyle=style.DASHES[at], markersize=4)
+    for at, name in enumerate(METRICS)
+}
 QUERIES = ("what_samples_say_of_layers",)
 # Of which calibrations what every sample says of every layer is known, by metric.
 _RANKINGS = """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score
@@ -34,7 +35,6 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and calibration, one line per metric."""
     groups = style.grouped(data, "model", "calibration")
     figure, grid = style.panels(len(groups), 3.1, 2.6, 4)
-    sizes = sorted({row["n_samples"] for row in data})
     for axes, ((model, calibration), points) in zip(grid, groups.items(), strict=True):
         for place, metric in enumerate(METRICS):
             line = [row for row in points if row["metric"] == metric]
@@ -42,22 +42,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             x = [row["n_samples"] * 1.05 ** (place - 1.5) for row in line]
             reach = [[row["median"] - row["low"] for row in line], [row["high"] - row["median"] for row in line]]
             middle = [row["median"] for row in line]
-            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, **line_style(place))
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45)
-        axes.set_xticks([], minor=True)
+            axes.errorbar(x, middle, reach, linewidth=1.2, elinewidth=0.9, **LOOKS[metric])
+        style.doubling(axes, (row["n_samples"] for row in data))
         axes.set_ylim(-0.25, 1.03)
         axes.set(xlabel="calibration samples", ylabel="rank correlation")
         axes.set_title(theme.title(model, calibration))
-    drawn = [place for place, metric in enumerate(METRICS) if any(row["metric"] == metric for row in data)]
-    handles = [Line2D([], [], markersize=4, **line_style(place)) for place in drawn]
-    style.legend_below(figure, handles, [METRICS[place] for place in drawn])
+    drawn = {row["metric"] for row in data}
+    style.legend_below(figure, [entry for entry in LOOKS.items() if entry[0] in drawn])
     return figure
-
-
-def line_style(place: int) -> dict[str, Any]:
-    """Colour, marker and dashes of a metric."""
-    return {"color": style.COLOURS[place], "marker": style.MARKERS[place], "linestyle": style.DASHES[place]}
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
@@ -80,7 +72,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Two calibrations of a size that share no sample, drawn from one "
         f"({style.counts([row['n_samples'] for row in data])} samples each): Spearman's correlation over the base "

@@ -6,7 +6,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lamina.config.metrics import METRICS, carried
@@ -51,9 +50,12 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         right.xaxis.set_major_formatter(EngFormatter())
         left.set_title(theme.title(model, "time"))
         right.set_title("work")
-    handles = [Line2D([], [], **look) for look in (MEAN, WORK, NAIVE)]
-    labels = ["mean over calibrations, 95 %", "by lamina (× one forward pass)", "every cut model alone"]
-    style.legend_below(figure, handles, labels, 3)
+    marks = {
+        "mean over calibrations, 95 %": MEAN,
+        "by lamina (× one forward pass)": WORK,
+        "every cut model alone": NAIVE,
+    }
+    style.legend_below(figure, marks.items(), 3)
     return figure
 
 
@@ -87,7 +89,6 @@ def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. Left: seconds of its "
         f"jobs, loading and starting included, over calibrations ({style.counts([row['n_samples'] for row in data])} "

@@ -1,10 +1,7 @@
 """The effect of a plan that was made for one calibration on the tasks of the others."""
 
-from typing import Any
-
 import duckdb
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -39,17 +36,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     for axes, ((model, selector), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, calibrations, tasks)
         axes.set_title(theme.title(model, f"{selector}, {chosen[0]['removed']} removed"))
-    bar = figure.colorbar(
-        ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.6, aspect=40, pad=0.02, extend="both"
-    )
-    bar.set_label("change of accuracy, percentage points")
+    bar = style.colour_bar(figure, grid, SCALE, COLOURS, "change of accuracy, percentage points", 0.6, extend="both")
     bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}".replace("-", "−"))
-    handles = [Patch(facecolor="none", edgecolor="black", linewidth=1.6), Patch(facecolor="#eeeeee")]
-    style.legend_below(figure, handles, ["the plan's own task", "not tested"], 2)
+    own = Patch(facecolor="none", edgecolor="black", linewidth=1.6)
+    style.legend_below(figure, [("the plan's own task", own), ("not tested", Patch(facecolor="#eeeeee"))], 2)
     return figure
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks: list[str]) -> None:
+def panel(axes: Axes, data: style.Rows, calibrations: list[str], tasks: list[str]) -> None:
     """One matrix; each cell holds the change and half its 95 % interval, in hundredths."""
     axes.set_facecolor("#eeeeee")
     for row in data:
@@ -62,14 +56,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks
             x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
             axes.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="black", linewidth=1.6))
     prefix = shared_prefix(tasks)
-    axes.set_xticks(
-        range(len(tasks)), [task[len(prefix) :] for task in tasks], rotation=40, ha="right", rotation_mode="anchor"
-    )
-    axes.set_yticks(range(len(calibrations)), calibrations)
-    axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(calibrations) - 0.5, -0.5))
+    style.matrix(axes, len(tasks), calibrations)
+    style.slanted(axes, range(len(tasks)), [task.removeprefix(prefix) for task in tasks])
     axes.set(xlabel=f"tested on {prefix}…" if prefix else "tested on", ylabel="plan made for")
-    axes.tick_params(length=0)
-    axes.grid(False)
 
 
 def shared_prefix(names: list[str]) -> str:
@@ -90,7 +79,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of the "
         "accuracy against the base model in percentage points ± half the 95 % interval, paired over test documents "

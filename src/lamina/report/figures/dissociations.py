@@ -3,10 +3,8 @@
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
 from lamina.report.figures.relevance_maps import number_cell, text_colour
@@ -28,24 +26,21 @@ SCALE = Normalize(-1, 1)
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one colour scale for all."""
-    drawn = shown(data)
-    models = list(dict.fromkeys(row["model"] for row in drawn))
-    pairs = {model: list(dict.fromkeys(_pair(row) for row in drawn if row["model"] == model)) for model in models}
-    depth = 1 + max(row["layer"] for row in drawn)
-    most = max(map(len, pairs.values()))
+    models = style.grouped(shown(data), "model")
+    depth = 1 + max(row["layer"] for drawn in models.values() for row in drawn)
+    most = max(len(set(map(_pair, drawn))) for drawn in models.values())
     figure, grid = style.panels(len(models), max(4.5, 0.42 * depth + 2.2), max(1.6, 0.24 * most + 1.3), 1)
-    for axes, model in zip(grid, models, strict=True):
-        _panel(axes, [row for row in drawn if row["model"] == model], pairs[model], depth)
+    for axes, ((model,), drawn) in zip(grid, models.items(), strict=True):
+        _panel(axes, drawn, depth)
         axes.set_title(theme.title(model, "difference of accuracy relevance"))
-    bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.7, aspect=40, pad=0.02)
-    bar.set_label("matters more to the second task  ◂    ▸  matters more to the first")
-    bar.outline.set_linewidth(0.4)
-    handles = [Line2D([], [], marker="o", linestyle="", markersize=3.5, color="black")]
-    style.legend_below(figure, handles, ["sure (corrected for the number of layers; beyond halves of one task)"], 1)
+    label = "matters more to the second task  ◂    ▸  matters more to the first"
+    style.colour_bar(figure, grid, SCALE, COLOURS, label, 0.7).outline.set_linewidth(0.4)
+    dot: style.Look = dict(marker="o", linestyle="", markersize=3.5, color="black")
+    style.legend_below(figure, [("sure (corrected for the number of layers; beyond halves of one task)", dot)], 1)
     return figure
 
 
-def shown(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def shown(data: style.Rows) -> list[dict[str, Any]]:
     """The rows of the drawn pairs: at most PAIRS per model, those with the widest sure differences, then the widest."""
     wanted: set[tuple[str, ...]] = set()
     for (model,), mine in style.grouped(data, "model").items():
@@ -61,18 +56,16 @@ def _pair(row: dict[str, Any]) -> tuple[str, str]:
     return row["calibration"], row["rival"]
 
 
-def _panel(axes: Axes, data: list[dict[str, Any]], pairs: list[tuple[str, str]], depth: int) -> None:
-    axes.set(xlim=(-0.5, depth - 0.5), ylim=(len(pairs) - 0.5, -0.5), xlabel="layer (0 = first)")
+def _panel(axes: Axes, data: style.Rows, depth: int) -> None:
+    pairs = list(dict.fromkeys(map(_pair, data)))
+    style.matrix(axes, depth, [f"{one} − {other}" for one, other in pairs])
+    axes.set_xlabel("layer (0 = first)")
     axes.set_xticks(range(depth))
-    axes.set_yticks(range(len(pairs)), [f"{one} − {other}" for one, other in pairs])
     both_ways = {_pair(row) for row in data if row["is_double"]}
     for label, pair in zip(axes.get_yticklabels(), pairs, strict=True):
         label.set_fontweight("bold" if pair in both_ways else "normal")
-    axes.tick_params(length=0)
-    axes.grid(False)
-    places = {pair: place for place, pair in enumerate(pairs)}
     for row in data:
-        x, y = row["layer"], places[_pair(row)]
+        x, y = row["layer"], pairs.index(_pair(row))
         text = f"{round(row['difference'], 2) + 0:.2f}".replace("-", "−")
         square = number_cell(axes, (x, y), row["difference"], text, COLOURS, SCALE)
         said = (
@@ -87,7 +80,6 @@ def _panel(axes: Axes, data: list[dict[str, Any]], pairs: list[tuple[str, str]],
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     most = max(len({_pair(row) for row in mine}) for mine in style.grouped(data, "model").values())
     some = f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all." * (most > PAIRS)
     counted = [row[key] for row in data for key in ("n_samples", "n_rival")]

@@ -1,7 +1,5 @@
 """From the tables of a run to one figure: its picture, its caption, and its numbers."""
 
-import csv
-import io
 from dataclasses import dataclass
 
 import duckdb
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 
 from lamina.modules import load
 from lamina.report import queries as sql
-from lamina.report.answers import answer
+from lamina.report.answers import answer, as_csv
 from lamina.report.figures import style
 
 
@@ -42,8 +40,4 @@ def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
         figure = style.empty(sql.why_empty(sql.query_text(question)))
         return Drawing(figure, style.svg(figure, name), "", "")
     figure, caption = module.draw(rows, style.Theme(connection)), module.caption(rows)
-    numbers = io.StringIO()
-    table = csv.DictWriter(numbers, rows[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return Drawing(figure, style.svg(figure, name, caption), caption, numbers.getvalue())
+    return Drawing(figure, style.svg(figure, name, caption), caption, as_csv(rows))

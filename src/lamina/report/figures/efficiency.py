@@ -3,7 +3,6 @@
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
 from lamina.report.paired_tests import NOISY, ratio_interval
@@ -17,24 +16,24 @@ ABOUT = (
 )
 
 QUERIES = ("what_pruning_buys",)
+BASE: style.Look = dict(color="#999999", linestyle="--", linewidth=0.9)
 MEASURES = {"latency_ratio": "latency of the prompt", "tokens_per_second_ratio": "tokens per second"}
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model: a row per size and repair, a mark per number of runs of removed layers."""
     models = style.grouped(data, "model")
-    looks = style.looks([_runs(runs) for runs in sorted({row["runs"] for row in data})])
+    looks = style.looks([_runs(runs) for runs in sorted({row["runs"] for row in data})], 4.5)
     most = max(len({_name(row) for row in mine}) for mine in models.values())
-    figure, grid = style.panels(
-        2 * len(models), 4.6, 1.1 + most * (0.2 + 0.07 * len(looks)), 2, sharey=len(models) == 1
-    )
+    height = 1.1 + most * (0.2 + 0.07 * len(looks))
+    figure, grid = style.panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for place, ((model,), mine) in enumerate(models.items()):
         counts: dict[str, list[int]] = {}  # of runs, by row
         for row in sorted(mine, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])):
             counts.setdefault(_name(row), [])
             counts[_name(row)] += [row["runs"]] * (row["runs"] not in counts[_name(row)])
         for axes, (column, title) in zip(grid[2 * place : 2 * place + 2], MEASURES.items(), strict=True):
-            axes.axvline(1, color="#999999", linestyle="--", linewidth=0.9)
+            axes.axvline(1, **BASE)
             for row in (row for row in mine if row[column] is not None):
                 value, error, runs = row[column], row[f"{column}_stderr"], _runs(row["runs"])
                 low, high = (value, value) if error is None else ratio_interval(value, error, row["repeats"])
@@ -44,17 +43,15 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
                     axes.text(1, at, f"  {runs}: too noisy", va="center", fontsize=7, color=looks[runs]["color"])
                 else:
                     ends = [[value - low], [high - value]]
-                    axes.errorbar(value, at, xerr=ends, markersize=4.5, capsize=2, **looks[runs])
+                    axes.errorbar(value, at, xerr=ends, capsize=2, **looks[runs])
                 said = f"{_name(row)}, {runs}: {value:.3f} [{low:.3f}, {high:.3f}], n = {row['repeats']}"
                 style.hints(axes, [(value, at, said)])
             if not axes.containers:
                 axes.set_xlim(0.5, 1.5)
-            axes.set(xlabel="ratio to base model", ylim=(len(counts) - 0.5, -0.5))
-            axes.set_yticks(range(len(counts)), list(counts))
+            axes.set_xlabel("ratio to base model")
+            style.lines_down(axes, list(counts))
             axes.set_title(theme.title(model, title))
-    handles = [*(Line2D([], [], markersize=4.5, **look) for look in looks.values())]
-    handles.append(Line2D([], [], color="#999999", linestyle="--", linewidth=0.9))
-    style.legend_below(figure, handles, [*looks, "base model"], 6)
+    style.legend_below(figure, [*looks.items(), ("base model", BASE)], 6)
     return figure
 
 
@@ -69,7 +66,6 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     first = data[0]
     timed = {row["timed"] or number for number, row in enumerate(data)}
     return (

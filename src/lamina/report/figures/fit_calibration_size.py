@@ -5,10 +5,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
 
@@ -42,16 +40,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         sizes(grid[2 * turn], [row for row in chosen if row["measure"] == "validated_error"], scale)
         ridges(grid[2 * turn + 1], [row for row in chosen if row["measure"] == "unseen_error"], looks)
         grid[2 * turn].set_title(theme.title(model, f"{calibration}, {diagnosis}" if several else calibration))
-    bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.4, aspect=40, pad=0.02)
-    bar.set_label("first layer of the run (left panels)")
+    bar = style.colour_bar(figure, grid, scale, COLOURS, "first layer of the run (left panels)", 0.4)
     bar.outline.set_linewidth(0.4)
-    handles = [Line2D([], [], **NOTHING), *(Line2D([], [], **look) for look in looks.values())]
-    labels = ["nothing in its place", *(f"{number:,} samples" for number in numbers)]
-    style.legend_below(figure, handles, labels, 8)
+    named = [(f"{number:,} samples", look) for number, look in looks.items()]
+    style.legend_below(figure, [("nothing in its place", NOTHING), *named], 8)
     return figure
 
 
-def sizes(axes: Axes, data: list[dict[str, Any]], scale: Normalize) -> None:
+def sizes(axes: Axes, data: style.Rows, scale: Normalize) -> None:
     """Draw errors against the number of samples, λ validated, a line for each run of layers."""
     for (layer,), line in style.grouped(data, "layer").items():
         x, y = [row["n_samples"] for row in line], [row["value"] for row in line]
@@ -61,23 +57,19 @@ def sizes(axes: Axes, data: list[dict[str, Any]], scale: Normalize) -> None:
         style.hints(axes, zip(x, y, said, strict=True))
     axes.axhline(1, **NOTHING)
     axes.set_ylim(0, None)
-    axes.set_xscale("log", base=2)
-    ticks = sorted({row["n_samples"] for row in data})
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
-    axes.set_xticks([], minor=True)
+    style.doubling(axes, (row["n_samples"] for row in data))
     axes.set(xlabel="samples fitted on", ylabel="unseen error / without repair")
 
 
-def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, Any]]) -> None:
+def ridges(axes: Axes, data: style.Rows, looks: dict[int, dict[str, Any]]) -> None:
     """Draw means over all runs against λ; the reach is the mean of the runs' reaches, as if errors were the same."""
     grid, cells = sorted({row["point"] for row in data}), style.grouped(data, "n_samples", "point")
     for number in sorted({row["n_samples"] for row in data}):
         pairs = [[(row["value"], row["reach"] or 0) for row in cells[number, point]] for point in grid]
         y, reach = np.array([np.mean(each, axis=0) for each in pairs]).T
         axes.plot(range(len(grid)), y, **looks[number])
-        axes.fill_between(
-            range(len(grid)), np.maximum(y - reach, 0.01), y + reach, color=looks[number]["color"], alpha=0.2
-        )
+        bottom = np.maximum(y - reach, 0.01)
+        axes.fill_between(range(len(grid)), bottom, y + reach, color=looks[number]["color"], alpha=0.2)
     axes.axhline(1, **NOTHING)
     names = ["0" if point == 0 else f"$10^{{{round(np.log10(point))}}}$" for point in grid]
     every = range(0, len(grid), 1 + len(grid) // 8)
@@ -90,7 +82,6 @@ def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, An
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Error on unseen samples of a linear map fitted on some of the calibration "
         f"({style.counts([row['n_samples'] for row in data])} samples), as a share of the error with nothing in the "

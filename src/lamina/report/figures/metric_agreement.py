@@ -3,7 +3,6 @@
 import math
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
 
@@ -21,7 +20,7 @@ QUERIES = ("how_metrics_agree_on_each_task",)
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and kind of unit, a row per metric, a mark per calibration."""
     groups = style.grouped(data, "model", "component")
-    looks = style.looks(sorted({row["calibration"] for row in data}))
+    looks = style.looks(sorted({row["calibration"] for row in data}), 5)
     most = max(len({row["metric"] for row in chosen}) for chosen in groups.values())
     figure, grid = style.panels(len(groups), 4.6, 0.9 + most * (0.3 + 0.1 * len(looks)), 2)
     for axes, ((model, kind), chosen) in zip(grid, groups.items(), strict=True):
@@ -31,7 +30,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
                 at = place + 0.7 * ((list(looks).index(row["calibration"]) + 0.5) / len(looks) - 0.5)
                 value, low, high = row["spearman"], row["ci_low"], row["ci_high"]
                 ends = None if low is None else [[value - low], [high - value]]
-                axes.errorbar(value, at, xerr=ends, markersize=5, elinewidth=0.9, **looks[row["calibration"]])
+                axes.errorbar(value, at, xerr=ends, elinewidth=0.9, **looks[row["calibration"]])
                 reach = "" if low is None else f" [{low:.2f}, {high:.2f}]"
                 said = f"{metric} on {row['calibration']}: {value:.2f}{reach}, {row['n_units']} units"
                 style.hints(axes, [(value, at, f"{said}, n = {row['n_samples']}".replace("-", "−"))])
@@ -40,15 +39,13 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.8)
         axes.set_title(theme.title(model, f"every {kind}"))
-        axes.set(xlim=(-1.03, 1.03), ylim=(len(metrics) - 0.5, -0.5), xlabel="rank correlation (1 = the same order)")
-        axes.set_xticks([-1, -0.5, 0, 0.5, 1])
-        axes.set_yticks(range(len(metrics)), [metric for (metric,) in metrics])
-    style.legend_below(figure, [Line2D([], [], markersize=5, **look) for look in looks.values()], list(looks))
+        axes.set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xlabel="rank correlation (1 = the same order)")
+        style.lines_down(axes, [metric for (metric,) in metrics])
+    style.legend_below(figure, looks.items())
     return figure
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of units and samples."""
     return (
         "Spearman's correlation, within a task, of accuracy relevance with another metric over the units of the base "
         f"model ({style.counts([row['n_units'] for row in data])} units, "

@@ -5,7 +5,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lamina.relevance.statistics import Z95
@@ -27,20 +26,21 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     groups = style.grouped(data, "model", "calibration", "task")
     styles = theme.selectors
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
-    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles)
-        single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        axes.set_title(theme.title(model, calibration if single else f"{calibration} on {task}"))
-    present = [name for name in styles if any(row["selector"] == name for row in data)]
-    handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]
-    handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
-    draws = {row["selector"]: row["n_draws"] for row in data if row["n_draws"] > 1}
-    named = [f"{name} (mean of {draws[name]})" if name in draws else name for name in present]
-    style.legend_below(figure, handles, [*named, "base model, 95 %", "guessing"], 4)
+        axes.set_title(theme.task_title(group, groups))
+    draws = {row["selector"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"] > 1)}
+    named = [
+        (f"{name} (mean of {draws[name]})" if draws[name] > 1 else name, look | {"markersize": 4.5})
+        for name, look in styles.items()
+        if name in draws
+    ]
+    guessing = {"color": style.NEUTRAL, "linestyle": (0, (1, 1.5))}
+    style.legend_below(figure, [*named, ("base model, 95 %", Patch(color="#d9d9d9")), ("guessing", guessing)], 4)
     return figure
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
     """Lines from the base model on; selectors are shifted sideways a little, so that error bars do not hide each
     other.
     """
@@ -76,7 +76,6 @@ def reading(row: dict[str, Any], reach: float | None) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
     means = (
         f" Means of replicates ({style.counts(draws)} draws) have bars of the draws (Student's t over those of the "

@@ -6,10 +6,8 @@ from typing import Any
 import duckdb
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -32,6 +30,7 @@ ACCURACY = LinearSegmentedColormap.from_list(
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+Cell = tuple[int, int]  # column and line
 QUERIES = ("which_layers_matter",)
 # Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
 CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
@@ -39,12 +38,12 @@ CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    pairs = {(row["model"], row["component"]) for row in data}
-    groups = sorted(pairs, key=lambda group: (group[0], group[1] != "layer"))
+    grouped = style.grouped(data, "model", "component")
+    groups = sorted(grouped.items(), key=lambda group: (group[0][0], group[0][1] != "layer"))
     draws = {row["calibration"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"])}
     calibrations = sorted(draws)
     named = [f"{name}\n(mean of {draws[name]})" if draws[name] > 1 else name for name in calibrations]
-    depths = [1 + max(row["layer"] for row in data if (row["model"], row["component"]) == group) for group in groups]
+    depths = [1 + max(row["layer"] for row in chosen) for _, chosen in groups]
     width = max(3.2, 0.52 * len(calibrations) + 1.6)
     row_height = 0.30 if max(depths) <= 16 else 0.24
     heights = [row_height * depth + 1.2 for depth in depths]
@@ -52,20 +51,15 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
     values = [row["cosine"] for row in data if row["cosine"] is not None and row["cosine"] > 0]
     scale = cosine_scale(values)
-    for (model, component), depth, (left, right) in zip(groups, depths, grid, strict=True):
-        chosen = [row for row in data if (row["model"], row["component"]) == (model, component)]
-        place = {calibration: column for column, calibration in enumerate(calibrations)}
+    for ((model, component), chosen), depth, (left, right) in zip(groups, depths, grid, strict=True):
         kind = "" if component == "layer" else f" ({component})"
         for axes, metric in ((left, "accuracy"), (right, "cosine")):
             axes.set_title(theme.title(model, f"{metric} relevance{kind}"))
-            axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
-            axes.set_xticks(range(len(calibrations)), named, rotation=40, ha="right", rotation_mode="anchor")
-            axes.set_yticks(range(depth))
+            style.matrix(axes, len(calibrations), [str(layer) for layer in range(depth)])
+            style.slanted(axes, range(len(calibrations)), named)
             axes.set_ylabel("layer (0 = first)")
-            axes.tick_params(length=0)
-            axes.grid(False)
             for row in chosen:
-                cell = (place[row["calibration"]], row["layer"])
+                cell = (calibrations.index(row["calibration"]), row["layer"])
                 if metric == "accuracy":
                     accuracy_cell(axes, cell, row)
                 elif row["cosine"] is not None:
@@ -75,11 +69,13 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
         note = ", log scale" if isinstance(scale, LogNorm) else ""
         colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
-    handles: list[Any] = [
-        Line2D([], [], marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black"),
-        Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////"),
-    ]
-    style.legend_below(figure, handles, ["95 % interval includes 0", "undefined: base model at chance"], 2)
+    ring: style.Look = dict(marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black")
+    undefined = Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////")
+    signs: dict[str, style.Look | Patch] = {
+        "95 % interval includes 0": ring,
+        "undefined: base model at chance": undefined,
+    }
+    style.legend_below(figure, signs.items(), 2)
     return figure
 
 
@@ -102,7 +98,7 @@ def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
     return "" if spread is None else f"\n±{written(spread)}"
 
 
-def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
+def accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
     """One cell of the accuracy map: hatched if it is undefined, ringed if its interval includes 0."""
     if row["accuracy"] is None:
         if row["accuracy_reason"] is not None:
@@ -115,14 +111,11 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
     style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), reading(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
-        axes.plot(
-            cell[0] + 0.40, cell[1] - 0.30, "o", markersize=2.8, markerfacecolor="none", color=ink, markeredgewidth=0.7
-        )
+        ring: style.Look = dict(markersize=2.8, markerfacecolor="none", markeredgewidth=0.7)
+        axes.plot(cell[0] + 0.40, cell[1] - 0.30, "o", color=ink, **ring)
 
 
-def number_cell(
-    axes: Axes, cell: tuple[int, int], value: float, text: str, colours: Colormap, scale: Normalize
-) -> Rectangle:
+def number_cell(axes: Axes, cell: Cell, value: float, text: str, colours: Colormap, scale: Normalize) -> Rectangle:
     """Fill a cell with the colour of `value` and write `text` on it."""
     colour = colours(scale(value))
     square = Rectangle((cell[0] - 0.5, cell[1] - 0.5), 1, 1, facecolor=colour, **CELL)
@@ -148,10 +141,7 @@ def text_colour(background: tuple[float, ...]) -> str:
 
 
 def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, label: str, extend: str) -> None:
-    bar = figure.colorbar(
-        ScalarMappable(scale, colours), ax=axes, location="top", shrink=0.9, aspect=30, pad=0.02, extend=extend
-    )
-    bar.set_label(label)
+    bar = style.colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
     if isinstance(scale, LogNorm):
         bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.xaxis.set_major_formatter("{x:g}")
@@ -166,7 +156,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     accuracy = style.counts([row["accuracy_samples"] for row in data])
     cosine = style.counts([row["cosine_samples"] for row in data])
     means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."

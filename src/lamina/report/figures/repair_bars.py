@@ -32,15 +32,15 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     selectors = {row["selector"] for row in data}
     width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
     figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
-    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         shown = {row["selector"] for row in chosen} | set((chosen[0]["refused"] or "").split(","))
         panel(axes, chosen, repairs, [name for name in theme.selectors if name in shown])
-        single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        name = calibration if single else f"{calibration} on {task}"
-        axes.set_title(theme.title(model, f"{name}, {chosen[0]['removed']} removed"))
-    handles = [Patch(facecolor="#555555", edgecolor="black")]
-    handles += [Patch(edgecolor="black", linewidth=0.7, **look(place)) for place in range(len(repairs))]
-    style.legend_below(figure, handles, ["base", *(style.repair_name(*pair) for pair in repairs)], 6)
+        axes.set_title(theme.task_title(group, groups, f", {chosen[0]['removed']} removed"))
+    named = [
+        (style.repair_name(*pair), Patch(edgecolor="black", linewidth=0.7, **look(place)))
+        for place, pair in enumerate(repairs)
+    ]
+    style.legend_below(figure, [("base", Patch(facecolor="#555555", edgecolor="black")), *named], 6)
     return figure
 
 
@@ -49,7 +49,7 @@ def look(place: int) -> dict[str, Any]:
     return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
+def panel(axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]) -> None:
     """The base model's bar at the left, then a group of bars per selector, one bar per variant."""
     first = data[0]
     bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
@@ -69,9 +69,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             style.hint(bar[0], f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}")
         if not chosen:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
-    axes.set_xticks(
-        [-0.75, *range(len(selectors))], ["base", *selectors], rotation=30, ha="right", rotation_mode="anchor"
-    )
+    style.slanted(axes, [-0.75, *range(len(selectors))], ["base", *selectors], 30)
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
@@ -94,7 +92,6 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
         "patched, where nothing was healed). Bars are test-set values with 95 % intervals "

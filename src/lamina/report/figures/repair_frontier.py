@@ -4,7 +4,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lamina.report.figures import style
@@ -27,41 +26,34 @@ FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis s
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and size; colours and markers are selectors, and how a marker is filled is its repair."""
-    sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
+    sizes = style.grouped(data, "model", "removed")
     lines = theme.selectors
     repairs = style.repairs(data)
     figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
-    for place, (axes, (model, removed)) in enumerate(zip(grid, sizes, strict=True)):
-        panel(axes, [row for row in data if (row["model"], row["removed"]) == (model, removed)], lines, repairs)
+    for place, (axes, ((model, removed), chosen)) in enumerate(zip(grid, sizes.items(), strict=True)):
+        panel(axes, chosen, lines, repairs)
         axes.set_title(theme.title(model, f"{removed} removed"))
         if place % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
     used = {row["selector"] for row in data}
     # Replicates look alike, and the first one stands for them.
     shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
-    handles = [Line2D([], [], **mark(lines[name], 1)) for name in shown]
-    handles += [Line2D([], [], **mark({"color": "black", "marker": "o"}, place)) for place in range(len(repairs))]
-    handles += [Line2D([], [], color=style.NEUTRAL, linewidth=0.9), Line2D([], [], color="#999999", linestyle="--")]
-    names = [style.repair_name(*pair) for pair in repairs]
-    style.legend_below(figure, handles, [*shown, *names, "beaten by none", "base model"], 6)
+    entries = [(name, mark(lines[name], 1)) for name in shown]
+    black = {"color": "black", "marker": "o"}
+    entries += [(style.repair_name(*pair), mark(black, place)) for place, pair in enumerate(repairs)]
+    entries.append(("beaten by none", {"color": style.NEUTRAL, "linewidth": 0.9}))
+    entries.append(("base model", {"color": "#999999", "linestyle": "--"}))
+    style.legend_below(figure, entries, 6)
     return figure
 
 
 def mark(line: dict[str, Any], place: int) -> dict[str, Any]:
     """A marker of a selector, filled as the repair with this number is; the first is hollow."""
-    return {
-        "color": line["color"],
-        "marker": line["marker"],
-        "linestyle": "",
-        "markersize": 6.5,
-        "fillstyle": FILLS[place % len(FILLS)],
-        "markerfacecoloralt": "white",
-    }
+    shape = {"color": line["color"], "marker": line["marker"], "linestyle": "", "markersize": 6.5}
+    return shape | {"fillstyle": FILLS[place % len(FILLS)], "markerfacecoloralt": "white"}
 
 
-def panel(
-    axes: Axes, data: list[dict[str, Any]], lines: dict[str, dict[str, Any]], repairs: list[tuple[str, str]]
-) -> None:
+def panel(axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: list[tuple[str, str]]) -> None:
     """Points with both intervals, the base model's two numbers, and the frontier.
 
     A point further out than FAR stands at the edge, with an arrow.
@@ -86,8 +78,9 @@ def panel(
     best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"] and row["perplexity"] < edge)
     axes.plot([x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1)
     base = data[0]
-    axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
-    axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    dashed: style.Look = dict(color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.axhline(base["accuracy_base"], **dashed)
+    axes.axvline(base["perplexity_base"], **dashed)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -96,7 +89,6 @@ def panel(
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     return (
         "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
         f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "

@@ -4,7 +4,6 @@ from typing import Any
 
 import duckdb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.report.answers import answer
 from lamina.report.figures import style
@@ -27,7 +26,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     groups = style.grouped(data, "model")
     rows = {model: list(dict.fromkeys(map(_label, chosen))) for (model,), chosen in groups.items()}
     sizes = sorted({row["removed"] for row in data})
-    looks = style.looks([f"{size} removed" for size in sizes])
+    looks = style.looks([f"{size} removed" for size in sizes], 4.5)
     height = 0.8 + 0.1 * max(map(len, rows.values())) * (1 + len(sizes))
     figure, grid = style.panels(len(groups), 8, height, 1)
     for axes, ((model,), chosen) in zip(grid, groups.items(), strict=True):
@@ -36,12 +35,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             at = rows[model].index(_label(row)) + 0.8 * ((sizes.index(row["removed"]) + 0.5) / len(sizes) - 0.5)
             ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
             inside, look = None if row["p_holm"] < LEVEL else "white", looks[f"{row['removed']} removed"]
-            axes.errorbar(row["difference"], at, xerr=ends, capsize=2, markersize=4.5, mfc=inside, **look)
+            axes.errorbar(row["difference"], at, xerr=ends, capsize=2, mfc=inside, **look)
         axes.set_title(theme.title(model, "difference of accuracy"))
         axes.set_xlabel("points of accuracy")
-        axes.set_yticks(range(len(rows[model])), rows[model])
-        axes.set_ylim(len(rows[model]) - 0.5, -0.5)
-    style.legend_below(figure, [Line2D([], [], markersize=4.5, **look) for look in looks.values()], list(looks))
+        style.lines_down(axes, rows[model])
+    style.legend_below(figure, looks.items())
     return figure
 
 
@@ -57,7 +55,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of documents."""
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test documents "
         f"({style.counts([row['n_samples'] for row in data])} of all tasks); right of 0 the first is better. Lines: "

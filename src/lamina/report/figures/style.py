@@ -15,11 +15,14 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from lamina.relevance.statistics import Z95
-from lamina.report.answers import rows
+from lamina.report.answers import grouped, rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(
@@ -58,10 +61,17 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (3, 3)))
 NEUTRAL = "#555555"
-
+METRIC_LABELS = {
+    "acc": "acc (share correct)",
+    "acc_norm": "acc_norm (share correct)",
+    "exact_match": "exact match (share correct)",
+    "perplexity": "perplexity (per token)",
+}
 
 Rows = list[dict[str, Any]]
 """What a figure draws: the answer of its query, by column."""
+Look = dict[str, Any]
+"""How a line looks, in matplotlib's words."""
 
 
 class Theme:
@@ -77,11 +87,11 @@ class Theme:
         groups = {row["selector"]: row["group_name"] for row in rows(self._connection, named)}
         names = sorted({*groups.values()}, key=lambda name: (name != "accuracy", name))
         styles = {
-            name: {
-                "color": COLOURS[place % len(COLOURS)],
-                "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
-                "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
-            }
+            name: dict(
+                color=COLOURS[place % len(COLOURS)],
+                marker=MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
+                linestyle=DASHES[(place // len(COLOURS) + place) % len(DASHES)],
+            )
             for place, name in enumerate(names)
         }
         return styles | {name: styles[group] for name, group in groups.items()}
@@ -95,19 +105,17 @@ class Theme:
         """Title of a panel; it names the model only if a run has several."""
         return f"{model}: {name}" if self.several_models else name
 
+    def task_title(self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = "") -> str:
+        """Title of a panel of model, calibration and task; it names the task only if the calibration has several."""
+        model, calibration, task = group
+        single = sum(other[:2] == (model, calibration) for other in groups) == 1
+        return self.title(model, (calibration if single else f"{calibration} on {task}") + note)
+
     def by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
         """Rows by model and selector, selectors in the order of their styles."""
         order = list(self.selectors)
         groups = grouped(data, "model", "selector")
         return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
-
-
-def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
-    """Rows by the values of some columns, in the order of their first rows; a panel usually draws one group."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for row in data:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
 
 
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
@@ -121,10 +129,49 @@ def panels(n: int, width: float, height: float, columns: int, sharey: bool = Fal
     return figure, axes[:n]
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 5) -> None:
-    """One legend for all panels, under them."""
+def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Artist]], columns: int = 5) -> None:
+    """One legend for all panels, under them: names with how their lines look, or with the artist to show."""
+    labels, looks = zip(*entries, strict=True)
+    handles = [look if isinstance(look, Artist) else Line2D([], [], **look) for look in looks]
     fitting = max(1, min(columns, len(labels), int(figure.get_figwidth() / (0.75 + 0.066 * max(map(len, labels))))))
     figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3)
+
+
+def colour_bar(
+    figure: Figure, panels: Any, scale: Normalize, colours: Colormap, label: str, shrink: float, **shape: Any
+) -> Any:
+    """The colour scale of some panels, above them; `shape` goes to matplotlib."""
+    shape = {"aspect": 40, "pad": 0.02} | shape
+    bar = figure.colorbar(ScalarMappable(scale, colours), ax=panels, location="top", shrink=shrink, **shape)
+    bar.set_label(label)
+    return bar
+
+
+def lines_down(axes: Axes, names: Sequence[str]) -> None:
+    """One line of the panel for each name, from the top down."""
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+
+
+def matrix(axes: Axes, columns: int, names: Sequence[str]) -> None:
+    """Room for a matrix of cells of size 1, with a line for each name."""
+    lines_down(axes, names)
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.tick_params(length=0)
+    axes.grid(False)
+
+
+def slanted(axes: Axes, places: Sequence[float], names: Sequence[str], angle: int = 40) -> None:
+    """Long names under a panel."""
+    axes.set_xticks(places, names, rotation=angle, ha="right", rotation_mode="anchor")
+
+
+def doubling(axes: Axes, sizes: Iterable[int]) -> None:
+    """Sizes across, each doubling as wide as the others."""
+    ticks = sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
+    axes.set_xticks([], minor=True)
 
 
 def whole_numbers(axes: Axes, axis: str = "x") -> None:
@@ -140,10 +187,10 @@ def empty(reason: str) -> Figure:
     return figure
 
 
-def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each name, without a line."""
+def looks(names: Iterable[str], size: float) -> dict[str, Look]:
+    """Colour and marker of each name, `size` points wide, without a line."""
     return {
-        name: {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "linestyle": ""}
+        name: dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)], linestyle="", markersize=size)
         for at, name in enumerate(names)
     }
 
@@ -169,23 +216,12 @@ def counts(values: Sequence[int | None]) -> str:
 
 def metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     """Label and scale of a benchmark metric's axis: 0 to 1 for accuracies, logarithmic for perplexities far apart."""
-    axes.set_ylabel(metric_label(metric))
+    axes.set_ylabel(METRIC_LABELS.get(metric, metric))
     if metric != "perplexity":
         axes.set_ylim(0, 1.02)
     elif max(values) > 10 * min(values):
         axes.set_yscale("log")
         axes.set_ylim(bottom=1)
-
-
-def metric_label(metric: str) -> str:
-    """Axis label of a benchmark metric, with its unit."""
-    names = {
-        "acc": "acc (share correct)",
-        "acc_norm": "acc_norm (share correct)",
-        "exact_match": "exact match (share correct)",
-        "perplexity": "perplexity (per token)",
-    }
-    return names.get(metric, metric)
 
 
 def svg(figure: Figure, salt: str, caption: str = "") -> str:
@@ -244,7 +280,7 @@ def reach(stderr: float | None) -> float:
     return math.nan if stderr is None else Z95 * stderr
 
 
-def interval(value: float, stderr: float | None, digits: int = 3, unit: str = "") -> str:
+def interval(value: float, stderr: float | None, digits: int = 3) -> str:
     """A number with its 95 % interval, for hints."""
     reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
-    return f"{value:.{digits}f}{reach}{unit}".replace("-", "−")
+    return f"{value:.{digits}f}{reach}".replace("-", "−")

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lamina.relevance.statistics import Z95
 from lamina.report.figures import style
@@ -33,21 +32,26 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         panel(axes, chosen, styles)
         axes.set_title(theme.title(model, f"{calibration}, {removed} removed, {healing}"))
     runs = list(dict.fromkeys((row["selector"], row["repair"]) for row in data))
-    handles = [Line2D([], [], linestyle=DASHES[run[1] == "none"], **points(styles, *run)) for run in runs]
-    handles.append(Line2D([], [], color=style.NEUTRAL, linestyle="", **KEPT))
-    labels = [selector if repair == "none" else f"{selector} + {repair}" for selector, repair in runs]
-    style.legend_below(figure, handles, [*labels, "weights kept"], 4)
+    entries = [
+        (
+            selector if repair == "none" else f"{selector} + {repair}",
+            {"linestyle": DASHES[repair == "none"], **points(styles, selector, repair)},
+        )
+        for selector, repair in runs
+    ]
+    star = {"color": style.NEUTRAL, "linestyle": "", **KEPT}
+    style.legend_below(figure, [*entries, ("weights kept", star)], 4)
     return figure
 
 
-def points(styles: dict[str, dict[str, Any]], selector: str, repair: str) -> dict[str, Any]:
+def points(styles: dict[str, style.Look], selector: str, repair: str) -> dict[str, Any]:
     """Marker of a run: that of its selector, open if a patch was applied first."""
     colour = styles[selector]["color"]
     inside = colour if repair == "none" else "white"
     return {"color": colour, "marker": styles[selector]["marker"], "markersize": 4.5, "markerfacecolor": inside}
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
     """Training loss as means of consecutive steps with the 95 % band of the mean; validation as points."""
     for (selector, repair), curve in style.grouped(data, "selector", "repair").items():
         look = {"color": styles[selector]["color"]}
@@ -60,16 +64,13 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         axes.plot(x, mean, linestyle=DASHES[repair == "none"], linewidth=1.2, **look)
         axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
         checked = [row for row in curve if row["validation_loss"] is not None]
-        for rows, drawn in (
-            (checked, points(styles, selector, repair)),
-            ([r for r in checked if r["chosen"]], look | KEPT),
-        ):
+        kept = [row for row in checked if row["chosen"]]
+        for rows, drawn in ((checked, points(styles, selector, repair)), (kept, look | KEPT)):
             axes.plot([row["step"] for row in rows], [row["validation_loss"] for row in rows], linestyle="", **drawn)
     axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of steps."""
     lines = style.grouped(data, "model", "calibration", "selector", "removed", "repair", "healing").values()
     steps = [sum(row["loss"] is not None for row in line) for line in lines]
     rising = [max(line, key=lambda row: row["learning_rate"] or 0)["step"] for line in lines]

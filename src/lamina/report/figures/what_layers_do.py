@@ -1,7 +1,5 @@
 """What layers do in a complete model: void tokens, readable labels, and the place of a difference between prompts."""
 
-from typing import Any
-
 import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,11 +24,7 @@ KINDS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "probe": ({"accuracy": "label read"}, "boundary (stream entering the layer)", "share of labels read"),
     "patching": (
-        {
-            "repair_changed": "at what differs",
-            "repair_between": "between",
-            "repair_last": "at the last token",
-        },
+        {"repair_changed": "at what differs", "repair_between": "between", "repair_last": "at the last token"},
         "boundary (stream entering the layer)",
         "share of the answer brought back",
     ),
@@ -49,14 +43,13 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, kind: str, data: list[dict[str, Any]]) -> None:
+def _panel(axes: Axes, kind: str, data: style.Rows) -> None:
     measures, place, label = KINDS[kind]
     for turn, (measure, name) in enumerate(measures.items()):
         line = [row for row in data if row["measure"] == measure]
         if not line:
             continue
-        x, colour = [row["layer"] for row in line], style.COLOURS[turn]
-        y = [row["value"] for row in line]
+        x, y, colour = [row["layer"] for row in line], [row["value"] for row in line], style.COLOURS[turn]
         low = [row["value"] if row["ci_low"] is None else row["ci_low"] for row in line]
         high = [row["value"] if row["ci_high"] is None else row["ci_high"] for row in line]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -79,7 +72,6 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """The caption: what the figure shows, and the number of samples."""
     words = {
         "void": "Void: a token's norm grows less at the layer than 0.8 of the range of its growth before (or the share "
         "that the diagnosis sets); dotted, with the growth shuffled over the layers",
