@@ -21,41 +21,31 @@ ONWARD = "## Where to go from here"
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Everything that a card tells.
+class Source:
+    """What a variant is made of, as files and tables describe it."""
 
-    Attributes
-    ----------
-    variant : its names in the configuration.
-    form : stock, code or gguf.
-    layers, parameters : (base, export).
-    boundaries : runs of removed layers (start, end) in base numbering, end exclusive.
-    patched : whether the export applies a patch at each of them.
-    zeroed : whether removed halves are still there as zero weights.
-    base_card : metadata of the base model's card.
-    predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
-    base_class : the class of transformers that loads the base model.
-    kept : base numbers of the layers that stay.
-    kinds : of the base model's layers, as `lamina.models.cutting.kinds` tells them apart.
-    sizes : bytes of the GGUF file that is the base model (None if it is none), and of the weights of the export.
-    """
+    variant: Variant  # its names in the configuration
+    manifest: Mapping[str, Any]  # of the base model: path, source, revision, dtype
+    plan: Mapping[str, Any]  # as JSON gives it
+    benchmarks: Sequence[Mapping[str, Any]] = ()  # rows of that table of this variant and of the base model
 
-    variant: Variant
-    manifest: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    benchmarks: Sequence[Mapping[str, Any]]
-    form: str
-    layers: tuple[int, int]
-    parameters: tuple[int, int]
-    boundaries: Sequence[tuple[int, int]]
-    patched: bool
-    zeroed: bool
-    base_card: Mapping[str, Any]
-    predicts_ahead: bool
-    base_class: str
-    kept: Sequence[int]
-    kinds: Sequence[int]
-    sizes: tuple[int | None, int]
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Source):
+    """Everything that a card tells."""
+
+    form: str  # stock, code or gguf
+    parameters: tuple[int, int]  # of the base model and of the export
+    boundaries: Sequence[tuple[int, int]]  # runs of removed layers (start, end) in base numbering, end exclusive
+    patched: bool  # whether the export applies a patch at each of them
+    zeroed: bool  # whether removed halves are still there as zero weights
+    base_card: Mapping[str, Any]  # metadata of the base model's card
+    predicts_ahead: bool  # whether the base model has heads for tokens further ahead, which no export holds
+    base_class: str  # the class of transformers that loads the base model
+    kept: Sequence[int]  # base numbers of the layers that stay
+    kinds: Sequence[int]  # of the base model's layers, as `lamina.models.cutting.kinds` tells them apart
+    base_size: int | None  # bytes of the GGUF file that is the base model; None if it is none
+    size: int  # bytes of the weights of the export
 
     @property
     def cut_alone(self) -> bool:
@@ -72,12 +62,6 @@ class Facts:
     def donated(self) -> dict[int, str]:
         """The donors of layers that stay, by layer."""
         return {parse(unit)[0]: name for unit in self.plan["units"] if (name := replacement(unit))}
-
-    @property
-    def base_name(self) -> str:
-        """The name of the base model for publication: a hub id, or the last part of a folder's path."""
-        source = str(self.manifest["source"])
-        return source if self.manifest.get("revision") else source.rstrip("/").rpartition("/")[2]
 
 
 def card(facts: Facts) -> str:
@@ -98,16 +82,16 @@ def _metadata(facts: Facts) -> str:
 
 
 def _summary(facts: Facts) -> str:
-    plan, (before, after) = facts.plan, facts.layers
-    share = facts.parameters[1] / facts.parameters[0]
+    plan, (before, after) = facts.plan, facts.parameters
+    name = _name(facts.manifest)
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers", "both": "sub-layers"}
     gone = sum(not replacement(unit) for unit in plan["units"])
     what = kinds[plan["kind"]]
-    title = f"# {facts.base_name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
+    title = f"# {name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
     text = (
-        f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
-        f"{facts.parameters[0]:,} parameters ({share:.1%}). "
+        f"`{name}`{revision} with {len(facts.kept)} of its {len(facts.kinds)} layers and {after:,} of its "
+        f"{before:,} parameters ({after / before:.1%}). "
         f"Made by lamina {VERSION}; the variant is `{facts.variant}`, the base weights have the sha256 "
         f"`{facts.manifest['weights_sha256']}`."
     )
@@ -121,10 +105,10 @@ def _summary(facts: Facts) -> str:
 
 def _size(facts: Facts) -> str:
     """What the weights take beside the GGUF file that they come from; empty for other models."""
-    before, after = facts.sizes
-    if before is None:
+    if facts.base_size is None:
         return ""
-    text = f" The weights take {after / 1e6:,.1f} MB, the GGUF file of the base model {before / 1e6:,.1f} MB."
+    base = f"the GGUF file of the base model {facts.base_size / 1e6:,.1f} MB"
+    text = f" The weights take {facts.size / 1e6:,.1f} MB, {base}."
     if facts.form == "gguf":
         return text + " The tensors that stay have the bits that they have there."
     if facts.manifest["dtype"] in ("auto", "float32"):
@@ -146,14 +130,14 @@ def _loading(facts: Facts) -> str:
     code = (
         f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
         f'model = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```'
+        f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})\n```'
     )
     if facts.form == "code":
         code += (
             "\n\nThe code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it "
             'adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no flag.'
         )
-    return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
+    return code
 
 
 def _onward(facts: Facts) -> str:
@@ -211,17 +195,19 @@ def _donors(facts: Facts) -> str:
         return ""
     for name, record in facts.plan["replacements"].items():
         if "of" not in record:
-            lines.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+            at = f"@{record['revision']}" if record.get("revision") else ""
+            sha256 = record["weights_sha256"]
+            lines.append(f"- `{name}`: `{_name(record)}{at}`, whose weights have the sha256 `{sha256}`.")
     return (
         "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
         "licences hold for this model too.\n\n" + "\n".join(lines)
     )
 
 
-def _named(model: Mapping[str, Any]) -> str:
-    """The name of a model for publication: a hub id with its revision, or the last part of a folder's path."""
+def _name(model: Mapping[str, Any]) -> str:
+    """The name of a model for publication: a hub id, or the last part of a folder's path."""
     source = str(model["source"])
-    return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
+    return source if model.get("revision") else source.rstrip("/").rpartition("/")[2]
 
 
 def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str:
@@ -300,10 +286,11 @@ def mergekit(facts: Facts, silenced: Mapping[int, Sequence[str]]) -> str:
     for layer in facts.kept:
         filters, of = list(silenced.get(layer, ())), facts.manifest
         if layer in facts.donated:
-            of = facts.plan["replacements"][facts.donated[layer]]
-            if "of" in of:
+            donor = facts.plan["replacements"][facts.donated[layer]]
+            if "of" in donor:
                 merged.append(layer)
-                of = facts.manifest
+            else:
+                of = donor
         model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
         if is_gguf(model):  # mergekit reads the checkpoint that the file became
             model = str(of["path"])
