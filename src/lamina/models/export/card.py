@@ -54,11 +54,6 @@ class Facts(Source):
         return bare and self.plan["kind"] == "layer" and not self.donated
 
     @property
-    def loads_with(self) -> str:
-        """The class of transformers that loads the export; that of decoders finds lamina's own code."""
-        return "AutoModelForCausalLM" if self.form == "code" else self.base_class
-
-    @property
     def donated(self) -> dict[int, str]:
         """The donors of layers that stay, by layer."""
         return {parse(unit)[0]: name for unit in self.plan["units"] if (name := replacement(unit))}
@@ -127,9 +122,10 @@ def _loading(facts: Facts) -> str:
             f'model, transformers by `{facts.base_class}.from_pretrained("FOLDER", gguf_file="{FILE}")`.'
         )
     trust = ", trust_remote_code=True" if facts.form == "code" else ""
+    kind = "AutoModelForCausalLM" if facts.form == "code" else facts.base_class  # the former finds lamina's own code
     code = (
-        f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
-        f'model = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        f"## How to load\n\n```python\nfrom transformers import {kind}, AutoTokenizer\n\n"
+        f'model = {kind}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
         f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})\n```'
     )
     if facts.form == "code":
@@ -186,10 +182,9 @@ def _donors(facts: Facts) -> str:
     lines = []
     for layer, name in sorted(facts.donated.items()):
         record = facts.plan["replacements"][name]
+        made = "as it is"
         if "of" in record:
             made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
-        else:
-            made = "as it is"
         lines.append(f"- Layer {layer}: `{name}`, {made}.")
     if not lines:
         return ""
@@ -239,17 +234,14 @@ def _repairs(facts: Facts) -> str:
 
 def _benchmarks(facts: Facts) -> str:
     """A row per task and metric, this variant against the base model, each with its standard error."""
-    pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
-    for row in (row for row in facts.benchmarks if not row.get("part_of")):
-        pairs.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
+    whole = [row for row in facts.benchmarks if not row.get("part_of")]
+    base = {(row["task"], row["metric"]): _measured(row) for row in whole if row["removed"] == 0}
+    ours = {(row["task"], row["metric"]): row for row in whole if row["removed"] != 0}
     rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
-    for (task, metric), pair in sorted(pairs.items()):
-        if False not in pair:
-            continue
-        ours = pair[False]
-        better = "higher" if ours["higher_is_better"] else "lower"
-        base = _measured(pair[True]) if True in pair else "–"
-        rows.append([task, metric, better, base, _measured(ours), str(ours["n_samples"]), str(ours["n_shot"])])
+    for key in sorted(ours):
+        better = "higher" if ours[key]["higher_is_better"] else "lower"
+        counts = [str(ours[key][name]) for name in ("n_samples", "n_shot")]
+        rows.append([*key, better, base.get(key, "–"), _measured(ours[key]), *counts])
     if len(rows) == 1:
         return "## Benchmarks\n\nNone were measured on this variant."
     return f"## Benchmarks\n\nValue ± standard error.\n\n{_table(rows)}"

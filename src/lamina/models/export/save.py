@@ -203,10 +203,11 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
     kept = kept_layers(base, source.plan["units"])
     halved = _halves(base, source.plan["units"], kept)
     file = Path(source.manifest["source"])
+    counts = [sum(tensor.numel() for tensor in own_tensors(model)) for model in (base, variant)]
     facts = Facts(
         **vars(source),
         form=form,
-        parameters=(_count(base), _count(variant)),
+        parameters=(counts[0], counts[1]),
         boundaries=runs(set(range(depth)) - set(kept), depth),
         patched=bool(modeling_lamina.describe(variant)["patches"]),
         zeroed=form == "stock" and bool(halved),
@@ -238,10 +239,6 @@ def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) ->
         for half in halves(layers_of(base)[layer]).get(component, ()) if layer in kept else ():
             halved.setdefault(layer, []).append(f"{half.name}.")
     return halved
-
-
-def _count(model: PreTrainedModel) -> int:
-    return sum(tensor.numel() for tensor in own_tensors(model))
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:
