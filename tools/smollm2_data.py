@@ -9,9 +9,14 @@ wiki.valid.tokens and wiki.test.tokens. Equal questions and near duplicates stay
 import argparse
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
-from lamina.data.overlap import document_hash, groups, runs
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from lamina.data.overlap import Document, document_hash, pairs, runs
 from lamina.errors import LaminaError, explained
 from lamina.store import parquet as store
 
@@ -64,6 +69,16 @@ def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
         room = next((part for part, size in PARTS.items() if len(parts[part]) + len(members[group]) <= size), None)
         (parts[room] if room else test).extend(members[group])
     return parts | {"test": test}
+
+
+def groups(documents: Sequence[Document]) -> list[int]:
+    """A number for each document: chains of equal documents and near duplicates share one number."""
+    one, other, near = pairs(documents, documents)
+    first: dict[str, int] = {}
+    same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
+    ends = np.concatenate([np.stack([one[near], other[near]]), [np.arange(len(same)), same]], axis=1)
+    graph = coo_array((np.ones(ends.shape[1]), ends), shape=(len(same), len(same)))
+    return [int(number) for number in connected_components(graph, directed=False)[1]]
 
 
 if __name__ == "__main__":

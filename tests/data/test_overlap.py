@@ -5,7 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from lamina.data.overlap import Overlap, compare, document_hash, groups, runs, words
+from lamina.data.overlap import Overlap, compare, document_hash, runs, words
+from tools.smollm2_data import groups
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seventeen grey herons watch from a bridge "

@@ -151,6 +151,12 @@ def prepared() -> dict[str, Any]:
     return describe("mine", entry, find_model("mine", entry, Path.cwd()))
 
 
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_weights_count_in_the_type_they_are_loaded_with(folder: Path, dtype: str, width: int) -> None:
+    manifest = describe("mine", ENTRY.model_copy(update={"dtype": dtype}), folder)
+    assert manifest["weights_bytes"] == width * manifest["parameters"]
+
+
 def test_weights_that_change_while_a_job_reads_them_end_it(project: None) -> None:
     manifest = prepared()
     said = "files of the model 'model' .* not what they were when it was prepared"

@@ -15,7 +15,6 @@ import pytest
 from lamina import modules, stages
 from lamina.config import repairs
 from lamina.errors import LaminaError
-from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place
@@ -178,13 +177,8 @@ def test_every_script_reads_its_job_and_no_command_line(rule: str) -> None:
     assert not {"argv", "add_argument"} & attributes
 
 
-@pytest.mark.parametrize(("dtype", "gb"), [("float32", 32.0), ("bfloat16", 16.0), ("float16", 16.0), ("auto", 7.0)])
-def test_weights_count_in_the_type_they_are_loaded_with(dtype: str, gb: float) -> None:
-    assert weights_gb({"dtype": dtype, "parameters": 8_000_000_000, "weights_bytes": 7_000_000_000}) == gb
-
-
 def manifest(**facts: Any) -> dict[str, Any]:
-    return {"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 1, **facts}
+    return {"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 16_000_000_000, **facts}
 
 
 def test_a_later_attempt_asks_for_more() -> None:

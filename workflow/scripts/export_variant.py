@@ -6,9 +6,9 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
-from lamina.models.export.card import ONWARD
+from lamina.models.export.card import ONWARD, Source
 from lamina.models.export.gguf_file import FILE
-from lamina.models.export.save import Source, export
+from lamina.models.export.save import export
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.export import ExportVariant

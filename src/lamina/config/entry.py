@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,8 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
     Tag,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -274,3 +276,20 @@ Filled = Annotated[str, Field(min_length=1)]
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
 Documents = Annotated[str, AfterValidator(_document_range)]
 DOCUMENTS_ALLOWED = 'a range in quotes such as "0:500", or null for all'
+
+
+if TYPE_CHECKING:
+    Options = Annotated[T, ...]
+else:
+
+    class Options:
+        """`Options[Selector]`: an entry, of which a job's params have the options that differ from their defaults."""
+
+        def __class_getitem__(cls, entry: type[Entry]) -> Any:
+            return Annotated[
+                entry, PlainSerializer(lambda value: value.options()), PlainValidator(partial(_entry, entry))
+            ]
+
+
+def _entry(kind: type[Entry], value: Any) -> Any:
+    return kind.from_options(value) if isinstance(value, Mapping) else value

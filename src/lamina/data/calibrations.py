@@ -59,9 +59,7 @@ class Sample:
     gold: int  # the index of the right row, whose loss is taken
     rows: tuple[Row, ...]
     document: str  # identifies the source text (a hash)
-    runs: tuple[
-        int, ...
-    ] = ()  # hashes by which near duplicates are found (`lamina.data.overlap`); `read` leaves them out
+    runs: tuple[int, ...] = ()  # by which `lamina.data.overlap` finds near duplicates; `read` leaves them out
     also: tuple[int, ...] = ()  # other right rows: each of them counts as a right answer
     limit: int | None = None  # tokens that the model reads at once, if rows were fitted to it
 
@@ -133,10 +131,7 @@ def write(path: str | Path, calibration: Calibration) -> None:
             "choice": number,
             "gold": sample.gold,
             "kind": sample.kind,
-            "context": row.context,
-            "continuation": row.continuation,
-            "characters": row.characters,
-            "cut": row.cut,
+            **vars(row),
             "right": number in sample.right,
             "limit": sample.limit,
             "document": sample.document,

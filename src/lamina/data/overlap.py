@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse import csr_array
 
 Document = tuple[str, Sequence[int]]  # its hash, and its runs
 
@@ -65,24 +64,14 @@ def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
     """Documents of a calibration (`used`) against those of a benchmark."""
     hashes = {document for document, _ in tested}
     equal = np.array([document in hashes for document, _ in used], dtype=bool)
-    one, _, near = _pairs(used, tested)
+    one, _, near = pairs(used, tested)
     alike, sharing = equal.copy(), equal.copy()
     sharing[one] = True
     alike[one[near]] = True
     return Overlap(int(equal.sum()), int(alike.sum()), int(sharing.sum()))
 
 
-def groups(documents: Sequence[Document]) -> list[int]:
-    """A number for each document: chains of equal documents and near duplicates share one number."""
-    one, other, near = _pairs(documents, documents)
-    first: dict[str, int] = {}
-    same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
-    ends = np.concatenate([np.stack([one[near], other[near]]), [np.arange(len(same)), same]], axis=1)
-    graph = coo_array((np.ones(ends.shape[1]), ends), shape=(len(same), len(same)))
-    return [int(number) for number in connected_components(graph, directed=False)[1]]
-
-
-def _pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
     hashes = [each for _, each in (*used, *tested)]
     ends = np.cumsum([0, *map(len, hashes)])

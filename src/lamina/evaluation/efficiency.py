@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.errors import LaminaError
+from lamina.models.boundary import own_tensors
 from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
@@ -77,7 +78,7 @@ def measure(
     rows = []
     measured: dict[Any, dict[str, Any]] = {}
     for keys, variant in variants:
-        shapes = Counter(tensor.shape for tensor in _tensors(variant))
+        shapes = Counter(tensor.shape for tensor in own_tensors(variant))
         cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
         if cost not in measured:
             run(variant)
@@ -94,19 +95,12 @@ def measure(
 
 def sizes(model: PreTrainedModel) -> dict[str, int]:
     """Parameters and their bytes (patches included, tied weights once), and key-value bytes per token and sequence."""
-    tensors = _tensors(model)
+    tensors = own_tensors(model)
     return {
         "parameters": sum(t.numel() for t in tensors),
         "weights_bytes": sum(t.numel() * t.element_size() for t in tensors),
         "kv_bytes_per_token": kv_bytes_per_token(model),
     }
-
-
-def _tensors(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Parameters and patches, tied ones once."""
-    tensors: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
-    tensors |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
-    return list(tensors.values())
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:

@@ -6,6 +6,7 @@ numbers, which are the same for every variant.
 """
 
 import dataclasses
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from math import comb
@@ -147,11 +148,9 @@ class WritingLM(VariantLM):
 
         if not holds_stop(len(kept)):
             return Answer(kept, len(kept) < len(tokens))
-        low, high = 0, len(kept)  # a text keeps its stop when it goes on: without one at `low`, with one at `high`
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds_stop(middle) else (middle, high)
-        return Answer(kept[:low], True)
+        # A text keeps its stop when it goes on.
+        before = bisect_left(range(1, len(kept)), True, key=holds_stop)
+        return Answer(kept[:before], True)
 
 
 class _Drawn(LogitsProcessor):
@@ -232,13 +231,12 @@ class GenerationBenchmark(TaskBenchmark):
 
     def _wear(self) -> Values:
         """Repetition, missing stops and length of the last answers."""
-        found: Values = {"repetition": {}, "unstopped": {}, "length": {}}
-        for document, prompt in self.prompts.items():
-            tokens, stopped = self.writer.answers[prompt]
-            found["repetition"][document] = repetition(tokens, self.options.ngram)
-            found["unstopped"][document] = float(not stopped)
-            found["length"][document] = float(len(tokens))
-        return found
+        answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
+        return {
+            "repetition": {document: repetition(each.tokens, self.options.ngram) for document, each in answers.items()},
+            "unstopped": {document: float(not each.stopped) for document, each in answers.items()},
+            "length": {document: float(len(each.tokens)) for document, each in answers.items()},
+        }
 
     def _sampled(self, model: PreTrainedModel, name: str) -> Values:
         """pass@k of the samples, for each filter of the task, and the means of `_wear` over the samples."""

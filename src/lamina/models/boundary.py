@@ -65,6 +65,12 @@ def share(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, memo)
 
 
+def own_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Parameters and patches, tied ones once."""
+    patches = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")]
+    return [*model.parameters(), *patches]
+
+
 def own(module: nn.Module, name: str) -> nn.Parameter:
     """A copy of a module's parameter, put in its place. The base model does not share it, so it may change."""
     copied = nn.Parameter(getattr(module, name).detach().clone(), requires_grad=False)

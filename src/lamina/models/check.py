@@ -9,7 +9,7 @@ same way begins with them, and proves what they leave open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -80,11 +80,8 @@ def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
     if head is None:
         yield
         return
-    handle = head.register_forward_pre_hook(lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None)
-    try:
+    with head.register_forward_pre_hook(lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None):
         yield
-    finally:
-        handle.remove()
 
 
 @torch.inference_mode()
@@ -115,17 +112,13 @@ def _bypassed(layers: Iterable[nn.Module], gone: Sequence[frozenset[int]]) -> It
         stream[rows[module]] = entered.pop(module).to(stream.device)
         return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
 
-    handles = []
-    for number, layer in enumerate(layers):
-        rows[layer] = [row for row, lacking in enumerate(gone) if number in lacking]
-        if rows[layer]:
-            handles.append(layer.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(layer.register_forward_hook(leave))
-    try:
+    with ExitStack() as hooks:
+        for number, layer in enumerate(layers):
+            rows[layer] = [row for row, lacking in enumerate(gone) if number in lacking]
+            if rows[layer]:
+                hooks.enter_context(layer.register_forward_pre_hook(enter, with_kwargs=True))
+                hooks.enter_context(layer.register_forward_hook(leave))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def tolerance(model: PreTrainedModel) -> float:

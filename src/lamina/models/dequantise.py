@@ -118,11 +118,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         # Names as transformers has them: the original format is the quantised one.
         model.save_pretrained(temporary, save_original_format=False)
         for file in source.iterdir():
-            if (
-                file.is_file()
-                and not file.name.endswith((".safetensors", ".index.json"))
-                and file.name != "config.json"
-            ):
+            if file.is_file() and not str(file).endswith((".safetensors", ".index.json", "/config.json")):
                 shutil.copyfile(file, temporary / file.name)
         again, wanted = load_folder(temporary, "auto", False).state_dict(), model.state_dict()
         if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):

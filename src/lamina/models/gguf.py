@@ -46,6 +46,12 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
 
     Raises LaminaError if it is no GGUF file, is cut off, or has a version that is not known.
     """
+    return _read(path, where, path.stat().st_mtime_ns)
+
+
+@cache
+def _read(path: Path, where: str, written: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """Reading takes seconds with a large vocabulary, and is asked for twice."""
     from gguf import GGUFReader, GGUFValueType
 
     try:
@@ -70,12 +76,6 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
 
     Raises LaminaError as `read` does, or if the file does not say how many layers there are, or stores others.
     """
-    return _shape(path, where, path.stat().st_mtime_ns)
-
-
-@cache
-def _shape(path: Path, where: str, written: int) -> tuple[int, int | None]:
-    """Reading takes seconds with a large vocabulary, and a configuration asks twice."""
     settings, sizes = read(path, where)
     family = settings.get("general.architecture")
     key = f"{family}.block_count"

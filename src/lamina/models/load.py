@@ -68,10 +68,8 @@ def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = 
     """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`)."""
     if quantise == "none":
         return load_model(manifest, check=check)
-    options = placement(None, True, manifest["dtype"])
-    return load_folder(
-        manifest["path"], manifest["dtype"], manifest["trust_remote_code"], manifest["source"], **options
-    )
+    path, dtype, trust = (manifest[key] for key in ("path", "dtype", "trust_remote_code"))
+    return load_folder(path, dtype, trust, manifest["source"], **placement(None, True, dtype))
 
 
 def load_folder(

@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError, at_end, cause
-from lamina.models.checkpoint import (
-    BYTES,
-    LAYER_KEYS,
-    check_loadable,
-    check_names,
-    decoder_settings,
-    quantisation,
-    read_settings,
-    read_weights,
-    weight_files,
-)
+from lamina.models import checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,24 +86,25 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     is present but not allowed, or the number of layers or the family is not the one that the config file promises.
     """
     where = f"models.{name}.source: {entry.source}"
-    config = read_settings(folder, f"models.{name}.source", entry.source)
-    text_config = decoder_settings(config)
+    config = checkpoint.read_settings(folder, f"models.{name}.source", entry.source)
+    text_config = checkpoint.decoder_settings(config)
     if not entry.trust_remote_code and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
         )
-    check_loadable(folder, config, f"models.{name}.source", entry.source)
-    if method := quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
+    checkpoint.check_loadable(folder, config, f"models.{name}.source", entry.source)
+    if method := checkpoint.quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
         raise LaminaError(
             f"{where} is quantised ({method}). Download it (hf download, with --local-dir FOLDER) and write the "
             "folder, which is then dequantised once."
         )
-    tensors = read_weights(folder, f"models.{name}.source")
-    check_names(tensors, folder, config, f"models.{name}.source")
-    n_layers = _first(text_config, LAYER_KEYS)
+    tensors = checkpoint.read_weights(folder, f"models.{name}.source")
+    checkpoint.check_names(tensors, folder, config, f"models.{name}.source")
+    keys = checkpoint.LAYER_KEYS
+    n_layers = _first(text_config, keys)
     if n_layers is None:
-        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(LAYER_KEYS)}).")
+        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(keys)}).")
     family = config.get("model_type")
     if _looks_both_ways(config):
         raise LaminaError(
@@ -129,6 +120,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     parameters = dict(model.named_parameters())
     count = sum(each.numel() for each in parameters.values())
     here = Path.cwd()
+    same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
     return {
         # As the configuration has it, so that a copied project reads its own model.
         "path": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
@@ -143,12 +135,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "layer_parameters": sum(p.numel() for key, p in parameters.items() if _LAYER.search(key)) // n_layers,
         "attention_share": _attention_share(model),
         "weights_bytes": count * (_WIDTHS.get(entry.dtype) or _stored_width(text_config, tensors)),
-        "dtype": entry.dtype,
-        "trust_remote_code": entry.trust_remote_code,
-        "chat_template": entry.chat_template,
-        "fewshot_as_turns": entry.fewshot_as_turns,
-        "system_prompt": entry.system_prompt,
-        "template_arguments": entry.template_arguments,
+        **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
 
@@ -233,7 +220,7 @@ def _stored_width(config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, 
     stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
     counts = Counter[int]()
     for tensor in tensors.values():
-        counts[BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
+        counts[checkpoint.BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
     return _WIDTHS.get(stated) or max(counts, key=lambda width: (width > 1, counts[width]), default=4)
 
 
@@ -273,7 +260,7 @@ def check_files(manifest: Mapping[str, Any]) -> None:
 def files(folder: Path) -> tuple[list[Path], list[Path]]:
     """The weights in a model's folder, and its configuration, tokenizer and code."""
     others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
-    return weight_files(folder), others
+    return checkpoint.weight_files(folder), others
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
@@ -308,9 +295,3 @@ def fingerprint(folder: Path) -> str | None:
                     file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
-
-
-def weights_gb(model: Mapping[str, Any]) -> float:
-    """Gigabytes of a model's weights in the type it is loaded with; `model` is its manifest."""
-    width = _WIDTHS.get(model["dtype"])
-    return float(model["parameters"] * width if width else model["weights_bytes"]) / 1e9

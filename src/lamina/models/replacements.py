@@ -31,11 +31,7 @@ def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dic
 
     Raises LaminaError if a donor is no sibling of the base model.
     """
-    modules = {}
-    for unit in units:
-        if name := replacement(unit):
-            modules[unit] = _layer(base, parse(unit)[0], name, records)
-    return modules
+    return {unit: _layer(base, parse(unit)[0], name, records) for unit in units if (name := replacement(unit))}
 
 
 def put(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -38,13 +39,9 @@ def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:
     outside = [layer for layer in gone if not 0 <= layer < depth]
     if outside:
         raise LaminaError(f"layer {outside[0]} does not exist: the model has layers 0 … {depth - 1}.")
-    boundaries: list[tuple[int, int]] = []
-    for layer in gone:
-        if boundaries and boundaries[-1][1] == layer:
-            boundaries[-1] = (boundaries[-1][0], layer + 1)
-        else:
-            boundaries.append((layer, layer + 1))
-    return boundaries
+    starts = [layer for layer in gone if layer - 1 not in gone]
+    ends = [layer + 1 for layer in gone if layer + 1 not in gone]
+    return list(zip(starts, ends, strict=True))
 
 
 def removed_layers(units: Sequence[str]) -> list[int]:
@@ -134,11 +131,9 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
 def _returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> list[int]:
     """How many values each module returns, 0 for the stream alone, as a pass over two tokens shows."""
     outputs: dict[nn.Module, Any] = {}
-    handles = [module.register_forward_hook(lambda m, args, output: outputs.update({m: output})) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(lambda m, args, output: outputs.update({m: output})))
         model(input_ids=torch.arange(2, device=model.device)[None], use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
     found = [outputs.get(module) for module in modules]
     return [0 if output is None or isinstance(output, torch.Tensor) else len(output) for output in found]

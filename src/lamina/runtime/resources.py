@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-from lamina.models.manifest import weights_gb
 from lamina.store.checksum import read_json
 
 CLUSTER_THREADS = 4  # beside a GPU: one thread feeds it, the others tokenise and read weights
@@ -23,5 +22,7 @@ def devices(asked: int | str, manifest: str | Path, device_gb: float, here: int 
 
     `here` is the number of GPUs of this machine, or None on a cluster.
     """
-    count = math.ceil(weights_gb(read_json(manifest)) / (WEIGHTS_SHARE * device_gb)) if asked == "auto" else int(asked)
+    if asked == "auto":
+        asked = math.ceil(read_json(manifest)["weights_bytes"] / 1e9 / (WEIGHTS_SHARE * device_gb))
+    count = int(asked)
     return max(1, count if here is None else min(count, here))

@@ -2,20 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer
+from pydantic import BaseModel, ConfigDict
 
+from lamina.config.entry import Options
 from lamina.config.repairs import Repair
 from lamina.modules import load
 from lamina.store import checksum as seal
-
-# An entry of the configuration, written by those of its options that have another value than their default.
-RepairOptions = Annotated[
-    InstanceOf[Repair],
-    PlainSerializer(lambda entry: entry.options()),
-    BeforeValidator(lambda value: Repair.from_options(value) if isinstance(value, Mapping) else value),
-]
 
 
 class _Options(BaseModel):
@@ -29,7 +23,7 @@ class Loop(_Options):
     `protect` are not scored.
     """
 
-    repair: RepairOptions
+    repair: Options[Repair]
     weights: list[tuple[str, float]]
     protect: list[int]
     seed: int

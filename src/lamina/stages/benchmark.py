@@ -5,8 +5,9 @@ from typing import Annotated, Any, Self
 
 from lamina.config.benchmarks import Efficiency, Generate, Perplexity, Task
 from lamina.config.configuration import Configuration
+from lamina.config.entry import Options
 from lamina.stages.changes import repair_modules
-from lamina.stages.job import READ, WRITTEN, OnModel, Options, family, minutes
+from lamina.stages.job import READ, WRITTEN, OnModel, family, minutes
 from lamina.study import requests as studies
 from lamina.study.variant import Variant
 

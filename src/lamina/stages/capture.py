@@ -3,7 +3,8 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Diagnosis
-from lamina.stages.job import READ, OnModel, Options, family
+from lamina.config.entry import Options
+from lamina.stages.job import READ, OnModel, family
 
 
 class CaptureActivations(OnModel):

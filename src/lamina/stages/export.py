@@ -86,7 +86,11 @@ def check(config: Configuration, variant: Variant) -> None:
             other = " For another study's, write CONFIG=config/NAME.yaml before make." if part == v.model else ""
             raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}{other}")
     _check_size(config, variant, where)
-    _check_trained(config, variant, where)
+    if v.healing != "none" and v not in studies.variants(config):
+        raise LaminaError(
+            f"{where}: no study heals it, and to train it for an export alone would leave it without benchmarks. Add "
+            f"'{v.healing}' to `healings` of a study that has it otherwise, or write none for its healing."
+        )
 
 
 def _check_size(config: Configuration, v: Variant, where: str) -> None:
@@ -111,14 +115,6 @@ def _check_size(config: Configuration, v: Variant, where: str) -> None:
             f"{where}: no study fits repair '{v.repair}' to removed={v.removed} of {v.key}. "
             f"Add {v.removed} to `removed` (and '{v.repair}' to `repairs`) of a study"
             f"{_or_write(v.removed, fitted)}."
-        )
-
-
-def _check_trained(config: Configuration, v: Variant, where: str) -> None:
-    if v.healing != "none" and v not in studies.variants(config):
-        raise LaminaError(
-            f"{where}: no study heals it, and to train it for an export alone would leave it without benchmarks. Add "
-            f"'{v.healing}' to `healings` of a study that has it otherwise, or write none for its healing."
         )
 
 

@@ -3,9 +3,10 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
+from lamina.config.entry import Options
 from lamina.config.healings import Healing
 from lamina.stages.changes import repair_modules
-from lamina.stages.job import READ, OnModel, Options, family
+from lamina.stages.job import READ, OnModel, family
 from lamina.study.variant import Variant
 
 

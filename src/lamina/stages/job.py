@@ -13,39 +13,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, get_origin
+from typing import Annotated, Any, ClassVar, Self, get_origin
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from lamina import modules
 from lamina.config.configuration import Configuration
-from lamina.config.entry import Entry
-from lamina.models.manifest import weights_gb
 from lamina.runtime.fingerprint import code_digest, entry_digest, family_digest, package_digest
 from lamina.store import checksum
 from lamina.tables import table_digest
 
 READ: Any = object()  # in the annotation of a field: files that the job reads, the rule's input of that name
 WRITTEN: Any = object()  # the file that it writes, the rule's output of that name
-
-T = TypeVar("T")
-if TYPE_CHECKING:
-    Options = Annotated[T, ...]
-else:
-
-    class Options:
-        """`Options[Selector]`: an entry of the configuration, of which the options stand in the params."""
-
-        def __class_getitem__(cls, entry: type[Entry]) -> Any:
-            return Annotated[
-                entry, PlainSerializer(lambda value: value.options()), PlainValidator(partial(_entry, entry))
-            ]
-
-
-def _entry(kind: type[Entry], value: Any) -> Any:
-    return kind.from_options(value) if isinstance(value, Mapping) else value
 
 
 class Job(BaseModel):
@@ -68,8 +48,8 @@ class Job(BaseModel):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        """The options of the job with the wildcards `w`: none, unless a class says otherwise."""
-        return cls()
+        """The options of the job with the wildcards `w`: those of a field's name, unless a class says otherwise."""
+        return cls(**{name: value for name, value in w.items() if name in cls.model_fields.keys() - cls._files()})
 
     @classmethod
     def rule(cls) -> str:
@@ -184,7 +164,7 @@ class OnModel(Job):
 
         `model` is the manifest of the model.
         """
-        return round(attempt * (3000 + 2000 * weights_gb(model)))
+        return round(attempt * (3000 + 2000 * model["weights_bytes"] / 1e9))
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """Time limit: loading and measuring grow with the weights."""
@@ -193,7 +173,7 @@ class OnModel(Job):
 
 def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
     """Time limit of a job that loads a model and goes through this number of variants of it."""
-    return round(attempt * (20 + 6 * weights_gb(model) * (1 + variants / 4)))
+    return round(attempt * (20 + 6 * model["weights_bytes"] / 1e9 * (1 + variants / 4)))
 
 
 def family(config: Configuration, model: str) -> dict[str, str | None]:

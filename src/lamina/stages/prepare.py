@@ -6,10 +6,11 @@ from typing import Annotated, Any, Self
 from lamina.config.benchmarks import Perplexity, Task
 from lamina.config.calibrations import Calibration, corpus_file
 from lamina.config.configuration import Configuration
+from lamina.config.entry import Options
 from lamina.config.models import Model
 from lamina.data import task_files
 from lamina.models.manifest import files, fingerprint
-from lamina.stages.job import READ, Job, OnModel, Options, family
+from lamina.stages.job import READ, Job, OnModel, family
 from lamina.study import requests as studies
 
 
@@ -92,10 +93,6 @@ class CheckOverlap(Job):
     task: str
     samples: Annotated[str, READ] = ""
     documents: Annotated[str, READ] = ""
-
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(calibration=w.calibration, task=w.task)
 
 
 class EstimateCost(Job):

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
+from lamina.config.entry import Options
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.selection.options import Beside, Loop, Replacements, Scored
 from lamina.stages import changes
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
 from lamina.study.sweeps import step_pass
@@ -121,7 +122,3 @@ class PickPlan(Job):
 
     removed: int
     plans: Annotated[str, READ] = ""
-
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(removed=int(w.removed))

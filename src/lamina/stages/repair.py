@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
+from lamina.config.entry import Options
 from lamina.config.repairs import Repair
 from lamina.cost.work import WEIGHTS
 from lamina.stages.changes import IN_LOOP, weighed
-from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
+from lamina.stages.job import READ, WRITTEN, OnModel, family
 from lamina.study import requests as studies
 
 

@@ -3,10 +3,11 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Report
+from lamina.config.entry import Options
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
-from lamina.stages.job import READ, WRITTEN, Job, Options
+from lamina.stages.job import READ, WRITTEN, Job
 from lamina.study import requests, tables
 from lamina.tables import TABLES
 
@@ -110,10 +111,6 @@ class BuildDatabase(FromTables):
 
     study: str
 
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(study=w.study)
-
 
 class PlotFigure(FromTables):
     """One figure from the tables that it declares. It opens no other: another job may be writing that one anew."""
@@ -121,10 +118,6 @@ class PlotFigure(FromTables):
     figure: str
     queries: Annotated[list[str], READ] = []
     data: Annotated[str, WRITTEN] = ""
-
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(figure=w.figure)
 
     @property
     def modules(self) -> tuple[str, ...]:

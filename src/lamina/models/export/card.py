@@ -21,41 +21,31 @@ ONWARD = "## Where to go from here"
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Everything that a card tells.
+class Source:
+    """What a variant is made of, as files and tables describe it."""
 
-    Attributes
-    ----------
-    variant : its names in the configuration.
-    form : stock, code or gguf.
-    layers, parameters : (base, export).
-    boundaries : runs of removed layers (start, end) in base numbering, end exclusive.
-    patched : whether the export applies a patch at each of them.
-    zeroed : whether removed halves are still there as zero weights.
-    base_card : metadata of the base model's card.
-    predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
-    base_class : the class of transformers that loads the base model.
-    kept : base numbers of the layers that stay.
-    kinds : of the base model's layers, as `lamina.models.cutting.kinds` tells them apart.
-    sizes : bytes of the GGUF file that is the base model (None if it is none), and of the weights of the export.
-    """
+    variant: Variant  # its names in the configuration
+    manifest: Mapping[str, Any]  # of the base model: path, source, revision, dtype
+    plan: Mapping[str, Any]  # as JSON gives it
+    benchmarks: Sequence[Mapping[str, Any]] = ()  # rows of that table of this variant and of the base model
 
-    variant: Variant
-    manifest: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    benchmarks: Sequence[Mapping[str, Any]]
-    form: str
-    layers: tuple[int, int]
-    parameters: tuple[int, int]
-    boundaries: Sequence[tuple[int, int]]
-    patched: bool
-    zeroed: bool
-    base_card: Mapping[str, Any]
-    predicts_ahead: bool
-    base_class: str
-    kept: Sequence[int]
-    kinds: Sequence[int]
-    sizes: tuple[int | None, int]
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Source):
+    """Everything that a card tells."""
+
+    form: str  # stock, code or gguf
+    parameters: tuple[int, int]  # of the base model and of the export
+    boundaries: Sequence[tuple[int, int]]  # runs of removed layers (start, end) in base numbering, end exclusive
+    patched: bool  # whether the export applies a patch at each of them
+    zeroed: bool  # whether removed halves are still there as zero weights
+    base_card: Mapping[str, Any]  # metadata of the base model's card
+    predicts_ahead: bool  # whether the base model has heads for tokens further ahead, which no export holds
+    base_class: str  # the class of transformers that loads the base model
+    kept: Sequence[int]  # base numbers of the layers that stay
+    kinds: Sequence[int]  # of the base model's layers, as `lamina.models.cutting.kinds` tells them apart
+    base_size: int | None  # bytes of the GGUF file that is the base model; None if it is none
+    size: int  # bytes of the weights of the export
 
     @property
     def cut_alone(self) -> bool:
@@ -64,20 +54,9 @@ class Facts:
         return bare and self.plan["kind"] == "layer" and not self.donated
 
     @property
-    def loads_with(self) -> str:
-        """The class of transformers that loads the export; that of decoders finds lamina's own code."""
-        return "AutoModelForCausalLM" if self.form == "code" else self.base_class
-
-    @property
     def donated(self) -> dict[int, str]:
         """The donors of layers that stay, by layer."""
         return {parse(unit)[0]: name for unit in self.plan["units"] if (name := replacement(unit))}
-
-    @property
-    def base_name(self) -> str:
-        """The name of the base model for publication: a hub id, or the last part of a folder's path."""
-        source = str(self.manifest["source"])
-        return source if self.manifest.get("revision") else source.rstrip("/").rpartition("/")[2]
 
 
 def card(facts: Facts) -> str:
@@ -98,16 +77,16 @@ def _metadata(facts: Facts) -> str:
 
 
 def _summary(facts: Facts) -> str:
-    plan, (before, after) = facts.plan, facts.layers
-    share = facts.parameters[1] / facts.parameters[0]
+    plan, (before, after) = facts.plan, facts.parameters
+    name = _name(facts.manifest)
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers", "both": "sub-layers"}
     gone = sum(not replacement(unit) for unit in plan["units"])
     what = kinds[plan["kind"]]
-    title = f"# {facts.base_name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
+    title = f"# {name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
     text = (
-        f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
-        f"{facts.parameters[0]:,} parameters ({share:.1%}). "
+        f"`{name}`{revision} with {len(facts.kept)} of its {len(facts.kinds)} layers and {after:,} of its "
+        f"{before:,} parameters ({after / before:.1%}). "
         f"Made by lamina {VERSION}; the variant is `{facts.variant}`, the base weights have the sha256 "
         f"`{facts.manifest['weights_sha256']}`."
     )
@@ -121,10 +100,10 @@ def _summary(facts: Facts) -> str:
 
 def _size(facts: Facts) -> str:
     """What the weights take beside the GGUF file that they come from; empty for other models."""
-    before, after = facts.sizes
-    if before is None:
+    if facts.base_size is None:
         return ""
-    text = f" The weights take {after / 1e6:,.1f} MB, the GGUF file of the base model {before / 1e6:,.1f} MB."
+    base = f"the GGUF file of the base model {facts.base_size / 1e6:,.1f} MB"
+    text = f" The weights take {facts.size / 1e6:,.1f} MB, {base}."
     if facts.form == "gguf":
         return text + " The tensors that stay have the bits that they have there."
     if facts.manifest["dtype"] in ("auto", "float32"):
@@ -143,17 +122,18 @@ def _loading(facts: Facts) -> str:
             f'model, transformers by `{facts.base_class}.from_pretrained("FOLDER", gguf_file="{FILE}")`.'
         )
     trust = ", trust_remote_code=True" if facts.form == "code" else ""
+    kind = "AutoModelForCausalLM" if facts.form == "code" else facts.base_class  # the former finds lamina's own code
     code = (
-        f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
-        f'model = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```'
+        f"## How to load\n\n```python\nfrom transformers import {kind}, AutoTokenizer\n\n"
+        f'model = {kind}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})\n```'
     )
     if facts.form == "code":
         code += (
             "\n\nThe code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it "
             'adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no flag.'
         )
-    return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
+    return code
 
 
 def _onward(facts: Facts) -> str:
@@ -202,26 +182,27 @@ def _donors(facts: Facts) -> str:
     lines = []
     for layer, name in sorted(facts.donated.items()):
         record = facts.plan["replacements"][name]
+        made = "as it is"
         if "of" in record:
             made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
-        else:
-            made = "as it is"
         lines.append(f"- Layer {layer}: `{name}`, {made}.")
     if not lines:
         return ""
     for name, record in facts.plan["replacements"].items():
         if "of" not in record:
-            lines.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+            at = f"@{record['revision']}" if record.get("revision") else ""
+            sha256 = record["weights_sha256"]
+            lines.append(f"- `{name}`: `{_name(record)}{at}`, whose weights have the sha256 `{sha256}`.")
     return (
         "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
         "licences hold for this model too.\n\n" + "\n".join(lines)
     )
 
 
-def _named(model: Mapping[str, Any]) -> str:
-    """The name of a model for publication: a hub id with its revision, or the last part of a folder's path."""
+def _name(model: Mapping[str, Any]) -> str:
+    """The name of a model for publication: a hub id, or the last part of a folder's path."""
     source = str(model["source"])
-    return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
+    return source if model.get("revision") else source.rstrip("/").rpartition("/")[2]
 
 
 def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str:
@@ -253,17 +234,14 @@ def _repairs(facts: Facts) -> str:
 
 def _benchmarks(facts: Facts) -> str:
     """A row per task and metric, this variant against the base model, each with its standard error."""
-    pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
-    for row in (row for row in facts.benchmarks if not row.get("part_of")):
-        pairs.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
+    whole = [row for row in facts.benchmarks if not row.get("part_of")]
+    base = {(row["task"], row["metric"]): _measured(row) for row in whole if row["removed"] == 0}
+    ours = {(row["task"], row["metric"]): row for row in whole if row["removed"] != 0}
     rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
-    for (task, metric), pair in sorted(pairs.items()):
-        if False not in pair:
-            continue
-        ours = pair[False]
-        better = "higher" if ours["higher_is_better"] else "lower"
-        base = _measured(pair[True]) if True in pair else "–"
-        rows.append([task, metric, better, base, _measured(ours), str(ours["n_samples"]), str(ours["n_shot"])])
+    for key in sorted(ours):
+        better = "higher" if ours[key]["higher_is_better"] else "lower"
+        counts = [str(ours[key][name]) for name in ("n_samples", "n_shot")]
+        rows.append([*key, better, base.get(key, "–"), _measured(ours[key]), *counts])
     if len(rows) == 1:
         return "## Benchmarks\n\nNone were measured on this variant."
     return f"## Benchmarks\n\nValue ± standard error.\n\n{_table(rows)}"
@@ -300,10 +278,11 @@ def mergekit(facts: Facts, silenced: Mapping[int, Sequence[str]]) -> str:
     for layer in facts.kept:
         filters, of = list(silenced.get(layer, ())), facts.manifest
         if layer in facts.donated:
-            of = facts.plan["replacements"][facts.donated[layer]]
-            if "of" in of:
+            donor = facts.plan["replacements"][facts.donated[layer]]
+            if "of" in donor:
                 merged.append(layer)
-                of = facts.manifest
+            else:
+                of = donor
         model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
         if is_gguf(model):  # mergekit reads the checkpoint that the file became
             model = str(of["path"])

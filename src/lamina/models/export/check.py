@@ -49,13 +49,11 @@ def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, ad
         far = _cache_error(variant, ids, filled)
         if far > most >= _cache_error(base, ids, filled):
             beside = " beside a longer prompt" if filled else ""
-            fault = (
-                f"other text from a cache than without one{beside}: its logits would be {far:.2g} of their spread apart"
-            )
-            fault = fault if far < torch.inf else "nothing from a cache"
-            raise LaminaError(
-                f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip()
-            )
+            apart = f"its logits would be {far:.2g} of their spread apart"
+            text = f"other text from a cache than without one{beside}: {apart}"
+            fault = text if far < torch.inf else "nothing from a cache"
+            said = f"{called} would generate {fault}, which the unpruned model does not do. {advice}"
+            raise LaminaError(said.rstrip())
 
 
 @torch.inference_mode()

@@ -11,20 +11,20 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import transformers
 import yaml
+from huggingface_hub import metadata_load
 from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Repairing
+from lamina.models.boundary import Boundary, Repairing, own_tensors
 from lamina.models.cutting import kinds
-from lamina.models.export import card as export_card
 from lamina.models.export import gguf_file, modeling_lamina, own_code
+from lamina.models.export.card import Facts, Source, card, mergekit
 from lamina.models.export.check import check_export
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf
 from lamina.models.load import load_folder
@@ -33,7 +33,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import NUMBERED, kept_layers, runs
 from lamina.models.units import parse
-from lamina.study.variant import EXPORTED_AS, Variant
+from lamina.study.variant import EXPORTED_AS
 from lamina.version import VERSION
 
 RECORD = "lamina.json"
@@ -43,24 +43,6 @@ _CARRIED = re.compile(
     r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
     r"|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja|(LICEN[CS]E|NOTICE|USE_POLICY).*"
 )
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a variant is made of, as files and tables describe it.
-
-    Attributes
-    ----------
-    variant : its names in the configuration.
-    manifest : the base model's manifest (path, source, revision, dtype).
-    plan : the plan as JSON gives it.
-    benchmarks : rows of table `benchmarks` of this variant and of the base model; may be empty.
-    """
-
-    variant: Variant
-    manifest: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    benchmarks: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def export(
@@ -150,16 +132,6 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
     return "stock" if plain else "code"
 
 
-def _own_source(variant: PreTrainedModel) -> str:
-    config_class, model_class = type(variant.config).__name__, _stock_class(variant).__name__
-    if not (getattr(transformers, config_class, None) and getattr(transformers, model_class, None)):
-        raise LaminaError(
-            f"{model_class} is not part of transformers, so a patched or halved variant of it cannot be exported. "
-            "Remove whole layers with repair none, or keep the variant as it is: lamina.load loads it."
-        )
-    return own_code.source(config_class, model_class, _model_type(variant))
-
-
 def _check(base: PreTrainedModel, form: str, target: Path) -> None:
     if form not in EXPORTED_AS:
         raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}.")
@@ -172,25 +144,24 @@ def _check(base: PreTrainedModel, form: str, target: Path) -> None:
         raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
 
 
-def _stock_class(variant: PreTrainedModel) -> type:
-    """The class of transformers behind the sub-classes that lamina gives a variant."""
-    return next(kind for kind in type(variant).__mro__ if kind.__module__.startswith("transformers."))
-
-
-def _model_type(variant: PreTrainedModel) -> str:
-    return f"lamina_{variant.config.model_type}"
-
-
 def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
     """Put the modeling file beside the weights and write a configuration that only this file understands."""
-    (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
+    # The class of transformers stands behind the sub-classes that lamina gives a variant.
+    stock = next(each.__name__ for each in type(variant).__mro__ if each.__module__.startswith("transformers."))
+    kind, model_type = type(variant.config), f"lamina_{variant.config.model_type}"
+    if not (hasattr(transformers, kind.__name__) and hasattr(transformers, stock)):
+        raise LaminaError(
+            f"{stock} is not part of transformers, so a patched or halved variant of it cannot be exported. "
+            "Remove whole layers with repair none, or keep the variant as it is: lamina.load loads it."
+        )
+    code = own_code.source(kind.__name__, stock, model_type)
+    (target / own_code.CODE).write_text(code, encoding="utf-8")
     path = target / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    kind = type(variant.config)
     holder, field = modeling_lamina.refused_field(kind)
     heads = (config[holder] if holder else config)[field]
     config = modeling_lamina.refusing(config, kind, modeling_lamina.REFUSAL) | {
-        "model_type": _model_type(variant),
+        "model_type": model_type,
         "architectures": ["LaminaForCausalLM"],
         "auto_map": own_code.AUTO_MAP,
         "lamina": described | {"heads": heads},
@@ -231,14 +202,12 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
     depth = len(layers_of(base))
     kept = kept_layers(base, source.plan["units"])
     halved = _halves(base, source.plan["units"], kept)
-    facts = export_card.Facts(
-        variant=source.variant,
-        manifest=source.manifest,
-        plan=source.plan,
-        benchmarks=source.benchmarks,
+    file = Path(source.manifest["source"])
+    counts = [sum(tensor.numel() for tensor in own_tensors(model)) for model in (base, variant)]
+    facts = Facts(
+        **vars(source),
         form=form,
-        layers=(depth, len(kept)),
-        parameters=(_count(base), _count(variant)),
+        parameters=(counts[0], counts[1]),
         boundaries=runs(set(range(depth)) - set(kept), depth),
         patched=bool(modeling_lamina.describe(variant)["patches"]),
         zeroed=form == "stock" and bool(halved),
@@ -247,14 +216,12 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         base_class=auto_class(base.config).__name__,
         kept=kept,
         kinds=kinds(text_config(base), depth),
-        sizes=(
-            Path(source.manifest["source"]).stat().st_size if is_gguf(source.manifest["source"]) else None,
-            sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)),
-        ),
+        base_size=file.stat().st_size if is_gguf(file) else None,
+        size=sum(each.stat().st_size for each in folder.iterdir() if each.suffix in (".safetensors", SUFFIX)),
     )
-    (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
+    (folder / "README.md").write_text(card(facts), encoding="utf-8")
     if form != "gguf":
-        (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, halved), encoding="utf-8")
+        (folder / "mergekit.yaml").write_text(mergekit(facts, halved), encoding="utf-8")
     record = {
         "variant": str(source.variant),
         "form": form,
@@ -269,24 +236,14 @@ def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) ->
     """Sub-module names of removed halves, by layer that stays."""
     halved: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):
-        if layer in kept:
-            removed = halves(layers_of(base)[layer]).get(component, ())
-            halved.setdefault(layer, []).extend(f"{half.name}." for half in removed)
-    return {layer: names for layer, names in halved.items() if names}
-
-
-def _count(model: PreTrainedModel) -> int:
-    """Parameters and patch entries, each tensor once."""
-    special = [buffer for name, buffer in model.named_buffers() if ".patch_" in name]
-    return sum(tensor.numel() for tensor in (*model.parameters(), *special))
+        for half in halves(layers_of(base)[layer]).get(component, ()) if layer in kept else ():
+            halved.setdefault(layer, []).append(f"{half.name}.")
+    return halved
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:
     """The metadata block at the head of the base model's card; empty where it has none."""
-    card = folder / "README.md"
-    block = re.match(r"---\s*\n(.*?)\n---\s*\n", card.read_text(encoding="utf-8"), re.S) if card.is_file() else None
     try:
-        metadata = yaml.safe_load(block[1]) if block else None
-    except yaml.YAMLError:
+        return metadata_load(folder / "README.md") or {}
+    except (FileNotFoundError, ValueError, yaml.YAMLError):
         return {}
-    return metadata if isinstance(metadata, dict) else {}

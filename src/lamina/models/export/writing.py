@@ -4,7 +4,7 @@ A map is found by what it does: its output is the output of the MLP, and the lay
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,22 +43,13 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
 @torch.inference_mode()
 def _look(model: PreTrainedModel) -> _Maps:
     """For the MLP of each layer, the linear map that writes to the stream, or the reason why there is none."""
-    layers, maps = layers_of(model), _Maps()
-    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-    handles = [
-        layer.register_forward_pre_hook(
-            lambda module, args, kwargs, n=number: calls.__setitem__(n, (args, kwargs)), with_kwargs=True
-        )
-        for number, layer in enumerate(layers)
-    ]
-    try:
+    layers, maps = list(layers_of(model)), _Maps()
+    with _given(layers) as given:
         model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for number, (args, kwargs) in calls.items():
-        if modules := halves(layers[number])["mlp"]:
-            maps[number] = _map_of(layers[number], modules, args, kwargs)
+    for number, layer in enumerate(layers):
+        if layer in given and (modules := halves(layer)["mlp"]):
+            (args, kwargs), _ = given[layer]
+            maps[number] = _map_of(layer, modules, args, kwargs)
     return maps
 
 
@@ -77,17 +68,13 @@ def _map_of(layer: nn.Module, modules: Sequence[Half], args: Any, kwargs: Any) -
     writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
     if not writing:
         return "has no one linear map that leads from the MLP to the stream"
-    silence = half.module.register_forward_hook(
-        lambda module, inputs, output: (
-            output - gives.view(output.shape)
-            if isinstance(output, torch.Tensor)
-            else (output[0] - gives.view(output[0].shape), *output[1:])
-        )
-    )
-    try:
+
+    def silence(module: nn.Module, inputs: Any, output: Any) -> Any:
+        left = _stream(output) - gives.view(_stream(output).shape)
+        return left if isinstance(output, torch.Tensor) else (left, *output[1:])
+
+    with half.module.register_forward_hook(silence):
         rest = _stream(layer(*args, **kwargs))
-    finally:
-        silence.remove()
     # Both are rounded to the spacing of the stream, which may be far larger than what is added to it.
     if not _same(whole - rest, gives, torch.finfo(whole.dtype).eps * (whole.abs() + rest.abs())):
         return "has a norm between the MLP and the stream, or a factor, which changes what is folded into weights"
@@ -103,12 +90,10 @@ def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
         copied = output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
         given[module] = ((args, kwargs), copied)
 
-    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
         yield given
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _same(one: torch.Tensor, other: torch.Tensor, rounded: torch.Tensor | None = None) -> bool:
