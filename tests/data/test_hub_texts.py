@@ -192,14 +192,6 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, words: st
         read(entry, tmp_path)
 
 
-def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    entry = entries.Calibration.from_options({"hub": "nobody/has-this", "revision": "main"})
-    with pytest.raises(LaminaError, match=r"'nobody/has-this'.*no network.*results/calibrations/MODEL/c4.parquet"):
-        documents.read_hub(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
-
-
 def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     manifest = describe("reference", ENTRY, REFERENCE)
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]

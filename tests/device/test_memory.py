@@ -48,26 +48,13 @@ def test_a_sweep_that_is_too_large_is_halved_until_it_fits(made: Made, share: fl
 
 
 # Shares of the memory that a stage would take, the lower one such that half of a batch does not fit either, or nearly.
-HALVED = {
-    "capture_activations": (0.7, 0.4),
-    "sweep_gradient": (0.8, 0.5),
-    "sweep_fit": (0.9,),
-    "sweep_looped": (0.8, 0.6),
-    "fit_patch[ghost]": (0.8, 0.6),
-    "fit_patch[linearpatch]": (0.8, 0.6),
-    "fit_patch[replaceme]": (0.8, 0.6),
-    "fit_patch[streamline]": (0.95, 0.8),
-    "fit_patch_refit": (0.8, 0.6),
-    "heal_variant[lora]": (0.8, 0.6),
-    "heal_variant[lora_both_distill]": (0.8,),
-    "heal_variant[full]": (0.8,),
-    "benchmark_task": (0.8, 0.6),
-    "benchmark_generation": (0.7,),
-    "benchmark_perplexity": (0.8, 0.6),
-    "diagnose_layers[variance]": (0.7,),
-    "diagnose_layers[fit]": (0.95, 0.8),
-    "diagnose_probe": (0.6,),
-}
+MANY = ("sweep_looped", "fit_patch[ghost]", "fit_patch[linearpatch]", "fit_patch[replaceme]", "fit_patch_refit")
+MANY += ("heal_variant[lora]", "benchmark_task", "benchmark_perplexity")
+HALVED: dict[str, tuple[float, ...]] = dict.fromkeys(MANY, (0.8, 0.6))
+HALVED |= {"capture_activations": (0.7, 0.4), "sweep_gradient": (0.8, 0.5), "sweep_fit": (0.9,)}
+HALVED |= dict.fromkeys(("fit_patch[streamline]", "diagnose_layers[fit]"), (0.95, 0.8)) | {"diagnose_probe": (0.6,)}
+HALVED |= dict.fromkeys(("heal_variant[lora_both_distill]", "heal_variant[full]"), (0.8,))
+HALVED |= dict.fromkeys(("benchmark_generation", "diagnose_layers[variance]"), (0.7,))
 QUICK = ("fit_patch[linearpatch]", "heal_variant[lora]", "benchmark_perplexity")
 
 

@@ -148,16 +148,10 @@ def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restor
 # Tables, views, figures, the report.
 
 
-@pytest.mark.parametrize(
-    ("stage", "table"),
-    [
-        ("sweep", "sweeps"),
-        ("prune", "plans"),
-        ("benchmark", "benchmarks"),
-        ("repair", "patches"),
-        ("prepare", "models"),
-    ],
-)
+WRITTEN = {"sweep": "sweeps", "prune": "plans", "benchmark": "benchmarks", "repair": "patches", "prepare": "models"}
+
+
+@pytest.mark.parametrize(("stage", "table"), WRITTEN.items())
 def test_a_new_column_reruns_its_table_and_the_report(restored: Project, stage: str, table: str) -> None:
     restored.add(f"src/lamina/tables/{stage}.py", f'{table.upper()}.columns["made_up"] = ("string", "Nothing.")\n')
     jobs = restored.stale()

@@ -72,13 +72,6 @@ def answer(files: list[Path], question: str) -> list[dict]:
     return answers.answer(database.connect(VIEWS, files), question)
 
 
-def test_every_table_has_a_view_with_its_columns(study):
-    connection = database.connect(VIEWS, study)
-    for table in store.TABLES:
-        described = connection.execute(f"DESCRIBE {table}").fetchall()
-        assert [row[0] for row in described] == store.schema(table).names
-
-
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
 def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch):
     monkeypatch.chdir(ROOT)  # where one finds what papers report

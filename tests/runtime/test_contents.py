@@ -27,6 +27,10 @@ from tests import ROOT
 from tests.given.configurations import minimal, workplace
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
+TASK = (
+    "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: data.jsonl}}\ntest_split: test\n"
+    'output_type: multiple_choice\ndoc_to_text: "{{query}}"\ndoc_to_choice: "{{choices}}"\ndoc_to_target: gold\n'
+)
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -121,10 +125,7 @@ def test_a_task_on_a_file_that_is_another_one_while_it_is_read_is_refused(
     for name, query in (("data.jsonl", "one"), ("other.jsonl", "two")):
         Path(name).write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
     Path("workflow/tasks").mkdir(parents=True)
-    Path("workflow/tasks/mine.yaml").write_text(
-        "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
-        'output_type: multiple_choice, doc_to_text: "{{query}}", doc_to_choice: "{{choices}}", doc_to_target: gold}'
-    )
+    Path("workflow/tasks/mine.yaml").write_text(TASK)
     told = contents.digests(task_files.files("mine"))
     assert "data.jsonl" in told
     with pytest.raises(SystemExit, match=r"data.jsonl was changed while it was being read"), explained():
@@ -165,11 +166,7 @@ def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
 ) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
     (tmp_path / "workflow/tasks").mkdir(parents=True)
-    (tmp_path / "workflow/tasks/mine.yaml").write_text(
-        "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
-        'output_type: multiple_choice, doc_to_text: "{{query}}", doc_to_choice: "{{choices}}", doc_to_target: gold, '
-        "process_docs: !function words.docs}"
-    )
+    (tmp_path / "workflow/tasks/mine.yaml").write_text(f"{TASK}process_docs: !function words.docs\n")
     data, code = tmp_path / "data.jsonl", tmp_path / "workflow/tasks/words.py"
     for query, word in (("a", "x"), ("b", "x"), ("b", "y"), ("a", "y")):
         data.write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))

@@ -52,14 +52,8 @@ def job(file: Path, address: str | None, folder: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OF_THE_JOB": "1"}
     if address:
         environment["LAMINA_FORKSERVER"] = address
-    return subprocess.Popen(
-        [sys.executable, str(file)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, str(file)], cwd=folder, env=environment, **pipes)
 
 
 def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job(tmp_path: Path, address: str) -> None:

@@ -91,15 +91,6 @@ def test_a_job_out_of_memory_gets_more(fresh: Callable[[], Clone], undisturbed: 
 
 
 @pytest.mark.slow
-def test_a_job_out_of_time_gets_more(fresh: Callable[[], Clone], undisturbed: Path) -> None:
-    made = fresh()
-    made.inject("sweep_units.py", FIRST.format(deed="time.sleep(600)"))
-    assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[-8000:]
-    assert sorted(job.state for job in sweeps(made)) == ["COMPLETED", "COMPLETED", "TIMEOUT"]
-    check(made, undisturbed)
-
-
-@pytest.mark.slow
 def test_a_job_out_of_time_is_given_what_is_left(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     """The job that ran out of time had saved two batches: the next one begins with the third."""
     made = fresh()
