@@ -85,9 +85,7 @@ def chat(root: Path) -> dict[str, Any]:
         (chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
     ],
 )
-def test_local_folders_are_read_as_the_hubs_data_sets(
-    tmp_path: Path, made: Any, expected: list[str], streaming: bool
-) -> None:
+def test_local_folders_are_read_as_data_sets(tmp_path: Path, made: Any, expected: list[str], streaming: bool) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
     entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
     assert isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
@@ -205,9 +203,7 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     assert found.samples[4].document == document_hash(f"{words} 4")
 
 
-def test_an_id_needs_its_revision_and_a_folder_makes_its_readers_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_needs_a_revision_and_folders_make_readers_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = workplace(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
         configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)

@@ -128,9 +128,7 @@ NAMED = [{"data_files": {"test": file}} for file in ("file://{root}/more/data.js
 
 
 @pytest.mark.parametrize("options", [*NAMED, {"data_dir": "more"}, {"data_dir": "{root}/more"}])
-def test_data_are_known_however_a_task_names_them(
-    options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_are_known_however_named(options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "more").mkdir()
     (root / "more/data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
     options = json.loads(json.dumps(options).replace("{root}", str(root)))

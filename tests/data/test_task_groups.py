@@ -135,9 +135,7 @@ def test_where_only_a_task_will_do_a_group_is_refused_with_its_tasks(exam: Path)
         lm_tasks.task_object("exam", exam)
 
 
-def test_editing_a_task_of_a_local_group_makes_stale_what_reads_the_group(
-    exam: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_editing_a_task_of_a_local_group_makes_its_readers_stale(exam: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(exam)
     found = set(task_files.files("exam"))
     assert found >= {f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")}

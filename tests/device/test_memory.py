@@ -59,9 +59,7 @@ QUICK = ("fit_patch[linearpatch]", "heal_variant[lora]", "benchmark_perplexity")
 
 
 @pytest.mark.parametrize("stage", slow_but(QUICK, HALVED))
-def test_a_stage_that_is_too_large_is_halved_until_it_fits(
-    stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_is_halved(stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch) -> None:
     """A healing follows the memory that it finds, and is to be wrong about it here."""
     monkeypatch.setattr(training, "positions", lambda *_: 100_000)
     _, ample = on_devices(stage, tokens=100_000)
@@ -72,9 +70,7 @@ def test_a_stage_that_is_too_large_is_halved_until_it_fits(
 
 
 @pytest.mark.parametrize("stage", ["capture_activations", "fit_patch[ghost]", "heal_variant[lora]"])
-def test_one_sample_that_does_not_fit_ends_with_the_devices_own_error(
-    stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_sample_too_large_ends_in_error(stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "positions", lambda *_: 100_000)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory"):
         on_devices(stage, 240_000)

@@ -235,9 +235,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )
-def test_a_number_that_is_written_follows_the_code_behind_it(
-    whole: Path, file: str, modules: tuple[str, ...], changed: bool
-) -> None:
+def test_a_written_number_follows_its_code(whole: Path, file: str, modules: tuple[str, ...], changed: bool) -> None:
     copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
     shutil.copytree(whole.parent, copy.parent)
     with (copy / "lamina" / file).open("a") as end:

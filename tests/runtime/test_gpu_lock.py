@@ -76,9 +76,7 @@ def test_a_killed_job_gives_its_device_back(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "devices", "job"), [(1, "1", "7"), (2, "2,3", "7"), (0, "2,3", "7"), (1, "", "")])
-def test_what_a_scheduler_gave_or_nothing_is_kept_and_not_locked(
-    place: Path, count: int, devices: str, job: str
-) -> None:
+def test_what_a_scheduler_gave_or_nothing_is_kept_unlocked(place: Path, count: int, devices: str, job: str) -> None:
     assert seen(count, CUDA_VISIBLE_DEVICES=devices, SLURM_JOB_ID=job) == devices
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["HF_DATASETS_OFFLINE"] == "1"
     assert list(place.iterdir()) == []

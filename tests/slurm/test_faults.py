@@ -141,9 +141,7 @@ def never_two_writers(made: Clone) -> None:
             assert before.end <= after.start
 
 
-def test_after_a_killed_driver_resuming_ends_its_jobs_and_goes_on(
-    fresh: Callable[[], Clone], undisturbed: Path
-) -> None:
+def test_after_a_killed_driver_resume_ends_its_jobs_and_goes_on(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     driver = held(made)
     driver.kill()

@@ -261,9 +261,7 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
     )
 
 
-def test_the_weight_that_stands_for_auto_in_the_loop_is_an_option(
-    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stands_for_auto_in_loops_is_an_option(raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"

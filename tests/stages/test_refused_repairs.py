@@ -34,9 +34,7 @@ def variant(size: int, healing: str = "none") -> Variant:
 
 
 @pytest.mark.parametrize("options", METHODS, ids=lambda options: options["method"])
-def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
-    results: Path, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_runs_that_begin_at_layer_0_are_refused(results: Path, options: dict[str, Any], tmp_path: Path) -> None:
     plan(results, 2, ["0", "2"])
     rows = fitted(results, "mine", **options)
     assert [(row["removed"], row["boundary"], row["refused"] is None) for row in rows] == [

@@ -149,9 +149,7 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
             ask(REPOSITORY / "sql/views.sql", study)
 
 
-def test_another_studys_damage_is_left_out_with_a_warning(
-    study: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_studys_damage_is_left_out_with_warning(study: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
     (kept,) = Path("results/studies/other").iterdir()
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
@@ -175,9 +173,7 @@ def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("make", [table, plan, repair, samples])
-def test_two_files_that_changed_places_are_refused_and_a_folder_that_was_moved_is_read(
-    make: Callable[[Path], Callable[[], Any]], tmp_path: Path
-) -> None:
+def test_swapped_files_are_refused_moved_ones_read(make: Callable[[Path], Callable[[], Any]], tmp_path: Path) -> None:
     one, other = (tmp_path / f"results/plans/m/c {{ü}}/s/removed={size}.file" for size in (1, 2))
     read_one, read_other = make(one), make(other)
     assert read_one() == read_other()

@@ -220,9 +220,7 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
 
 
 @pytest.mark.parametrize(("selector", "steps"), [("bare", [1]), ("looped", [0, 1]), ("once", []), ("looped_once", [0])])
-def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
-    raw: Raw, root: Path, selector: str, steps: list[int]
-) -> None:
+def test_base_sweeps_are_shared_unless_a_repair_loops(raw: Raw, root: Path, selector: str, steps: list[int]) -> None:
     raw["selectors"] = {
         "bare": {"metric": "accuracy"},
         "looped": {"metric": "accuracy", "repair": "ghost"},
