@@ -56,16 +56,9 @@ NOT_THERE = {
     "which_questions_were_cut",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
-LISTS = {
-    "which_questions_were_cut",
-    "which_plans_were_refused",
-}
+LISTS = {"which_questions_were_cut", "which_plans_were_refused"}
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
-COUNTS = {
-    "how_healing_went",
-    "what_a_metric_costs",
-    "what_samples_say_of_layers",
-}
+COUNTS = {"how_healing_went", "what_a_metric_costs", "what_samples_say_of_layers"}
 
 
 def answer(files: list[Path], question: str) -> list[dict]:
