@@ -34,9 +34,8 @@ TEXTS = [f"text number {number}" for number in range(6)]
 def c4(root: Path) -> dict[str, Any]:
     """As allenai/c4 has it: lines of JSON, compressed, a folder for each configuration, named in the card."""
     for split in ("train", "validation"):
-        lines = [
-            json.dumps({"text": f"{split} {text}", "timestamp": "2019-04-25T12:57:54Z", "url": "u"}) for text in TEXTS
-        ]
+        beside = {"timestamp": "2019-04-25T12:57:54Z", "url": "u"}
+        lines = [json.dumps({"text": f"{split} {text}"} | beside) for text in TEXTS]
         file = root / f"c4/en/c4-{split}.00000-of-00001.json.gz"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -56,9 +55,8 @@ def wikitext(root: Path) -> dict[str, Any]:
 
 def lima(root: Path) -> dict[str, Any]:
     """As GAIR/lima has it: conversations as lists of turns; here as the Arrow files of a cache."""
-    rows = pa.table(
-        {"conversations": [[f"ask {text}", f"answer {text}"] for text in TEXTS], "source": ["s"] * len(TEXTS)}
-    )
+    turns = [[f"ask {text}", f"answer {text}"] for text in TEXTS]
+    rows = pa.table({"conversations": turns, "source": ["s"] * len(TEXTS)})
     (root / "lima").mkdir()
     with pa.OSFile(str(root / "lima/train.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -67,9 +65,8 @@ def lima(root: Path) -> dict[str, Any]:
 
 def chat(root: Path) -> dict[str, Any]:
     """Turns that say whose they are."""
-    lines = [
-        json.dumps({"messages": [{"role": "user", "content": "a"}, {"from": "gpt", "value": text}]}) for text in TEXTS
-    ]
+    asked = {"role": "user", "content": "a"}
+    lines = [json.dumps({"messages": [asked, {"from": "gpt", "value": text}]}) for text in TEXTS]
     (root / "chat").mkdir()
     (root / "chat/train.jsonl").write_text("\n".join(lines))
     return {"hub": "chat", "field": "messages", "documents": "0:2"}
@@ -195,9 +192,8 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/train.jsonl").write_text("\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5)))
-    found = prepare(
-        "own", entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8}), manifest, tmp_path
-    )
+    entry = entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
+    found = prepare("own", entry, manifest, tmp_path)
     assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == ("text", "own", "train")
     assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
     assert found.samples[4].document == document_hash(f"{words} 4")
@@ -247,9 +243,8 @@ def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) 
 
 
 def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> None:
-    found = prepare(
-        "all", entries.Calibration.from_options(SHARES), describe("reference", ENTRY, REFERENCE), ROOT, ENTRIES
-    )
+    manifest = describe("reference", ENTRY, REFERENCE)
+    found = prepare("all", entries.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES)
     assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 

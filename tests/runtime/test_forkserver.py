@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.faults.study import until
 
 STARTER = """
 import os, sys
@@ -32,14 +32,6 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield str(socket)
     starter.communicate("")
     until(lambda: not socket.exists())
-
-
-def until(reached) -> None:
-    for _ in range(600):
-        if reached():
-            return
-        time.sleep(0.1)
-    raise AssertionError("not reached within a minute")
 
 
 def script(folder: Path, body: str) -> Path:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import QUICK, Clone, SlurmJob, wait_until
+from tests.faults.study import until
+from tests.slurm.cluster import QUICK, Clone, SlurmJob
 from tests.slurm.tables import differences
 
 SWEEP = "sweeps/reference/recall/base/removal/layer/removed=0.parquet"
@@ -108,7 +109,7 @@ def held(made: Clone) -> subprocess.Popen[str]:
     made.inject("sweep_units.py", HELD)
     (made.folder / "faults/hold").touch()
     driver = made.driver("relevance")
-    wait_until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2, "two jobs at work")
+    until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2)
     return driver
 
 
