@@ -75,9 +75,7 @@ def test_what_lm_eval_would_compare_with_the_text_of_a_list_is_refused() -> None
         lm_tasks.test_documents(mixed)
 
 
-def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
     twice = task([0, 1], choices=["w3", "w4", "w3"])
     with pytest.raises(LaminaError, match="document 1 .*choices 0 and 2 are both"):
         lm_tasks.test_documents(twice)

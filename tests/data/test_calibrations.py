@@ -93,9 +93,7 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
         ({"limit": 1000000}, "calibrations.recall.*limit: 1000000 samples"),
     ],
 )
-def test_what_there_is_not_is_refused(
-    manifest: dict, change: dict, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_refused(manifest: dict, change: dict, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     index = task_groups.TaskManager  # of lm-eval's own ten thousand tasks it takes most of a minute
     monkeypatch.setattr(task_groups, "TaskManager", lambda **keys: index(**keys | {"include_defaults": False}))
     with pytest.raises(LaminaError, match=words):

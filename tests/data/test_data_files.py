@@ -109,9 +109,7 @@ NO_TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "raw", "words"), NO_TEXTS, ids=[case[2] for case in NO_TEXTS])
-def test_a_file_that_holds_no_documents_is_refused_with_its_line(
-    tmp_path: Path, name: str, raw: str, words: str
-) -> None:
+def test_a_file_that_holds_no_document_is_refused_by_its_line(tmp_path: Path, name: str, raw: str, words: str) -> None:
     (tmp_path / name).write_text(raw)
     with pytest.raises(LaminaError) as caught:
         read_documents(tmp_path / name, where="calibrations.corpus")

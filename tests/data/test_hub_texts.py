@@ -34,9 +34,8 @@ TEXTS = [f"text number {number}" for number in range(6)]
 def c4(root: Path) -> dict[str, Any]:
     """As allenai/c4 has it: lines of JSON, compressed, a folder for each configuration, named in the card."""
     for split in ("train", "validation"):
-        lines = [
-            json.dumps({"text": f"{split} {text}", "timestamp": "2019-04-25T12:57:54Z", "url": "u"}) for text in TEXTS
-        ]
+        beside = {"timestamp": "2019-04-25T12:57:54Z", "url": "u"}
+        lines = [json.dumps({"text": f"{split} {text}"} | beside) for text in TEXTS]
         file = root / f"c4/en/c4-{split}.00000-of-00001.json.gz"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -56,9 +55,8 @@ def wikitext(root: Path) -> dict[str, Any]:
 
 def lima(root: Path) -> dict[str, Any]:
     """As GAIR/lima has it: conversations as lists of turns; here as the Arrow files of a cache."""
-    rows = pa.table(
-        {"conversations": [[f"ask {text}", f"answer {text}"] for text in TEXTS], "source": ["s"] * len(TEXTS)}
-    )
+    turns = [[f"ask {text}", f"answer {text}"] for text in TEXTS]
+    rows = pa.table({"conversations": turns, "source": ["s"] * len(TEXTS)})
     (root / "lima").mkdir()
     with pa.OSFile(str(root / "lima/train.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -67,9 +65,8 @@ def lima(root: Path) -> dict[str, Any]:
 
 def chat(root: Path) -> dict[str, Any]:
     """Turns that say whose they are."""
-    lines = [
-        json.dumps({"messages": [{"role": "user", "content": "a"}, {"from": "gpt", "value": text}]}) for text in TEXTS
-    ]
+    asked = {"role": "user", "content": "a"}
+    lines = [json.dumps({"messages": [asked, {"from": "gpt", "value": text}]}) for text in TEXTS]
     (root / "chat").mkdir()
     (root / "chat/train.jsonl").write_text("\n".join(lines))
     return {"hub": "chat", "field": "messages", "documents": "0:2"}
@@ -85,9 +82,7 @@ def chat(root: Path) -> dict[str, Any]:
         (chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
     ],
 )
-def test_local_folders_are_read_as_the_hubs_data_sets(
-    tmp_path: Path, made: Any, expected: list[str], streaming: bool
-) -> None:
+def test_local_folders_are_read_as_data_sets(tmp_path: Path, made: Any, expected: list[str], streaming: bool) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
     entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
     assert isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
@@ -192,30 +187,19 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, words: st
         read(entry, tmp_path)
 
 
-def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    entry = entries.Calibration.from_options({"hub": "nobody/has-this", "revision": "main"})
-    with pytest.raises(LaminaError, match=r"'nobody/has-this'.*no network.*results/calibrations/MODEL/c4.parquet"):
-        documents.read_hub(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
-
-
 def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     manifest = describe("reference", ENTRY, REFERENCE)
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/train.jsonl").write_text("\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5)))
-    found = prepare(
-        "own", entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8}), manifest, tmp_path
-    )
+    entry = entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
+    found = prepare("own", entry, manifest, tmp_path)
     assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == ("text", "own", "train")
     assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
     assert found.samples[4].document == document_hash(f"{words} 4")
 
 
-def test_an_id_needs_its_revision_and_a_folder_makes_its_readers_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_needs_a_revision_and_folders_make_readers_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = workplace(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
         configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
@@ -259,9 +243,8 @@ def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) 
 
 
 def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> None:
-    found = prepare(
-        "all", entries.Calibration.from_options(SHARES), describe("reference", ENTRY, REFERENCE), ROOT, ENTRIES
-    )
+    manifest = describe("reference", ENTRY, REFERENCE)
+    found = prepare("all", entries.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES)
     assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 

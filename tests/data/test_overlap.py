@@ -20,8 +20,7 @@ def known(*texts: str, choices: tuple[str, ...] = ()) -> list[tuple[str, tuple[i
 
 
 @pytest.mark.parametrize(
-    "other",
-    [TEXT.upper(), TEXT + " .", "  " + TEXT.replace(" fox", "  fox,"), TEXT.replace("bridge", "“bridge”")],
+    "other", [TEXT.upper(), TEXT + " .", "  " + TEXT.replace(" fox", "  fox,"), TEXT.replace("bridge", "“bridge”")]
 )
 def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> None:
     assert document_hash(other) == document_hash(TEXT)

@@ -27,14 +27,12 @@ TEMPLATE = (
 
 def documents(count: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
-    return [
-        {
-            "q": f"q{seed} {number} " + " ".join(draw.choices(tiny.WORDS, k=3)),
-            "c": [f"{a} {b}" for a, b in zip(draw.sample(tiny.WORDS, 3), draw.sample(tiny.WORDS, 3), strict=True)],
-            "g": draw.randrange(3),
-        }
-        for number in range(count)
-    ]
+    found = []
+    for number in range(count):
+        asked = f"q{seed} {number} " + " ".join(draw.choices(tiny.WORDS, k=3))
+        pairs = zip(draw.sample(tiny.WORDS, 3), draw.sample(tiny.WORDS, 3), strict=True)
+        found.append({"q": asked, "c": [f"{a} {b}" for a, b in pairs], "g": draw.randrange(3)})
+    return found
 
 
 def requests(task: ConfigurableTask) -> list[tuple[Any, ...]]:

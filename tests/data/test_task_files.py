@@ -16,14 +16,9 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join(9 * [f'*a{n}'])}]\n" for n in range(9)
 )
 TASK: dict[str, Any] = {
-    "task": "mine",
-    "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "data.jsonl"}},
-    "test_split": "test",
-    "output_type": "multiple_choice",
-    "doc_to_text": "{{query}}",
-    "doc_to_choice": "{{choices}}",
-    "doc_to_target": "gold",
+    **{"task": "mine", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "data.jsonl"}}},
+    **{"test_split": "test", "output_type": "multiple_choice"},
+    **{"doc_to_text": "{{query}}", "doc_to_choice": "{{choices}}", "doc_to_target": "gold"},
 }
 
 
@@ -129,18 +124,11 @@ def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: py
     assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"data_files": {"test": "file://{root}/more/data.jsonl"}},
-        {"data_dir": "more"},
-        {"data_dir": "{root}/more"},
-        {"data_files": {"test": "more/*.jsonl"}},
-    ],
-)
-def test_data_are_known_however_a_task_names_them(
-    options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+NAMED = [{"data_files": {"test": file}} for file in ("file://{root}/more/data.jsonl", "more/*.jsonl")]
+
+
+@pytest.mark.parametrize("options", [*NAMED, {"data_dir": "more"}, {"data_dir": "{root}/more"}])
+def test_data_are_known_however_named(options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "more").mkdir()
     (root / "more/data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
     options = json.loads(json.dumps(options).replace("{root}", str(root)))

@@ -48,11 +48,9 @@ class _Block:
 class Card:
     """One pretended device.
 
-    Attributes
-    ----------
-    memory : its bytes; an allocation that passes them raises `torch.cuda.OutOfMemoryError`.
-    alive, peak : bytes of tensors that are there now, and the most that there were since `peak` was reset.
-    failed : allocations that were refused.
+    memory: its bytes; an allocation that passes them raises `torch.cuda.OutOfMemoryError`.
+    alive, peak: bytes of tensors that are there now, and the most that there were since `peak` was reset.
+    failed: allocations that were refused.
     """
 
     number: int
@@ -75,12 +73,7 @@ class Card:
 
 @dataclass
 class Machine:
-    """What tests ask of the pretended devices.
-
-    Attributes
-    ----------
-    sent : copies from the host to a device.
-    """
+    """What tests ask of the pretended devices; `sent` counts copies from the host to a device."""
 
     cards: list[Card]
     sent: int = 0
@@ -103,23 +96,17 @@ class Placed(torch.Tensor):
     held: torch.Tensor
     block: _Block
 
-    @property
-    def place(self) -> torch.device:
-        """Its device."""
-        return self.block.place
+    # C++ sees none of these.
+    place = device = property(lambda self: self.block.place)  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    is_cpu = is_meta = property(lambda self: False)  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, place: torch.device) -> "Placed":
         """Take memory on the place, unless the tensor looks into memory that is taken."""
-        made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            layout=held.layout,
-            device=NOWHERE,
-        )
+        form = dict(strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype, layout=held.layout)
+        make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        made: Any = make(cls, held.shape, **form, device=NOWHERE)
         made.held, made.block = held, _block(held, place)
         return made
 
@@ -128,22 +115,6 @@ class Placed(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(function, args, kwargs or {})
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.place
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return True
-
-    @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def is_meta(self) -> bool:  # type: ignore[override]
-        return False
 
     def get_device(self) -> int:
         return int(self.place.index)

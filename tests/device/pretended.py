@@ -19,48 +19,25 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad
 
 from tests.device import placed
-from tests.device.placed import (
-    GIB,
-    Card,
-    Machine,
-    Operations,
-    Placed,
-    agreed,
-    held_by,
-    moved_to,
-    on_host_first,
-    place_of,
-)
+from tests.device.placed import Card, Machine, Operations, Placed, agreed, held_by, moved_to, on_host_first, place_of
 
 
 def _attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Attention by the kernel that the CPU takes for it, which like a GPU's keeps no matrix of all pairs of tokens."""
 
-    def attended(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+    def attended(  # type: ignore[no-untyped-def]
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> torch.Tensor:
         told = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-        if not any(isinstance(each, Placed) for each in told):
-            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        options = dict(dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        if dropout_p or not any(isinstance(each, Placed) for each in told):
+            return plain(*told, **options)
         at = agreed("attention", told, told, set())
         if not (torch.is_grad_enabled() and any(each.requires_grad for each in told)):
-            inner = [held_by(each) for each in told]
-            options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-            return Placed(plain(*inner, **options), at)
-        if dropout_p:
-            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            return Placed(plain(*map(held_by, told), **options), at)
         if enable_gqa:
-            key, value = (
-                each.repeat_interleave(query.shape[1] // key.shape[1], 1, output_size=query.shape[1])
-                for each in (key, value)
-            )
+            times, heads = query.shape[1] // key.shape[1], query.shape[1]
+            key, value = (each.repeat_interleave(times, 1, output_size=heads) for each in (key, value))
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             least = torch.finfo(query.dtype).min
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, least)
@@ -89,7 +66,7 @@ def pretended(*memory: int) -> Iterator[Machine]:
 
     Tensors of a pretended device must not be used after it.
     """
-    made = Machine([Card(number, size) for number, size in enumerate(memory or (80 * GIB,))])
+    made = Machine([Card(number, size) for number, size in enumerate(memory or (80 * placed.GIB,))])
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     with ExitStack() as stack:
         for where, name, new in _replacements(made):
@@ -108,50 +85,28 @@ def pretended(*memory: int) -> Iterator[Machine]:
 def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     """(object, attribute, value) of all that must know of the pretended devices."""
     yield torch.Tensor, "to", moved_to
-    yield (
-        torch.Tensor,
-        "cuda",
-        lambda self, device=None, **_: self.to(torch.device("cuda", machine.card(device).number)),
-    )
+    yield torch.Tensor, "cuda", lambda self, at=None, **_: self.to(torch.device("cuda", machine.card(at).number))
     yield torch.Tensor, "type_as", lambda self, other: self.to(device=other.device, dtype=other.dtype)
     for name in ("tensor", "as_tensor", "asarray"):
         yield torch, name, on_host_first(getattr(torch, name))
     yield functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)
     yield clip_grad, "_group_tensors_by_device_and_dtype", _grouped
 
-    def information(place: Any = None) -> tuple[int, int]:
-        card = machine.card(place)
-        return card.memory - card.alive, card.memory
-
-    def properties(place: Any = None) -> Any:
-        return SimpleNamespace(total_memory=machine.card(place).memory, name="pretended", major=9, minor=0)
-
-    def reset(place: Any = None) -> None:
-        machine.card(place).peak = machine.card(place).alive
-
-    cuda = {
-        "_lazy_init": lambda: None,
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda *_, **__: True,
-        "device_count": lambda: len(machine.cards),
-        "current_device": lambda: 0,
-        "set_device": lambda place: None,
-        "get_device_name": lambda place=None: "pretended",
-        "get_device_capability": lambda place=None: (9, 0),
-        "get_device_properties": properties,
-        "mem_get_info": information,
-        "memory_allocated": lambda place=None: machine.card(place).alive,
-        "memory_reserved": lambda place=None: machine.card(place).alive,
-        "max_memory_allocated": lambda place=None: machine.card(place).peak,
-        "memory_stats": lambda place=None: {"num_ooms": machine.card(place).failed},
-        "reset_peak_memory_stats": reset,
-        "empty_cache": lambda: None,
-        "synchronize": lambda place=None: None,
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
-        "get_rng_state": lambda place=None: torch.get_rng_state(),
-        "set_rng_state": lambda state, place=None: None,
+    nothing = "_lazy_init set_device empty_cache synchronize manual_seed manual_seed_all set_rng_state".split()
+    always = dict.fromkeys(nothing) | dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True)
+    always |= {"current_device": 0, "get_device_name": "pretended", "get_device_capability": (9, 0)}
+    for name, value in always.items():
+        yield torch.cuda, name, lambda *_, value=value, **__: value
+    yield torch.cuda, "device_count", lambda: len(machine.cards)
+    yield torch.cuda, "get_rng_state", lambda place=None: torch.get_rng_state()
+    named: dict[str, Any] = {"name": "pretended", "major": 9, "minor": 0}
+    of_card: dict[str, Callable[[Card], Any]] = {
+        "get_device_properties": lambda card: SimpleNamespace(total_memory=card.memory, **named),
+        "mem_get_info": lambda card: (card.memory - card.alive, card.memory),
+        **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda card: card.alive),
+        "max_memory_allocated": lambda card: card.peak,
+        "memory_stats": lambda card: {"num_ooms": card.failed},
+        "reset_peak_memory_stats": lambda card: setattr(card, "peak", card.alive),
     }
-    for name, value in cuda.items():
-        yield torch.cuda, name, value
+    for name, told in of_card.items():
+        yield torch.cuda, name, lambda place=None, told=told: told(machine.card(place))

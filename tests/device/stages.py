@@ -78,12 +78,6 @@ def sweep_removal(world: World, kind: str) -> Any:
 
 
 @stage()
-def sweep_removal_of_a_cut_model(world: World) -> Any:
-    units = all_units(DEPTH, "layer", ["2"])
-    return engine.sweep(world.model(), world.samples, units, ["2"], "removal", world.tokens).rows(units)
-
-
-@stage()
 def sweep_stream(world: World) -> Any:
     return engine.sweep(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(UNITS)
 

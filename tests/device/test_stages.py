@@ -35,30 +35,19 @@ def test_families_with_masks_of_their_own(stage: str, family: str, on_host: OnHo
 
 
 # For the stages whose names begin so, a function whose result they need on the device.
+MOMENTS = ("sweep_fit", "search_plans", "fit_patch[ghost]", "fit_patch[replaceme]", "fit_patch_refit")
 PLANTED = {
-    "capture_activations": "lamina.engine.taps:padded",
-    "sweep_removal": "lamina.engine.packing:collate",
-    "sweep_stream": "lamina.engine.packing:collate",
+    **dict.fromkeys(("sweep_removal", "sweep_stream", "sweep_budget"), "lamina.engine.packing:collate"),
+    **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:empty"),
+    **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:padded"),
+    **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:padded"),
+    **{f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_empty" for form in ("", "_diag")},
+    **{f"benchmark_{of}": "tests.device.stages:materialise" for of in ("task", "generation", "efficiency")},
     "sweep_gradient": "lamina.engine.weights:padded",
-    "sweep_fit": "lamina.engine.moments:empty",
-    "sweep_budget": "lamina.engine.packing:collate",
-    "sweep_looped": "lamina.engine.taps:padded",
     "sweep_donors": "lamina.models.replacements:_loaded",
-    "search_plans": "lamina.engine.moments:empty",
-    "fit_patch[ghost]": "lamina.engine.moments:empty",
-    "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_empty",
-    "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_empty",
-    "fit_patch[replaceme]": "lamina.engine.moments:empty",
     "fit_patch[streamline]": "lamina.models.devices:alone",
-    "fit_patch_refit": "lamina.engine.moments:empty",
-    "fit_patch_auto_weight": "lamina.engine.moments:empty",
     "heal_variant": "lamina.healing.objectives:padded",
-    "benchmark_task": "tests.device.stages:materialise",
-    "benchmark_generation": "tests.device.stages:materialise",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
-    "benchmark_efficiency": "tests.device.stages:materialise",
-    "diagnose_layers": "lamina.engine.taps:padded",
-    "diagnose_probe": "lamina.engine.taps:padded",
     "diagnose_patching": "lamina.engine.batches:padded",
 }
 # One operand alone, on the device or on the host.

@@ -23,11 +23,9 @@ UNITS = [str(layer) for layer in range(DEPTH)]
 class World:
     """A folder with models and questions, and the dtype that models are loaded in.
 
-    Attributes
-    ----------
-    folder : where models stand, each in a folder named by its family (`donor` is a sibling of `llama`).
-    scratch : where a stage may write.
-    tokens : the budget of one pass.
+    folder: where models stand, each in a folder named by its family (`donor` is a sibling of `llama`).
+    scratch: where a stage may write.
+    tokens: the budget of one pass.
     """
 
     folder: Path
@@ -90,12 +88,8 @@ class World:
 
 def saved(folder: Path) -> Path:
     """Write the models into a folder."""
-    for name, family, seed in (
-        ("llama", "llama", 0),
-        ("donor", "llama", 1),
-        ("gpt2", "gpt2", 0),
-        ("bloom", "bloom", 0),
-    ):
-        tiny.model(family, seed=seed).save_pretrained(folder / name)
+    for name in ("llama", "donor", "gpt2", "bloom"):
+        model = tiny.model("llama", seed=1) if name == "donor" else tiny.model(name)
+        model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
     return folder

@@ -50,16 +50,11 @@ class Alive(TorchDispatchMode):
         self.now -= self.known.pop(key)
 
 
-@pytest.mark.parametrize(
-    ("stage", "least"),
+@pytest.mark.parametrize("stage", slow_but(["moments"], ["capture", "removal_choices", "moments", "heal", "benchmark"]))
+def test_a_stage_needs_what_is_predicted(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A sweep's logits are predicted with the exponentials that one operation makes of them and shows to nobody; a
     # benchmark's as if the second batch were as long as the first.
-    slow_but(
-        [("moments", 0.85)],
-        [("capture", 0.85), ("removal_choices", 0.7), ("moments", 0.85), ("heal", 0.85), ("benchmark", 0.85)],
-    ),
-)
-def test_a_stage_needs_what_is_predicted(stage: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    least = 0.7 if stage == "removal_choices" else 0.85
     monkeypatch.setitem(scale.PRESETS, "test", SHAPE)
     stages = scale.Stages(SHAPE)
     work = getattr(stages, stage)()

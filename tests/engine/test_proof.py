@@ -110,9 +110,7 @@ visible = packing.Batch.visible
 
 
 @pytest.mark.parametrize("fault", ["mask", "window"])
-def test_numbers_are_the_models_own_where_a_mask_of_ours_is_wrong(
-    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_wrong_mask_is_used(fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     model = tiny.model("mistral")
     if fault == "mask":
         monkeypatch.setattr(packing.Batch, "visible", too_wide)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import packing, readings
+from lamina.engine import readings
 from lamina.engine import sweep as engine
 from lamina.engine.capture import capture
 from lamina.errors import LaminaError
@@ -114,22 +114,6 @@ def test_output_metrics_compare_with_the_unpruned_model(
     assert flips > 0
 
 
-def test_numbers_do_not_depend_on_how_rows_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line per sample against one line per choice, on one model, with choices of one token and of several."""
-    model, samples = tiny.model(), random_samples(8, count=12)
-    shared = engine.sweep(model, samples, ["1", "3"])
-    pack = packing.pack
-    monkeypatch.setattr(packing, "pack", lambda number, sample, share: pack(number, sample, False))
-    apart = engine.sweep(model, samples, ["1", "3"])
-    assert any(len({len(row.continuation) for row in sample.rows}) > 1 for sample in samples)
-    for unit in ("none", "1", "3"):
-        for one, other in zip(shared.rows([unit]), apart.rows([unit]), strict=True):
-            for column, value in one.items():
-                if isinstance(value, float):
-                    assert other[column] == pytest.approx(value, rel=1e-3, abs=1e-5), (unit, column)
-    assert (shared.output_count == apart.output_count).all()
-
-
 DISTANCES = ("output_cosine", "output_norm", "output_kl", "output_js", "output_tv", "output_flips")
 
 
@@ -152,16 +136,6 @@ def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)
         assert np.mean(scores.cosine[scores.index[str(layer)]]) == pytest.approx(row["cosine"], rel=1e-4)
         assert np.mean(scores.angular_last[scores.index[str(layer)]]) == pytest.approx(row["angular_last"], rel=1e-3)
-
-
-def test_padding_never_enters_a_number() -> None:
-    model, samples = tiny.model(), random_samples(7, count=9)
-    together = engine.sweep(model, samples, ["2"], tokens=100_000)
-    for position, sample in enumerate(samples):
-        alone = engine.sweep(model, [sample], ["2"])
-        rows = slice(together.offsets[position], together.offsets[position + 1])
-        assert np.abs(together.loglikelihood[:, rows] - alone.loglikelihood).max() < 1e-5
-        assert together.cosine[1, position] == pytest.approx(alone.cosine[1, 0], abs=1e-6)
 
 
 def test_logits_that_are_not_numbers_are_refused() -> None:

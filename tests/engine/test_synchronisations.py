@@ -93,9 +93,7 @@ def test_numbers_are_asked_for_once_a_batch(measure: Callable[..., int], kind: s
 
 
 @pytest.mark.parametrize(("kind", "masks"), [("text", 0), ("choices", 1)])
-def test_attention_has_a_mask_only_where_a_context_is_shared(
-    kind: str, masks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_has_a_mask_where_a_context_is_shared(kind: str, masks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one, attention takes its fastest kernel and grouped heads are not repeated."""
     model, given = tiny.model(), []
     attend = torch.nn.functional.scaled_dot_product_attention

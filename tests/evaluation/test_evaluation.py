@@ -34,17 +34,11 @@ ROOT = Path(__file__).parents[2]
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty questions with choices of one to three words."""
     draw, path = random.Random(0), tmp_path_factory.mktemp("task") / "questions.jsonl"
-    records = [
-        {
-            "query": " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))),
-            "choices": [
-                " ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))])
-                for first in draw.sample(tiny.WORDS, 4)
-            ],
-            "gold": draw.randrange(4),
-        }
-        for _ in range(40)
-    ]
+    records = []
+    for _ in range(40):
+        query, firsts = " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))), draw.sample(tiny.WORDS, 4)
+        choices = [" ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))]) for first in firsts]
+        records.append({"query": query, "choices": choices, "gold": draw.randrange(4)})
     path.write_text("\n".join(json.dumps(record) for record in records))
     return path
 
@@ -159,10 +153,7 @@ def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(family: str, 
 def test_sizes_count_what_is_left() -> None:
     base = tiny.model()
     whole = efficiency.sizes(base)
-    assert (
-        whole["parameters"] == sum(p.numel() for p in base.parameters())
-        and whole["weights_bytes"] == 4 * whole["parameters"]
-    )
+    assert whole["parameters"] == sum(p.numel() for p in base.parameters()) == whole["weights_bytes"] / 4
     assert whole["kv_bytes_per_token"] == 5 * 2 * 2 * 8 * 4
     cut = efficiency.sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
     assert cut["kv_bytes_per_token"] == 3 * 2 * 2 * 8 * 4
@@ -203,11 +194,8 @@ def test_variants_that_are_built_alike_are_timed_once() -> None:
     }
     named = (({"repair": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
     rows = efficiency.measure(base, named, Efficiency(prompt=4, generate=2, repeats=2))
-    assert {row["repair"]: row["timed"] for row in rows} == {
-        **{name: f"m/{name}" for name in made},
-        "kept": "m/ghost",
-        "trained": "m/none",
-    }
+    timed = {name: f"m/{name}" for name in made} | {"kept": "m/ghost", "trained": "m/none"}
+    assert {row["repair"]: row["timed"] for row in rows} == timed
     times = {row["repair"]: row["latency_ms"] for row in rows}
     assert times["kept"] == times["ghost"] != times["two"]
 
@@ -230,14 +218,8 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
     for variant in (together, apart, elsewhere, refused, halves):
         wanted += [variant, replace(variant, repair="ghost"), replace(variant, repair="ghost", healing="lora")]
     chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
-    assert chosen == {
-        wanted[0]: 0,
-        together: 1,
-        replace(together, repair="ghost"): 1,
-        replace(apart, repair="ghost"): 2,
-        halves: 0,
-        replace(halves, repair="ghost"): 0,
-    }
+    counted = {wanted[0]: 0, together: 1, halves: 0, replace(together, repair="ghost"): 1}
+    assert chosen == counted | {replace(apart, repair="ghost"): 2, replace(halves, repair="ghost"): 0}
 
 
 def published(model: Any, tokenizer: Any, texts: list[str], window: int, between: str) -> float:

@@ -185,9 +185,7 @@ def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_questions_longer_than_the_context_are_cut_as_stock_lm_eval_cuts_them(
-    family: str, kind: str, tmp_path: Path
-) -> None:
+def test_questions_longer_than_the_context_are_cut_as_lm_eval_cuts_them(family: str, kind: str, tmp_path: Path) -> None:
     """A GPT-2 has no position beyond its context. Half of the documents are longer than this one."""
     for row in assert_stock(of_context(32, family), kind, tmp_path, 60):
         assert (0 < row["n_cut"] <= 12) if kind != "text" else row["n_cut"] == 0
@@ -232,9 +230,7 @@ def test_a_variant_with_other_weights_is_measured_alone() -> None:
     assert Together(model, {}).likelihoods("one", rows(), "a test") is None
 
 
-def test_variants_of_a_family_that_the_engine_refuses_are_measured_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_families_are_measured_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise LaminaError("the model family 'odd' cannot be swept")
 

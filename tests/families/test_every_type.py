@@ -14,10 +14,7 @@ HYBRIDS = {"bamba", "deepseek_v32", "gemma4_text", "gpt_oss", "jamba", "lfm2", "
 EVERY_DAY = HYBRIDS | set(configurations.TYPES[::24])
 
 
-@pytest.mark.parametrize(
-    "model_type",
-    slow_but(EVERY_DAY, configurations.TYPES),
-)
+@pytest.mark.parametrize("model_type", slow_but(EVERY_DAY, configurations.TYPES))
 def test_a_type_is_right_or_refused(model_type: str) -> None:
     outcomes = table.tried(model_type)
     assert not {trial: told for trial, told in outcomes.items() if told.startswith(("WRONG", "CRASH"))}

@@ -134,15 +134,8 @@ def in_fresh_process(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1"}
     script = ROOT / "tests/given/fresh_process.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), "job.json", "found.pt"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, told = [sys.executable, "-W", "ignore", str(script), "job.json", "found.pt"], {"stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, cwd=folder, env=environment, **told, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(folder / "found.pt", weights_only=False)
 
@@ -155,16 +148,10 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     wanted = sorted({spec.params["cell"] for spec in params if spec and "cell" in spec.params})
     base_files = base_folder(folder / "base")
     cells = {cell: make(cell, base_files, folder / "-".join(cell)) for cell in wanted}
-    exports = [
-        {
-            "name": "-".join(cell),
-            "folder": str(folder / "-".join(cell)),
-            "form": made.form,
-            "generate": cell[2] == "float32",
-            "class": type(tiny.model(cell[0])).__name__,
-        }
-        for cell, made in cells.items()
-    ]
+    exports: list[dict[str, Any]] = []
+    for cell, made in cells.items():
+        place = {"name": "-".join(cell), "folder": str(folder / "-".join(cell)), "form": made.form}
+        exports.append(place | {"generate": cell[2] == "float32", "class": type(tiny.model(cell[0])).__name__})
     tokenizers = [entry["folder"] for form in ("stock", "code") for entry in exports if entry["form"] == form][::60]
     found = in_fresh_process({"ids": IDS.tolist(), "exports": exports, "tokenizers": tokenizers}, folder)
     assert "No module named 'lamina'" in found["lamina"]

@@ -117,10 +117,7 @@ def bypassed(
             handle.remove()
 
 
-_NAMED = {
-    "attention": r"attn|attention|mixer|mamba|conv$|temporal|lstm_layer",
-    "mlp": r"mlp|moe|feed_forward|ffn|fc2",
-}
+_NAMED = {"attention": r"attn|attention|mixer|mamba|conv$|temporal|lstm_layer", "mlp": r"mlp|moe|feed_forward|ffn|fc2"}
 
 
 def half(layer: nn.Module, part: str) -> list[nn.Module]:

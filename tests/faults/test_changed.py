@@ -110,9 +110,7 @@ def test_nothing_hides_a_change(hide: Callable[[Project], None], finished: Calla
     assert found >= {change.rule for change in CHANGES.values()} and not found & UNTOUCHED
 
 
-def test_changed_studies_are_those_that_were_never_anything_else(
-    finished: Callable[[], Project], changed: Project
-) -> None:
+def test_changed_studies_are_as_if_never_anything_else(finished: Callable[[], Project], changed: Project) -> None:
     project = finished()
     older(project)
     project.run(*study.TABLES)
@@ -129,9 +127,7 @@ def test_a_library_of_another_folder_is_refused(undisturbed: Project, finished: 
         assert said in done.stderr
 
 
-def test_files_that_change_while_jobs_read_them_are_refused_and_measured_anew(
-    undisturbed: Project, finished: Callable[[], Project]
-) -> None:
+def test_files_that_change_while_read_are_refused(undisturbed: Project, finished: Callable[[], Project]) -> None:
     """A calibration, before its job begins; the weights, before the sweep does."""
     project = finished()
     made = "results/calibrations/reference/own.parquet"

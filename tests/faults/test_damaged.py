@@ -48,9 +48,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_what_is_damaged_is_named_and_made_anew(
-    name: str, finished: Callable[[], Project], undisturbed: Project
-) -> None:
+def test_what_is_damaged_is_named_and_remade(name: str, finished: Callable[[], Project], undisturbed: Project) -> None:
     project = finished()
     for each in ROUNDS[name]:
         path = project.folder / each.file
@@ -70,9 +68,7 @@ def test_what_is_damaged_is_named_and_made_anew(
 
 
 @pytest.mark.parametrize("damage", [flip, empty])
-def test_a_damaged_manifest_is_named_before_there_is_a_graph(
-    damage: Callable[[Path], None], finished: Callable[[], Project]
-) -> None:
+def test_a_damaged_manifest_is_named_first(damage: Callable[[Path], None], finished: Callable[[], Project]) -> None:
     project = finished()
     file = "results/models/reference/manifest.json"
     damage(project.folder / file)
@@ -84,9 +80,7 @@ def test_a_damaged_manifest_is_named_before_there_is_a_graph(
     assert {"prepare_model", "sweep_units"} <= {job.rule for job in parse_jobs(project.run("-n", SWEEP).stdout)}
 
 
-def test_logs_leftovers_and_what_is_made_from_other_files_are_no_hindrance(
-    finished: Callable[[], Project], undisturbed: Project
-) -> None:
+def test_logs_and_leftovers_are_no_hindrance(finished: Callable[[], Project], undisturbed: Project) -> None:
     project = finished()
     results = project.folder / "results"
     for path in (results / "jobs").rglob("*.jsonl"):

@@ -1,10 +1,8 @@
 """What would hang or end without a name is refused before there is a graph: message, file, remedy."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,16 +14,6 @@ pytestmark = pytest.mark.slow
 LISTS = "a0: &a0 [x, y]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
 MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{l: *a{n}, r: *a{n}}}\n" for n in range(40))
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40))
-
-
-def model(**told: Any) -> Callable[[Path], None]:
-    """A change of a model's config.json."""
-
-    def change(folder: Path) -> None:
-        file = folder / "model/config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | told))
-
-    return change
 
 
 def text(file: str, content: str | bytes) -> Callable[[Path], None]:
@@ -53,24 +41,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "JSON without end": (text(study.CONFIG, '{"a":' * 50_000), "faults.yaml", "Write it flatter"),
     "bytes that are no text": (text(study.CONFIG, b"\0\xff" * 99), "faults.yaml", "Save the file as UTF-8"),
     "a pipe": (pipe(study.CONFIG), "faults.yaml", "no configuration file"),
-    "millions of layers": (model(num_hidden_layers=10**7), "model", "num_hidden_layers"),
     "a model in a pipe": (pipe("model/config.json"), "model", "config.json"),
-    "a type of numbers that is none": (
-        lambda folder: study.replace(
-            folder / study.CONFIG, (folder / study.CONFIG).read_text().replace("float32", "Q9")
-        ),
-        "models.reference.dtype",
-        "float32",
-    ),
     "a function without a name": (
         text("workflow/tasks/asked.yaml", f"{study.TASK}process_docs: !function\n"),
         "asked.yaml",
         "Write `!function module.function`",
-    ),
-    "a file that includes itself": (
-        text("workflow/tasks/asked_form.txt", "include: asked_form.txt"),
-        "asked_form.txt",
-        "Take it out of `include`",
     ),
     "questions cut off": (text("data/own.jsonl", '{"query": "a", "cho'), "own.jsonl, line 1", "Write one JSON object"),
 }

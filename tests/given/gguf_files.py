@@ -27,21 +27,10 @@ def original(seed: int = 0) -> LlamaForCausalLM:
     import torch
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(TOKENS),
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        max_position_embeddings=CONTEXT,
-        rope_theta=5000.0,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-    )
+    sizes = dict(vocab_size=len(TOKENS), hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS)
+    sizes |= dict(num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT)
+    told = dict(rope_theta=5000.0, rms_norm_eps=1e-5, tie_word_embeddings=True)
+    config = LlamaConfig(**sizes, **told, bos_token_id=1, eos_token_id=2, pad_token_id=2)
     model: LlamaForCausalLM = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -52,13 +41,22 @@ def original(seed: int = 0) -> LlamaForCausalLM:
     return model
 
 
-def write(
-    path: Path,
-    seed: int = 0,
-    cut: str = "smollm",
-    more: dict[str, Any] | None = None,
-    flags: dict[str, Any] | None = None,
-) -> LlamaForCausalLM:
+def header(path: Path, architecture: str, **told: Any) -> GGUFWriter:
+    """A writer of a file, told its settings by the names of the writer's own methods."""
+    writer = GGUFWriter(str(path), architecture)
+    for name, value in told.items():
+        getattr(writer, f"add_{name}")(value)
+    return writer
+
+
+def close(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write(path: Path, seed: int = 0, cut: str = "smollm", more: Any = None, flags: Any = None) -> LlamaForCausalLM:
     """A GGUF file of `original(seed)`, and that model with the weights that quantising left.
 
     `cut` is the name of how its tokenizer cuts text, `more` are further settings (numbers, lists) and tensors (arrays),
@@ -67,42 +65,22 @@ def write(
     import torch
 
     model = original(seed)
-    names = {
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
+    names = {"attn_norm": "input_layernorm", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm"}
+    names |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+    names |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
     places = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
     for layer in range(LAYERS):
         places |= {f"blk.{layer}.{a}.weight": f"model.layers.{layer}.{b}.weight" for a, b in names.items()}
-    writer = GGUFWriter(str(path), "llama")
-    writer.add_name("tiny")
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(5000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(TOKENS))
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(cut)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL)))
-    writer.add_token_merges(MERGES)
+    sizes = dict(block_count=LAYERS, context_length=CONTEXT, embedding_length=WIDTH, feed_forward_length=INNER)
+    sizes |= dict(head_count=HEADS, head_count_kv=KV_HEADS, vocab_size=len(TOKENS), rope_dimension_count=WIDTH // HEADS)
+    words = dict(tokenizer_model="gpt2", tokenizer_pre=cut, token_list=TOKENS, token_merges=MERGES)
+    types = [3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL))
+    told = dict(rope_freq_base=5000.0, layer_norm_rms_eps=1e-5, token_types=types, chat_template=TEMPLATE)
+    writer = header(path, "llama", name="tiny", **sizes, **words, **told)
     special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": 2}
     for name, value in (special | {"add_bos_token": False} | (flags or {})).items():
         add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
         add(f"tokenizer.ggml.{name}", value)
-    writer.add_chat_template(TEMPLATE)
     weights = model.state_dict()
     for name, place in places.items():
         weight = weights[place].numpy().copy()
@@ -127,10 +105,7 @@ def write(
             writer.add_array(name, value)
         else:
             writer.add_float32(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    close(writer)
     return model
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, get_tensor_name_map
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.models.export import gguf_file
@@ -25,20 +25,14 @@ def convert(model: PreTrainedModel, path: Path) -> None:
     family = ARCHITECTURES[config.model_type]
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rope: Any = config.rope_parameters
-    writer = GGUFWriter(path, MODEL_ARCH_NAMES[family])
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_rope_dimension_count(head)
-    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
+    told = {
+        **dict(block_count=config.num_hidden_layers, context_length=config.max_position_embeddings),
+        **dict(embedding_length=config.hidden_size, feed_forward_length=config.intermediate_size),
+        **dict(head_count=config.num_attention_heads, head_count_kv=config.num_key_value_heads),
+        **dict(key_length=head, value_length=head, rope_dimension_count=head, vocab_size=config.vocab_size),
+        **dict(rope_freq_base=rope.get("full_attention", rope)["rope_theta"], layer_norm_rms_eps=config.rms_norm_eps),
+    }
+    writer = gguf_files.header(path, MODEL_ARCH_NAMES[family], **told, tokenizer_model="none")
     if family == MODEL_ARCH.GEMMA3:
         writer.add_sliding_window(config.sliding_window)
     names = get_tensor_name_map(family, config.num_hidden_layers)
@@ -55,10 +49,7 @@ def convert(model: PreTrainedModel, path: Path) -> None:
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert place, name
         writer.add_tensor(place, weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_files.close(writer)
 
 
 def log_probabilities(path: Path, rows: torch.Tensor) -> np.ndarray:

@@ -11,9 +11,8 @@ from lamina.report import database
 from tests.given.plausible_tables import VIEWS, write_tables
 
 BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
-Documents = Mapping[
-    str, np.ndarray
-]  # by task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token
+# By task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token.
+Documents = Mapping[str, np.ndarray]
 
 
 def share_stderr(found: np.ndarray, base: np.ndarray) -> float:
@@ -33,11 +32,8 @@ def measured(key: Mapping[str, Any], found: Documents) -> tuple[list[dict[str, A
     for task, values in found.items():
         text = task.startswith("text")
         mean, stderr = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
-        told = (
-            dict(value=float(np.exp(mean)), stderr=float(np.exp(mean)) * stderr)
-            if text
-            else dict(value=mean, stderr=stderr)
-        )
+        shown, slope = (float(np.exp(mean)),) * 2 if text else (mean, 1.0)
+        told = dict(value=shown, stderr=slope * stderr)
         metric = dict(metric="perplexity" if text else "acc_norm", higher_is_better=not text)
         rows.append({**key, "task": task, "n_samples": len(values)} | metric | told)
         one = {**key, "task": task, "metric": "nll" if text else "acc_norm"}

@@ -28,11 +28,6 @@ def write_tables(folder: Path, **rows: list[dict[str, Any]]) -> list[Path]:
     return files
 
 
-def runs_of(layers: Any) -> int:
-    """Runs of contiguous layers, counted the plain way."""
-    return sum(layer - 1 not in set(layers) for layer in layers)
-
-
 def write_study(
     folder: Path,
     n_layers: int = 12,
@@ -78,9 +73,8 @@ def write_study(
                     for position, unit in enumerate(units, start=1):
                         after = max(before - rng.uniform(0, 2 * skill), 0.2)
                         measured = dict(accuracy_before=before, accuracy_after=after) if selector == "accuracy" else {}
-                        data["plans"].append(
-                            key | dict(unit=str(unit), position=position, score=scores[position - 1]) | measured
-                        )
+                        measured |= dict(unit=str(unit), position=position, score=scores[position - 1])
+                        data["plans"].append(key | measured)
                         before = after
                     repairs = [("none", "none"), ("ghost", "none")]
                     if removed == healed and selector in ("accuracy", "cosine"):
@@ -89,15 +83,10 @@ def write_study(
                         variant = key | dict(repair=repair, healing=healing)
                         kept = 1 - (repair == "ghost") * 0.3 - (healing == "lora") * 0.4
                         own = f"microworld_{calibration}"
-                        value = {
-                            task: max(
-                                base[task] - kept * skill * removed * (1 if task == own else 2) * rng.uniform(0.5, 1),
-                                0.2,
-                            )
-                            for task in tasks
-                        }
+                        lost = {task: kept * skill * removed * (1 if task == own else 2) for task in tasks}
+                        value = {task: max(base[task] - lost[task] * rng.uniform(0.5, 1), 0.2) for task in tasks}
                         _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
-                        runs = runs_of(units.tolist())
+                        runs = sum(layer - 1 not in units for layer in units)
                         if healing == "none" and (removed, repair, runs) not in timed:
                             timed.add((removed, repair, runs))
                             data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
@@ -177,16 +166,11 @@ def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dic
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
     key = dict(model=model, calibration=calibration)
-    described = dict(kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0) | dict(
-        choice_score="acc_norm"
-    )
-    data["calibrations"].append(key | described | dict(source=f"microworld_{calibration}"))
-    step = (
-        0.05
-        + 0.1 * rng.random(n_layers)
-        + 0.5 * (np.arange(n_layers) == 0)
-        + 0.15 * (np.arange(n_layers) == n_layers - 1)
-    )
+    described = dict(kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
+    described |= dict(choice_score="acc_norm", source=f"microworld_{calibration}")
+    data["calibrations"].append(key | described)
+    step, layers = 0.05 + 0.1 * rng.random(n_layers), np.arange(n_layers)
+    step = step + 0.5 * (layers == 0) + 0.15 * (layers == n_layers - 1)
     for unit in ["none", *map(str, range(n_layers))]:
         share = (0.3 if refused else 0.9) - (0 if unit == "none" else 2 * step[int(unit)] * rng.random())
         for sample, right in enumerate(rng.random(64) < share):
@@ -231,17 +215,14 @@ def _benchmark(data: dict, variant: dict, value: dict, difficulty: dict, perplex
         for metric in ("acc", "acc_norm"):
             error = np.sqrt(mean * (1 - mean) / (n - 1))
             data["benchmarks"].append(variant | row | dict(metric=metric, value=mean, stderr=error))
-        data["benchmark_samples"] += [
-            variant | dict(task=task, sample=sample, metric="acc_norm", value=value)
-            for sample, value in enumerate(right)
-        ]
+        one = variant | dict(task=task, metric="acc_norm")
+        data["benchmark_samples"] += [one | dict(sample=n, value=value) for n, value in enumerate(right)]
         mean *= 0.8  # what is written is right less often
         error = np.sqrt(mean * (1 - mean) / (n - 1))
         data["benchmarks"].append(variant | row | dict(metric="exact_match,written", value=mean, stderr=error))
         data["benchmarks"].append(variant | row | dict(metric="repetition", value=1 - mean, stderr=error))
-    row = dict(
-        task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80, higher_is_better=False
-    )
+    row = dict(task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80)
+    row |= dict(higher_is_better=False)
     data["benchmarks"].append(variant | row)
     data["benchmarks"].append(variant | row | dict(metric="nll_per_log_vocabulary", value=perplexity / 50, stderr=0.01))
 
@@ -266,7 +247,6 @@ def _training(rng: Any) -> list[dict]:
         for step in range(200)
     ]
     for epoch in range(4):
-        rows[50 * epoch + 49] |= dict(
-            validation_loss=0.45 + np.exp(-(50 * epoch + 49) / 40) + 0.02 * epoch, chosen=epoch == 2
-        )
+        loss = 0.45 + np.exp(-(50 * epoch + 49) / 40) + 0.02 * epoch
+        rows[50 * epoch + 49] |= dict(validation_loss=loss, chosen=epoch == 2)
     return rows

@@ -13,39 +13,21 @@ from lamina.data.calibrations import Row, Sample
 WORDS = [f"w{number}" for number in range(60)]
 VOCABULARY = len(WORDS) + 4
 
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 3,
-}
+_SPECIAL = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 4, "max_position_embeddings": 128}
+_COMMON: dict[str, Any] = {**_SPECIAL, **_SIZES}
 _GATED = {**_COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
 _HEAD = {**_GATED, "head_dim": 8}
+_GEMMA = {**_HEAD, "sliding_window": 6, "query_pre_attn_scalar": 8}
 _GPT2 = {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 128}
-_SPECIAL = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _GATED,
     "mistral": {**_GATED, "sliding_window": 6},
     "qwen2": _GATED,
     "qwen3": _HEAD,
-    "gemma2": {**_HEAD, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    "gemma3_text": {
-        **_HEAD,
-        "sliding_window": 6,
-        "query_pre_attn_scalar": 8,
-        "layer_types": [
-            "sliding_attention",
-            "full_attention",
-            "sliding_attention",
-            "full_attention",
-            "sliding_attention",
-        ],
-    },
+    "gemma2": _GEMMA,
+    "gemma3_text": {**_GEMMA, "layer_types": (["sliding_attention", "full_attention"] * 3)[:5]},
     "phi3": _GATED,
     "olmo2": _GATED,
     "gpt_neox": {**_COMMON, "intermediate_size": 48},

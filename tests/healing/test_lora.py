@@ -76,14 +76,6 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
-def test_an_adapter_of_another_variant_is_refused(tmp_path: Path) -> None:
-    base = tiny.model()
-    healed, _ = lora.heal(base, {"units": ["2", "3"]}, None, [Source(samples())], Lora(**{**FAST, "epochs": 1}))
-    lora.save(healed, tmp_path)
-    with pytest.raises(LaminaError, match="another variant"):
-        materialise(base, PLAN, None, tmp_path)
-
-
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
     base, ids, options = tiny.model(), tiny.tokens(), Lora(**{**FAST, "epochs": 2})
     _, (held,) = training.split([Source(samples())], options.seed)

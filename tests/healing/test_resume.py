@@ -40,9 +40,7 @@ class Killed(Progress):
 
 
 @pytest.mark.parametrize("saves", [1, 3, 5])
-def test_any_saved_step_leads_to_the_same_weights_and_rows(
-    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_saved_step_leads_to_the_same_weights(saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "SAVE_STEPS", 2)
     data = [Source(samples(24)), Source(samples(32, "text")[24:], 0.5)]
 

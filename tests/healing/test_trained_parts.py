@@ -33,9 +33,7 @@ def fitted() -> dict[tuple[int, int], Fitted]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi3", "bloom", "opt"])
-def test_adapters_and_patches_come_back_materialised_and_exported(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_and_patches_survive_every_form(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     base, ids, plan = tiny.model(family), tiny.tokens(), {"units": UNITS}
     before = [parameter.clone() for parameter in base.parameters()]
@@ -63,9 +61,7 @@ def test_adapters_and_patches_come_back_materialised_and_exported(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_patches_are_trained_from_their_closed_form_and_nothing_else_changes(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_patches_train_from_their_closed_form_and_nothing_else_changes(dtype: torch.dtype, tmp_path: Path) -> None:
     base, plan = tiny.model().to(dtype), {"units": UNITS}
     options = Lora(**{**FAST, "train": "patch", "objective": "distill", "learning_rate": 1e-3})
     healed, rows = lora.heal(base, plan, fitted(), [Source(samples(48, "text"))], options)

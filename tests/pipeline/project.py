@@ -48,14 +48,8 @@ class Project:
         # A cluster's or a GPU's settings around the tests are not theirs.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         environment["PYTHONPATH"] = str(self.folder / "src")  # Snakemake loads the copy's logger plugin
-        return subprocess.Popen(
-            [*command, *arguments],
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([*command, *arguments], cwd=self.folder, env=environment, **pipes)  # type: ignore
 
     def stale(self, config: Path | None = None) -> list[Job]:
         """The jobs that a dry run would start, optionally under another configuration.

@@ -10,7 +10,6 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from lamina.store import parquet as store
-from tests.given import tiny
 from tests.pipeline.project import Project, copy_project
 
 
@@ -28,21 +27,14 @@ def with_config(project: Project, config: dict, name: str) -> Project:
 
 def study(**changes: dict) -> dict:
     """The smallest study that prunes, with parts replaced."""
+    pruned = {"models": ["reference"], "calibrations": ["facts"], "selectors": ["accuracy"], "removed": [1]}
     config = {
         "models": {"reference": {"source": "resources/reference"}},
         "calibrations": {"facts": {"task": "microworld_facts", "limit": 40}},
         "selectors": {"accuracy": {"metric": "accuracy"}},
         "repairs": {"ghost": {"method": "ghost"}},
         "benchmarks": {"tasks": {"microworld_facts": {"limit": 40}}},
-        "studies": {
-            "prune": {
-                "models": ["reference"],
-                "calibrations": ["facts"],
-                "selectors": ["accuracy"],
-                "removed": [1],
-                "repairs": ["none", "ghost"],
-            }
-        },
+        "studies": {"prune": pruned | {"repairs": ["none", "ghost"]}},
     }
     return config | changes
 
@@ -64,29 +56,6 @@ def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project) -
     done = Project(project.folder, project.folder / "bad.yaml").run("-n", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert "bad.yaml, line 2, at `seed: 1`: a list or mapping in brackets" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project: Project) -> None:
-    """Learned positions, a context of 64, a tokenizer with neither BOS nor EOS: questions that are longer are cut."""
-    tiny.save_without_bos_and_eos(project.folder / "small", 64)
-    models = {"models": {"small": {"source": "small"}}}
-    for name, query in (("mine", " ".join(tiny.WORDS * 2)), ("empty", "")):
-        lines = [json.dumps({"query": query, "choices": ["w1", "w2 w3"], "gold": n % 2}) for n in range(8)]
-        (project.folder / f"{name}.jsonl").write_text("\n".join(lines))
-    config = study(calibrations={"mine": {"choices": "mine.jsonl"}, "empty": {"choices": "empty.jsonl"}}, **models)
-    config["studies"] = {"maps": {"models": ["small"], "calibrations": ["mine", "empty"], "metrics": ["accuracy"]}}
-    small = with_config(project, config, "small")
-    target = "results/sweeps/small/mine/base/removal/layer/removed=0.parquet"
-    small.run(target, "results/activations/small/mine.parquet")
-    assert store.read(project.folder / target).num_rows == 8 * (5 + 1)  # each unit, and the model itself
-    refused = "results/calibrations/small/empty.parquet"
-    done = small.run(refused, check=False)
-    assert done.returncode != 0 and "neither BOS nor EOS, which an empty question is put after" in done.stdout
-    assert not (project.folder / refused).exists() and nothing_half_written(project)
-    config["calibrations"]["mine"] = {"text": "microworld_corpus"}
-    done = with_config(project, config, "long").run("-n", check=False)
-    assert done.returncode != 0 and "calibrations.mine.length: 128 tokens are more than the context" in done.stdout
 
 
 def test_a_calibration_that_holds_test_documents_is_refused(project: Project) -> None:
@@ -125,9 +94,8 @@ def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finis
     for question in questions:
         question["gold"] = draw.randrange(len(question["choices"]))
     (project.folder / "noise.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    config = study(
-        calibrations={"facts": {"task": "microworld_facts", "limit": 40}, "noise": {"choices": "noise.jsonl"}}
-    )
+    config = study()
+    config["calibrations"]["noise"] = {"choices": "noise.jsonl"}
     config["studies"]["prune"]["calibrations"] = ["facts", "noise"]
     done = with_config(project, config, "chance").run(check=False)
     assert done.returncode != 0

@@ -4,6 +4,7 @@ Each test writes a made-up thing into a copy of the finished study and asks dry 
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,29 +86,14 @@ LISTED = [
         + (rule, LATE - {"prune_step"})
         for rule in ("prune_step", "fit_patch")
     ],
-    (
-        "diagnosis",
-        "variance",
-        "diagnoses",
-        {"kind": "made_up"},
-        ["new"],
-        "diagnose_layers",
-        LATE | {"fit_patch", "benchmark_task"},
-    ),
+    ("diagnosis", "variance", "diagnoses", {"kind": "made_up"}, ["new"])
+    + ("diagnose_layers", LATE | {"fit_patch", "benchmark_task"}),
 ]
 
 
-@pytest.mark.parametrize(("package", "twin", "section", "entry", "listed", "rule", "spared"), LISTED)
-def test_a_method_reruns_nothing_until_a_study_lists_it(
-    restored: Project,
-    package: str,
-    twin: str,
-    section: str,
-    entry: dict[str, str],
-    listed: list[str],
-    rule: str,
-    spared: set[str],
-) -> None:
+@pytest.mark.parametrize("case", LISTED)
+def test_a_method_reruns_nothing_until_a_study_lists_it(restored: Project, case: tuple[Any, ...]) -> None:
+    package, twin, section, entry, listed, rule, spared = case
     if twin:
         add_twin(restored, package, twin)
         assert restored.stale() == []

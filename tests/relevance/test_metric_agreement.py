@@ -78,9 +78,7 @@ def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
     ],
     ids=["nearly equal, same order", "some ties", "clear"],
 )
-def test_intervals_of_misranked_shares_hold_the_true_share_and_the_estimate(
-    first: list[float], second: list[float], clear: bool
-) -> None:
+def test_intervals_of_misranked_shares_hold_the_true_one(first: list[float], second: list[float], clear: bool) -> None:
     """In 95 % of 60 studies of 150 samples. Those of bootstrapped orders would not, where neighbours are near."""
     places = [np.lexsort((-np.arange(6), truth)).argsort() for truth in (first, second)]
     apart = np.abs(places[0] - places[1])

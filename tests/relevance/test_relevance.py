@@ -69,9 +69,7 @@ def test_a_base_model_at_chance_gives_no_score_but_a_reason() -> None:
         ({"none": 0.26, "0": 0.24, "1": 0.2, "2": 0.24}, 2, "201", "raw accuracy"),  # at chance: answers, then loss
     ],
 )
-def test_units_rank_by_what_their_removal_loses(
-    accuracy: dict[str, float], removed: int, order: str, reason: str
-) -> None:
+def test_units_rank_by_what_removal_loses(accuracy: dict[str, float], removed: int, order: str, reason: str) -> None:
     nll = {"none": 1.0, "0": 3.0, "1": 2.0, "2": 2.0}
     found = scores(relevance(sweep(accuracy, nll), 0.25, "acc", removed=removed, seed=0), "accuracy")
     assert [found[unit]["rank"] for unit in order] == [1, 2, 3] and reason in (found["0"]["reason"] or "")

@@ -60,9 +60,7 @@ def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 0.1)])
 @pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-3, 1.0])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_patch_is_the_least_squares_solution_of_the_weighted_rows(
-    ridge: float, bias: bool, weights: tuple[float, float]
-) -> None:
+def test_the_patch_is_the_weighted_least_squares_fit(ridge: float, bias: bool, weights: tuple[float, float]) -> None:
     model, texts = tiny.model(), (sequences(), sequences(1) + sequences(2))
     sources = [Source(part, weight) for part, weight in zip(texts, weights, strict=True)]
     ((_, statistics),) = moments.collect(model, sources, [(1, 3)], seed=0)

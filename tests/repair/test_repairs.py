@@ -132,9 +132,7 @@ def logits(model: Any) -> torch.Tensor:
     return model(input_ids=tiny.tokens(), use_cache=False).logits
 
 
-def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoint(
-    results: Path, tmp_path: Path, scaled: None
-) -> None:
+def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(results: Path, tmp_path: Path, scaled: None) -> None:
     rows = fitted(results, "mine", method="scaled", strength=1.5)
     assert [(row["removed"], row["boundary"]) for row in rows] == [(1, "2-3"), (2, "2-3"), (2, "4-5")]
     assert rows[0]["n_samples"] == 30 and rows[0]["parameters"] == 0

@@ -17,8 +17,8 @@ from lamina.report import database
 from lamina.report.figures import cross_task, dissociations, relevance_maps
 from lamina.report.figures.drawing import drawn
 from tests.given.figures import FIGURES
+from tests.given.plausible_tables import VIEWS
 
-VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 Drawn = Callable[[Figure], Iterable[object]]
 
 

@@ -4,10 +4,7 @@ from pathlib import Path
 
 from lamina.report import ending
 from lamina.store import parquet as store
-from tests.given.configurations import REPOSITORY
-from tests.given.plausible_tables import write_study, write_tables
-
-VIEWS = REPOSITORY / "sql/views.sql"
+from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
 
 def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:

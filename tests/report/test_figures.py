@@ -19,12 +19,11 @@ from lamina.report import page as report
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
 from lamina.stages.report import figures as figures_of
+from tests import ROOT
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import write_study, write_tables
+from tests.given.plausible_tables import VIEWS, write_study, write_tables
 from tests.given.slow import slow_but
 
-ROOT = Path(__file__).parents[2]
-VIEWS = ROOT / "sql" / "views.sql"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 
 

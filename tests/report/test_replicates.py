@@ -18,10 +18,9 @@ from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store
 from lamina.study import requests as studies
 from lamina.study import sweeps
-from tests.given.configurations import REPOSITORY, minimal, put, workplace
-from tests.given.plausible_tables import write_study
+from tests.given.configurations import minimal, put, workplace
+from tests.given.plausible_tables import VIEWS, write_study
 
-VIEWS = REPOSITORY / "sql/views.sql"
 DRAWS = ("recall", "recall.2", "recall.3")
 
 

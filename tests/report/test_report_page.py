@@ -11,11 +11,11 @@ from lamina.report import database, explorer
 from lamina.report import page as report
 from lamina.report.figures.drawing import drawn
 from lamina.report.queries import query_text
+from tests import ROOT
 from tests.given import chromium
 from tests.given.figures import FIGURES
+from tests.given.plausible_tables import VIEWS
 
-ROOT = Path(__file__).parents[2]
-VIEWS = ROOT / "sql" / "views.sql"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 DRAWN = ("relevance_maps",)
 
@@ -173,18 +173,12 @@ def test_every_section_names_the_questions_that_it_answers(file):
         assert named[name] or name in {"names", "facts"}, name
         assert all((ROOT / query).is_file() for query in named[name]), name
     assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
-    for module in [
-        *(ROOT / "src/lamina/report/figures").glob("*.py"),
-        *map(report_module, ("page", "summary", "explorer")),
-    ]:
+    folder = ROOT / "src/lamina/report"
+    for module in [*folder.glob("figures/*.py"), *(folder / f"{name}.py" for name in ("page", "summary", "explorer"))]:
         text = module.read_text(encoding="utf-8")
         # These three list what there is; no number stands on the page for it.
         lists = {"style", "calibration_size", "page"}
         assert module.stem in lists or not re.search(r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text), module.name
-
-
-def report_module(name: str) -> Path:
-    return ROOT / f"src/lamina/report/{name}.py"
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):

@@ -11,10 +11,8 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.report import database
 from lamina.store import parquet as store
-from tests.given.configurations import REPOSITORY
-from tests.given.plausible_tables import write_study
+from tests.given.plausible_tables import VIEWS, write_study
 
-VIEWS = REPOSITORY / "sql/views.sql"
 SIZES = {"first": (1, 2), "second": (1,), "studies": (2,)}
 
 

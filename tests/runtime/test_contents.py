@@ -27,6 +27,10 @@ from tests import ROOT
 from tests.given.configurations import minimal, workplace
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
+TASK = (
+    "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: data.jsonl}}\ntest_split: test\n"
+    'output_type: multiple_choice\ndoc_to_text: "{{query}}"\ndoc_to_choice: "{{choices}}"\ndoc_to_target: gold\n'
+)
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -77,9 +81,7 @@ def test_a_job_refuses_a_file_that_changes_while_it_is_read_even_if_it_is_put_ba
 
 
 @pytest.mark.parametrize("swapped", ["file", "link", "folder"])
-def test_a_job_refuses_another_file_when_it_opens_it_though_the_right_one_is_back_in_the_end(
-    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_refuses_a_file_that_was_swapped(swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder, query in (("a", "one"), ("b", "two")):
         Path(folder).mkdir()
@@ -113,18 +115,13 @@ def test_a_job_refuses_another_file_when_it_opens_it_though_the_right_one_is_bac
     assert json.loads(Path(name).read_text())["query"] == "one"
 
 
-def test_a_task_on_a_file_that_is_another_one_while_it_is_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_whose_file_is_another_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`datasets` opens files in Python, and makes an error of its own of any that occurs then."""
     monkeypatch.chdir(tmp_path)
     for name, query in (("data.jsonl", "one"), ("other.jsonl", "two")):
         Path(name).write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
     Path("workflow/tasks").mkdir(parents=True)
-    Path("workflow/tasks/mine.yaml").write_text(
-        "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
-        'output_type: multiple_choice, doc_to_text: "{{query}}", doc_to_choice: "{{choices}}", doc_to_target: gold}'
-    )
+    Path("workflow/tasks/mine.yaml").write_text(TASK)
     told = contents.digests(task_files.files("mine"))
     assert "data.jsonl" in told
     with pytest.raises(SystemExit, match=r"data.jsonl was changed while it was being read"), explained():
@@ -138,9 +135,7 @@ def test_a_task_on_a_file_that_is_another_one_while_it_is_read_is_refused(
             Path("aside").rename("data.jsonl")
 
 
-def test_rules_follow_the_content_of_the_files_that_their_jobs_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_follow_the_content_of_files_their_jobs_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions that a rule has as `files` and as `content`."""
     root = workplace(tmp_path)
     loaded = load(minimal(), root)
@@ -160,16 +155,10 @@ def test_rules_follow_the_content_of_the_files_that_their_jobs_read(
                 assert asked["content"] == f"content({asked['files']})", f"{file.name}: {rule.partition(':')[0]}"
 
 
-def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_is_known_by_its_content_and_not_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
     (tmp_path / "workflow/tasks").mkdir(parents=True)
-    (tmp_path / "workflow/tasks/mine.yaml").write_text(
-        "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
-        'output_type: multiple_choice, doc_to_text: "{{query}}", doc_to_choice: "{{choices}}", doc_to_target: gold, '
-        "process_docs: !function words.docs}"
-    )
+    (tmp_path / "workflow/tasks/mine.yaml").write_text(f"{TASK}process_docs: !function words.docs\n")
     data, code = tmp_path / "data.jsonl", tmp_path / "workflow/tasks/words.py"
     for query, word in (("a", "x"), ("b", "x"), ("b", "y"), ("a", "y")):
         data.write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))

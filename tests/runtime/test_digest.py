@@ -146,22 +146,12 @@ def test_what_stands_aside_counts_where_a_rule_names_it(project: Path) -> None:
     assert code_digest(*modules, root=other) != code_digest(*modules, root=project)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "counts"),
-    [
-        ("torch==2.0", "torch==2.1", True),
-        ("transformers==5.0", "transformers==5.1", True),
-        ("tokenizers==0.2", "tokenizers==0.3", True),
-        ("ruff==1.0", "ruff==1.1", False),
-        ("pyarrow==20", "pyarrow==21", False),
-        ("pydantic==2.0", "pydantic==2.1", False),
-    ],
-)
-def test_versions_count_of_packages_that_are_reached(project: Path, old: str, new: str, counts: bool) -> None:
+@pytest.mark.parametrize("package", ["torch", "transformers", "tokenizers", "ruff", "pyarrow", "pydantic"])
+def test_versions_count_of_packages_that_are_reached(project: Path, package: str) -> None:
     other = edited(project, "lamina/alone.py", "1", "2")
-    (other.parent / "requirements.lock").write_text(LOCK.replace(old, new))
+    (other.parent / "requirements.lock").write_text(LOCK.replace(f"{package}==", f"{package}==1"))
     changed = package_digest("lamina.measure", root=other) != package_digest("lamina.measure", root=project)
-    assert changed is counts
+    assert changed is (package in ("torch", "transformers", "tokenizers"))
 
 
 def test_every_package_that_the_library_imports_is_pinned() -> None:
@@ -191,12 +181,9 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Grown:
+class Grown(Entry):
     """The same after somebody gave it a field."""
 
-    name: str
-    path: str = "model.layers"
-    help: str = ""
     added: bool = False
 
 
@@ -248,9 +235,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )
-def test_a_number_that_is_written_follows_the_code_behind_it(
-    whole: Path, file: str, modules: tuple[str, ...], changed: bool
-) -> None:
+def test_a_written_number_follows_its_code(whole: Path, file: str, modules: tuple[str, ...], changed: bool) -> None:
     copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
     shutil.copytree(whole.parent, copy.parent)
     with (copy / "lamina" / file).open("a") as end:

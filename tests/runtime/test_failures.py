@@ -131,9 +131,7 @@ def test_a_folder_that_snakemake_or_python_would_misread_is_refused(file: str, s
         check_folder((tmp_path / file).parent)
 
 
-def test_snakemake_is_told_of_a_missing_cache_or_configuration_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_cache_or_configuration_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad.yaml").write_text("models: {a: [\nx")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/cache"))

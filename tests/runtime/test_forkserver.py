@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.faults.study import until
 
 STARTER = """
 import os, sys
@@ -34,14 +34,6 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     until(lambda: not socket.exists())
 
 
-def until(reached) -> None:
-    for _ in range(600):
-        if reached():
-            return
-        time.sleep(0.1)
-    raise AssertionError("not reached within a minute")
-
-
 def script(folder: Path, body: str) -> Path:
     file = folder / "job.py"
     file.write_text(ASKER + body)
@@ -52,14 +44,8 @@ def job(file: Path, address: str | None, folder: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OF_THE_JOB": "1"}
     if address:
         environment["LAMINA_FORKSERVER"] = address
-    return subprocess.Popen(
-        [sys.executable, str(file)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, str(file)], cwd=folder, env=environment, **pipes)
 
 
 def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job(tmp_path: Path, address: str) -> None:

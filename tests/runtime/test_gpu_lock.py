@@ -38,13 +38,6 @@ def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def driver(place: Path, listing: str) -> None:
-    """Put a driver's tool on the machine that lists these devices."""
-    tool = place / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{listing}\nEND\n")
-    tool.chmod(0o755)
-
-
 def seen(count: int, **environment: str) -> str | None:
     """The devices that a job of this process sees."""
     os.environ.update(environment)
@@ -76,9 +69,7 @@ def test_a_killed_job_gives_its_device_back(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "devices", "job"), [(1, "1", "7"), (2, "2,3", "7"), (0, "2,3", "7"), (1, "", "")])
-def test_what_a_scheduler_gave_or_nothing_is_kept_and_not_locked(
-    place: Path, count: int, devices: str, job: str
-) -> None:
+def test_what_a_scheduler_gave_or_nothing_is_kept_unlocked(place: Path, count: int, devices: str, job: str) -> None:
     assert seen(count, CUDA_VISIBLE_DEVICES=devices, SLURM_JOB_ID=job) == devices
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["HF_DATASETS_OFFLINE"] == "1"
     assert list(place.iterdir()) == []
@@ -101,14 +92,11 @@ def test_jobs_that_need_two_devices_never_wait_for_each_other(place: Path) -> No
 
 
 def test_the_driver_lists_devices_and_the_parts_of_divided_ones(place: Path) -> None:
-    driver(
-        place,
-        "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n"
-        "GPU 1: NVIDIA A100 (UUID: GPU-bb)\n"
-        "  MIG 1g.10gb     Device  0: (UUID: MIG-b1)\n"
-        "  MIG 1g.10gb     Device  1: (UUID: MIG-b2)\n"
-        "GPU 2: NVIDIA A100 (UUID: GPU-cc)",
-    )
+    parts = [f"  MIG 1g.10gb     Device  {number}: (UUID: MIG-b{number + 1})" for number in range(2)]
+    first, divided, last = (f"GPU {n}: NVIDIA A100 (UUID: GPU-{name})" for n, name in enumerate(("aa", "bb", "cc")))
+    listing, tool = "\n".join([first, divided, *parts, last]), place / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{listing}\nEND\n")
+    tool.chmod(0o755)
     assert gpu_lock.devices({}) == ["GPU-aa", "MIG-b1", "MIG-b2", "GPU-cc"]
 
 

@@ -51,20 +51,9 @@ def feed(made: LogHandler, jobs: int = 20, failing: int | None = None) -> None:
         tell("Execute 1 jobs...", 10 * job, event=LogEvent.JOB_STARTED, jobs=[job])
         tell(" Rule: x", 10 * job, event=LogEvent.JOB_INFO, jobid=job, rule_name=rule)
         if job == failing:
-            nothing: dict[str, Any] = dict(
-                input=[], output=["results/x.parquet"], log=[], conda_env=None, shellcmd="false", aux={}
-            )
-            tell(
-                None,
-                10 * job + 5,
-                logging.ERROR,
-                event=LogEvent.JOB_ERROR,
-                jobid=job,
-                rule_name=rule,
-                indent=False,
-                rule_msg=None,
-                **nothing,
-            )
+            told: dict[str, Any] = dict(jobid=job, rule_name=rule, output=["results/x.parquet"], shellcmd="false")
+            told |= dict(input=[], log=[], conda_env=None, aux={}, indent=False, rule_msg=None)
+            tell(None, 10 * job + 5, logging.ERROR, event=LogEvent.JOB_ERROR, **told)
         tell(f"Finished jobid: {job}", 10 * job + 10, event=LogEvent.JOB_FINISHED, job_id=job)
         tell(None, 10 * job + 10, event=LogEvent.PROGRESS, done=job + 1, total=jobs)
         tell("Removing temporary output results/x.parquet.", 10 * job + 10)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,17 +52,10 @@ class Clone:
         """Start `snakemake --profile slurm`; its output goes to driver.log."""
         command = [sys.executable, *"-m snakemake --profile slurm".split(), *arguments, "--configfile", self.config]
         with (self.folder / "driver.log").open("a") as log:
-            return subprocess.Popen(
-                [*command, *HASTE],
-                cwd=self.folder,
-                env=self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-                # In the background, tests inherit that Ctrl-C is ignored; a person's shell does not ignore it.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
+            told = {"cwd": self.folder, "env": self._environment, "stdout": log, "stderr": subprocess.STDOUT}
+            # In the background, tests inherit that Ctrl-C is ignored; a person's shell does not ignore it.
+            told |= {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+            return subprocess.Popen([*command, *HASTE], text=True, **told)
 
     def run(self, *arguments: str) -> int:
         """Run `snakemake --profile slurm` to its end; its exit status."""
@@ -76,16 +68,9 @@ class Clone:
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run make in the folder, on the interpreter of these tests."""
-        return subprocess.run(
-            ["make", f"CONFIG={self.config}", *arguments],
-            cwd=self.folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+        command, said = ["make", f"CONFIG={self.config}", *arguments], {"stdout": subprocess.PIPE, "text": True}
+        told = {"cwd": self.folder, "env": self._environment, "stderr": subprocess.STDOUT, "timeout": 900}
+        return subprocess.run(command, **said, **told, check=False)
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that drivers in this folder submitted, in that order."""
@@ -123,12 +108,3 @@ def clone(folder: Path, config: str) -> Clone:
     shutil.copystat(ROOT / "requirements.lock", folder / "requirements.lock")
     (folder / ".venv").symlink_to(Path(sys.prefix))
     return Clone(folder, config)
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    """Return once `condition` holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds} s in vain for {what}")
-        time.sleep(0.2)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import QUICK, Clone, SlurmJob, wait_until
+from tests.faults.study import until
+from tests.slurm.cluster import QUICK, Clone, SlurmJob
 from tests.slurm.tables import differences
 
 SWEEP = "sweeps/reference/recall/base/removal/layer/removed=0.parquet"
@@ -91,15 +92,6 @@ def test_a_job_out_of_memory_gets_more(fresh: Callable[[], Clone], undisturbed: 
 
 
 @pytest.mark.slow
-def test_a_job_out_of_time_gets_more(fresh: Callable[[], Clone], undisturbed: Path) -> None:
-    made = fresh()
-    made.inject("sweep_units.py", FIRST.format(deed="time.sleep(600)"))
-    assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[-8000:]
-    assert sorted(job.state for job in sweeps(made)) == ["COMPLETED", "COMPLETED", "TIMEOUT"]
-    check(made, undisturbed)
-
-
-@pytest.mark.slow
 def test_a_job_out_of_time_is_given_what_is_left(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     """The job that ran out of time had saved two batches: the next one begins with the third."""
     made = fresh()
@@ -117,7 +109,7 @@ def held(made: Clone) -> subprocess.Popen[str]:
     made.inject("sweep_units.py", HELD)
     (made.folder / "faults/hold").touch()
     driver = made.driver("relevance")
-    wait_until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2, "two jobs at work")
+    until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2)
     return driver
 
 
@@ -150,9 +142,7 @@ def never_two_writers(made: Clone) -> None:
             assert before.end <= after.start
 
 
-def test_after_a_killed_driver_resuming_ends_its_jobs_and_goes_on(
-    fresh: Callable[[], Clone], undisturbed: Path
-) -> None:
+def test_after_a_killed_driver_resume_ends_its_jobs_and_goes_on(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     driver = held(made)
     driver.kill()

@@ -34,15 +34,11 @@ def variant(size: int, healing: str = "none") -> Variant:
 
 
 @pytest.mark.parametrize("options", METHODS, ids=lambda options: options["method"])
-def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
-    results: Path, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_runs_that_begin_at_layer_0_are_refused(results: Path, options: dict[str, Any], tmp_path: Path) -> None:
     plan(results, 2, ["0", "2"])
     rows = fitted(results, "mine", **options)
-    assert [(row["removed"], row["boundary"], row["refused"] is None) for row in rows] == [
-        (2, "0-1", False),
-        (1, "2-3", True),
-    ]
+    told = [(row["removed"], row["boundary"], row["refused"] is None) for row in rows]
+    assert told == [(2, "0-1", False), (1, "2-3", True)]
     reason = rows[0]["refused"]
     assert "before layer 0 there is none" in reason and "protect: [0]" in reason
     assert rows[0]["n_samples"] is None and rows[1]["n_samples"] == 30

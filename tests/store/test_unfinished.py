@@ -47,9 +47,7 @@ def count(model: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_a_sweep_goes_on_with_the_batches_that_are_left(
-    batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_goes_on_with_what_is_left(batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = tiny.model(), samples(30)
     wanted = engine.sweep(model, asked, UNITS, tokens=100).rows(UNITS)
     ran = count(model)
@@ -82,9 +80,7 @@ def test_a_sweep_goes_on_with_the_batches_that_are_left(
 
 
 @pytest.mark.parametrize("passes", [1, 2, 5, 8])
-def test_a_sweep_that_is_broken_off_within_a_batch_counts_nothing_twice(
-    passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_broken_off_counts_nothing_twice(passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for few streams a batch takes several passes, and choices that share no line stand in several batches:
     distances of outputs are sums over these.
     """
@@ -196,9 +192,7 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypa
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
-def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_part_of_a_job_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Half of a pass, which is two thirds of a job, took 100 s: 100 s more for it, and 100 s for what is behind it."""
     now = 0.0
     monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)

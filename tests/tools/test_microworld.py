@@ -7,16 +7,7 @@ import pytest
 import torch
 import yaml
 from microworld import data, diagnosed, training
-from microworld.tasks import (
-    FACT_WORDINGS,
-    HOP_WORDINGS,
-    KINDS,
-    MODULUS,
-    SPLITS,
-    Document,
-    World,
-    make_world,
-)
+from microworld.tasks import FACT_WORDINGS, HOP_WORDINGS, KINDS, MODULUS, SPLITS, Document, World, make_world
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
