@@ -28,11 +28,7 @@ class Drawing:
 
 
 def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
-    """The figure `name`, a module of `lamina.report.figures`.
-
-    Its QUERIES are the questions of `sql/queries` that it asks. Its `draw` and `caption` get the answer to the first
-    one, or the rows that its function `data` computes from the answers. Without rows they are not called.
-    """
+    """The figure `name`, a module of `lamina.report.figures`, whose docstring says what such a module holds."""
     module = load(f"lamina.report.figures.{name}")
     question = module.QUERIES[0]
     rows = module.data(connection) if hasattr(module, "data") else answer(connection, question)
