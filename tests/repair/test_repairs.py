@@ -107,12 +107,8 @@ def fit_job(results: Path, name: str, files: list[str] | None = None, **options:
     entry, data = repairs.Repair.from_options(options), dict(entry.split("=", 1) for entry in files or [])
     weights = [] if entry.automatic("words") else weighed(entry, "words", IN_LOOP)
     told: dict[str, Any] = {"sizes": [1, 2], "name": name, "repair": entry, "weights": weights}
-    told |= {
-        "own": "words",
-        "seed": 0,
-        "data": data,
-        "plans": [paths.plan(PRUNED.key, size, results) for size in (1, 2)],
-    }
+    plans = [paths.plan(PRUNED.key, size, results) for size in (1, 2)]
+    told |= {"own": "words", "seed": 0, "data": data, "plans": plans}
     told |= {"output": paths.patch(PRUNED.key, name, results), "table": paths.patch_table(PRUNED.key, name, results)}
     read = {"manifest": paths.manifest("tiny", results), "calibration": paths.calibration("tiny", "words", results)}
     return FitPatch(**told, **read)
