@@ -31,9 +31,7 @@ pytestmark = pytest.mark.xdist_group("families")
 
 DEPTH = 6
 UNITS = {
-    "layer": ["4", "1"],
-    "attention": ["0.attention", "3.attention"],
-    "mlp": ["3.mlp", "0.mlp"],
+    **{"layer": ["4", "1"], "attention": ["0.attention", "3.attention"], "mlp": ["3.mlp", "0.mlp"]},
     # Two runs, one of which reaches the final norm.
     "ghost": ["2", "3", "5"],
     "healed": ["1", "4"],
@@ -109,15 +107,9 @@ def make(cell: tuple[str, str, str], base_files: Path, folder: Path) -> Cell:
     settings: dict[str, Any] = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False}
     settings["attention_mask"] = torch.ones_like(IDS[:1])
     tokens = variant.generate(IDS[:1], **settings)
-    form = export.export(
-        base,
-        source_of(base_files, units, repair="ghost" if patches else "none", healing="lora" if adapter else "none"),
-        folder,
-        patches,
-        adapter,
-        form="code" if kind == "code" else "auto",
-        max_shard_size="20KB",
-    )
+    methods = {"repair": "ghost" if patches else "none", "healing": "lora" if adapter else "none"}
+    told: dict[str, Any] = {"form": "code" if kind == "code" else "auto", "max_shard_size": "20KB"}
+    form = export.export(base, source_of(base_files, units, **methods), folder, patches, adapter, **told)
     return Cell(
         logits=variant(input_ids=IDS, use_cache=False).logits,
         tokens=tokens,

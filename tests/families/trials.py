@@ -289,15 +289,8 @@ def healing(model: PreTrainedModel, folder: Path) -> None:
         raise Differs("the adapter changes nothing")
 
 
-_RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {
-    "sweep": sweep,
-    "halves": halves,
-    "patch": patched,
-    "healing": healing,
-    "export": exported,
-    "cache": cache,
-    "generation": generation,
-}
+_RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {"sweep": sweep, "halves": halves, "patch": patched}
+_RUN |= {"healing": healing, "export": exported, "cache": cache, "generation": generation}
 TRIALS = tuple(_RUN)
 
 

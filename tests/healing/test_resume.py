@@ -92,18 +92,12 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
     options = {**SETTINGS, "method": "lora", "data": {"own": 1, "corpus": 0.5}, "epochs": 12}
 
     def job(output: str) -> HealVariant:
-        return HealVariant(
-            variant="m/own/s/removed=3/ghost/lora",
-            healing=healings.Healing.from_options(options),
-            weights=[("corpus", 0.5), ("own", 1.0)],
-            manifest=str(tmp_path / "manifest.json"),
-            calibration=str(tmp_path / "own.parquet"),
-            data={"corpus": str(tmp_path / "corpus.parquet")},
-            plan=str(tmp_path / "plan.json"),
-            patch=str(tmp_path / "patch.safetensors"),
-            repairs=["lamina.repair.methods.ghost"],
-            output=str(tmp_path / output / "training.parquet"),
-        )
+        files = {"manifest": "manifest.json", "calibration": "own.parquet", "plan": "plan.json"}
+        files |= {"patch": "patch.safetensors", "output": f"{output}/training.parquet"}
+        told: dict[str, Any] = {name: str(tmp_path / file) for name, file in files.items()}
+        told |= {"data": {"corpus": str(tmp_path / "corpus.parquet")}, "repairs": ["lamina.repair.methods.ghost"]}
+        told |= {"weights": [("corpus", 0.5), ("own", 1.0)], "healing": healings.Healing.from_options(options)}
+        return HealVariant(variant="m/own/s/removed=3/ghost/lora", **told)
 
     environment = scripts.ENVIRONMENT | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     killed = subprocess.Popen(scripts.command(job("killed")), env=environment)

@@ -105,20 +105,13 @@ def results(tmp_path: Path) -> Path:
 def fit_job(results: Path, name: str, files: list[str] | None = None, **options: Any) -> FitPatch:
     """The job of both sizes, also on `files` (NAME=FILE)."""
     entry, data = repairs.Repair.from_options(options), dict(entry.split("=", 1) for entry in files or [])
-    return FitPatch(
-        manifest=paths.manifest("tiny", results),
-        calibration=paths.calibration("tiny", "words", results),
-        data=data,
-        plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
-        sizes=[1, 2],
-        name=name,
-        repair=entry,
-        weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
-        own="words",
-        seed=0,
-        output=paths.patch(PRUNED.key, name, results),
-        table=paths.patch_table(PRUNED.key, name, results),
-    )
+    weights = [] if entry.automatic("words") else weighed(entry, "words", IN_LOOP)
+    told: dict[str, Any] = {"sizes": [1, 2], "name": name, "repair": entry, "weights": weights}
+    plans = [paths.plan(PRUNED.key, size, results) for size in (1, 2)]
+    told |= {"own": "words", "seed": 0, "data": data, "plans": plans}
+    told |= {"output": paths.patch(PRUNED.key, name, results), "table": paths.patch_table(PRUNED.key, name, results)}
+    read = {"manifest": paths.manifest("tiny", results), "calibration": paths.calibration("tiny", "words", results)}
+    return FitPatch(**told, **read)
 
 
 def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
@@ -154,17 +147,9 @@ def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(results: Path, tm
     assert not torch.allclose(logits(variant), logits(materialise(base, parts.plan)), atol=1e-2)
     assert not modeling_lamina.describe(variant)["patches"]
 
-    run(
-        ExportVariant(
-            variant=str(SCALED),
-            form="auto",
-            shard="5GB",
-            manifest=paths.manifest("tiny", results),
-            repairs=["lamina.repair.methods.scaled"],
-            output=str(tmp_path / "export"),
-        ),
-        results.parent,
-    )
+    told: dict[str, Any] = {"variant": str(SCALED), "form": "auto", "shard": "5GB", "output": str(tmp_path / "export")}
+    told |= {"manifest": paths.manifest("tiny", results), "repairs": ["lamina.repair.methods.scaled"]}
+    run(ExportVariant(**told), results.parent)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
     assert not (tmp_path / "export/modeling_lamina.py").exists()

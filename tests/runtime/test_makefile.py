@@ -6,18 +6,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-TARGETS = {
-    "CONFIG": ["run"],
-    "CORES": ["run"],
-    "VARIANT": ["export"],
-    "FORM": ["export", "VARIANT=x"],
-    "SHARD": ["export", "VARIANT=x"],
-    "A": ["compare", "B=x"],
-    "B": ["compare", "A=x"],
-    "Q": ["query"],
-    "RATE": ["plan"],
-}
+from tests import ROOT
+
+TARGETS = {"CONFIG": ["run"], "CORES": ["run"], "VARIANT": ["export"], "Q": ["query"], "RATE": ["plan"]}
+TARGETS |= {"A": ["compare", "B=x"], "B": ["compare", "A=x"]}
+TARGETS |= dict.fromkeys(("FORM", "SHARD"), ["export", "VARIANT=x"])
 
 
 @pytest.fixture

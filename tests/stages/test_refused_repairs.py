@@ -58,30 +58,17 @@ def test_only_runs_that_begin_at_layer_0_are_refused(results: Path, options: dic
     assert turn == [variant(1)]
     with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
         assembly.read(variant(2), results)
-    run(
-        HealVariant(
-            variant=str(variant(2, "lora")),
-            healing=healings.Healing.from_options({"method": "lora"}),
-            weights=[("words", 1.0)],
-            manifest=paths.manifest("tiny", results),
-            calibration=paths.calibration("tiny", "words", results),
-            plan=paths.plan(PRUNED.key, 2, results),
-            patch=paths.patch(PRUNED.key, "mine", results),
-            output=str(tmp_path / "adapter/training.parquet"),
-        )
-    )
+    read = {"manifest": paths.manifest("tiny", results), "calibration": paths.calibration("tiny", "words", results)}
+    read |= {"plan": paths.plan(PRUNED.key, 2, results), "patch": paths.patch(PRUNED.key, "mine", results)}
+    healing, output = healings.Healing.from_options({"method": "lora"}), str(tmp_path / "adapter/training.parquet")
+    run(HealVariant(variant=str(variant(2, "lora")), healing=healing, weights=[("words", 1.0)], output=output, **read))
     assert store.read(tmp_path / "adapter/training.parquet").num_rows == 0
 
     # The run ends with it.
     store.write(tmp_path / "plans.parquet", store.from_rows("plans", []))
+    read = {"plans": str(tmp_path / "plans.parquet"), "patches": paths.patch_table(PRUNED.key, "mine", results)}
     with pytest.raises(SystemExit) as ended:
-        run(
-            CheckRefusals(
-                plans=str(tmp_path / "plans.parquet"),
-                patches=paths.patch_table(PRUNED.key, "mine", results),
-                output=str(tmp_path / "refusals.txt"),
-            )
-        )
+        run(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
     assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
 
 
