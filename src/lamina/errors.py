@@ -27,10 +27,7 @@ def at(where: str) -> Iterator[None]:
 
 @contextmanager
 def within(what: str) -> Iterator[None]:
-    """Stop what a file makes its reader do inside after SECONDS; this works in the main thread of a process alone.
-
-    Raises LaminaError if it takes longer.
-    """
+    """Stop what a file makes its reader do inside after SECONDS, by a LaminaError; in the main thread alone."""
 
     def stop(*_: Any) -> None:
         raise LaminaError(f"{what} did not come to an end in {SECONDS} s. Restore the file, or download it again.")

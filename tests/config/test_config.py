@@ -186,7 +186,8 @@ def test_a_new_method_is_one_class(root: Path) -> None:
     code = f"""
 from pathlib import Path
 from typing import Literal
-from lamina.config import document, repairs
+import config_pages as document
+from lamina.config import repairs
 from lamina.config.entry import option
 from lamina.checks.load import load
 
@@ -199,6 +200,10 @@ print(load({raw!r}, Path({str(root)!r})).repairs["mine"].options())
 print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
 """
     printed = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"import sys; sys.path[:0] = ['../src']\n{code}"],
+        cwd=REPOSITORY / "tools",
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert printed.splitlines() == ["{'method': 'scale', 'factor': 0.5}", "True True"]

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import config_pages as document
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from lamina.checks import load as config
-from lamina.config import document
 from lamina.config.entry import Choice
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
@@ -76,7 +76,7 @@ def test_the_shipped_configurations_are_all_tested() -> None:
 
 
 def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
-    remedy = "run PYTHONPATH=src python -m lamina.config.document"
+    remedy = "run PYTHONPATH=src python tools/config_pages.py"
     assert document.README.read_text(encoding="utf-8") == document.readme(), remedy
     assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), remedy
 

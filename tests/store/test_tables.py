@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import tables_page as dictionary
 
 from lamina.errors import LaminaError
-from lamina.report import dictionary
 from lamina.store import parquet as store
 from lamina.tables import TABLES, table_digest
 from lamina.tables.columns import Table
@@ -46,8 +46,7 @@ def test_descriptions_of_tables_stand_in_no_other_place():
 def test_the_page_of_tables_is_in_step():
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
     assert page == dictionary.page(ROOT / "sql" / "views.sql"), (
-        "docs/tables.md is out of step. Write it again: "
-        "PYTHONPATH=src python -m lamina.report.dictionary > docs/tables.md"
+        "docs/tables.md is out of step. Write it again: PYTHONPATH=src python tools/tables_page.py > docs/tables.md"
     )
 
 

@@ -164,14 +164,13 @@ def proposals(
 def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapping[int, Candidate]:
     """The sets that a searching strategy finds with its defaults, on all samples."""
     samples, metric = calibration.samples, request.selector.metric
-    own = Selector.from_options({"strategy": name, "metric": metric})
+    own, method = Selector.from_options({"strategy": name, "metric": metric}), load(f"{Selector.PACKAGE}.{name}")
     budget = room.tokens(request.tokens, request.model, samples, request.depth + 2)
     with engine.opened(request.model, samples, budget, METRICS[metric].outputs) as session:
         trials = Trials(Evaluator(session, loss_of(metric, request.score)), len(samples))
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
-        found: dict[int, Candidate] = load(f"{Selector.PACKAGE}.{name}").find(search, request.units, request.sizes, own)
-    return found
+        return dict(method.find(search, request.units, request.sizes, own))
 
 
 class PerToken(Loss):

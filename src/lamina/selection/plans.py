@@ -90,16 +90,13 @@ class Request:
             return free[: self.removed - sum(not replacement(unit) for unit in gone)]
         prices = {"attention": self.attention, "mlp": 1 - self.attention}
         needed = self.removed - sum(prices[parse(unit)[1]] for unit in gone)
-        kinds = [[entry for entry in free if parse(entry[0])[1] == kind and entry[1] is not None] for kind in prices]
-        sets = [
-            [
-                *kinds[0][:count],
-                *kinds[1][: max(0, ceil((needed - count * prices["attention"]) / prices["mlp"] - SLACK))],
-            ]
-            for count in range(len(kinds[0]) + 1)
-        ]
-        enough = [each for each in sets if sum(prices[parse(unit)[1]] for unit, _ in each) > needed - SLACK]
-        best = min(enough, key=lambda each: sum(score or 0.0 for _, score in each))
+        attentions, mlps = (
+            [entry for entry in free if parse(entry[0])[1] == kind and entry[1] is not None] for kind in prices
+        )
+        lacking = [needed - count * prices["attention"] for count in range(len(attentions) + 1)]
+        counts = [max(0, ceil(share / prices["mlp"] - SLACK)) for share in lacking]
+        sets = [[*attentions[:n], *mlps[:count]] for n, count in enumerate(counts) if count <= len(mlps)]
+        best = min(sets, key=lambda each: sum(score or 0.0 for _, score in each))
         return sorted(best, key=lambda entry: entry[1] or 0.0)
 
 

@@ -49,11 +49,8 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
     search.best([Candidate(each) for each in sets], 1, 0)
     losses, _ = search.trials.losses([Candidate(each) for each in sets], search.numbers)
     alone, together = effects(dict(zip(sets, losses, strict=True)), units)
-    return {
-        size: Candidate(frozenset(units[number] for number in least(alone, together, size)))
-        for size in sizes
-        if size <= len(units)
-    }
+    found = {size: least(alone, together, size) for size in sizes}
+    return {size: Candidate(frozenset(units[number] for number in numbers)) for size, numbers in found.items()}
 
 
 def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -65,20 +62,17 @@ def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> t
 
     base = losses[frozenset()]
     single = np.array([losses[frozenset({unit})] - base for unit in units])
-    rows, columns = np.triu_indices(len(units), 1)
-    pairs = np.array(
-        [
-            losses[frozenset({units[i], units[j]})] - base - single[i] - single[j]
-            for i, j in zip(rows.tolist(), columns.tolist(), strict=True)
-        ]
-    )
+    i, j = np.triu_indices(len(units), 1)
     together = np.zeros((len(units), len(units)))
-    if len(pairs):
+    if len(i):
+        both = [
+            losses[frozenset({units[one], units[other]})] for one, other in zip(i.tolist(), j.tolist(), strict=True)
+        ]
+        pairs = np.array(both) - base - single[i] - single[j]
         means = pairs.mean(axis=1)
         noise = float((pairs.var(axis=1, ddof=1) / pairs.shape[1]).mean()) if pairs.shape[1] > 1 else 0.0
-        seen = float(means.var())
-        kept = max(0.0, 1 - noise / seen) if seen else 1.0
-        together[rows, columns] = together[columns, rows] = means.mean() + kept * (means - means.mean())
+        kept = max(0.0, 1 - noise / means.var()) if means.var() else 1.0
+        together[i, j] = together[j, i] = means.mean() + kept * (means - means.mean())
     return single.mean(axis=1), together
 
 
@@ -92,21 +86,14 @@ def least(alone: np.ndarray, together: np.ndarray, size: int) -> list[int]:
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import lil_array
+    from scipy.sparse import eye_array, hstack, vstack
 
-    count = len(alone)
-    pairs = list(combinations(range(count), 2))
-    costs = np.concatenate([alone, [together[pair] for pair in pairs]])
-    matrix, upper = lil_array((3 * len(pairs) + 1, count + len(pairs))), np.zeros(3 * len(pairs) + 1)
-    for number, (i, j) in enumerate(pairs):
-        y, row = count + number, 3 * number
-        matrix[row, [i, j]], matrix[row, y], upper[row] = 1, -1, 1
-        for place, x in ((row + 1, i), (row + 2, j)):
-            matrix[place, y], matrix[place, x] = 1, -1
-    matrix[-1, :count], upper[-1] = 1, size
-    lower = np.full(len(upper), -np.inf)
-    lower[-1] = size
-    whole = np.concatenate([np.ones(count), np.zeros(len(pairs))])
-    held = LinearConstraint(matrix.tocsr(), lower, upper)
-    found = milp(costs, integrality=whole, bounds=Bounds(0, 1), constraints=held, options={"time_limit": SECONDS})
-    return [int(number) for number in np.flatnonzero(found.x[:count] > 0.5)]
+    i, j = np.triu_indices(len(alone), 1)
+    x, y = eye_array(len(alone), format="csr"), eye_array(len(i))
+    between = vstack([hstack([x[i] + x[j], -y]), hstack([-x[i], y]), hstack([-x[j], y])])
+    held = LinearConstraint(between, ub=np.repeat([1, 0, 0], len(i)))
+    counted = np.repeat([1, 0], [len(alone), len(i)])
+    limits = [held, LinearConstraint(counted, size, size)] if len(i) else [LinearConstraint(counted, size, size)]
+    costs = np.concatenate([alone, together[i, j]])
+    found = milp(costs, integrality=counted, bounds=Bounds(0, 1), constraints=limits, options={"time_limit": SECONDS})
+    return [int(number) for number in np.flatnonzero(found.x[: len(alone)] > 0.5)]

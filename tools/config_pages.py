@@ -1,6 +1,6 @@
 """Files written from the classes of the configuration: its README and the schema for editors.
 
-`python -m lamina.config.document` writes them anew; a test fails when they are out of date.
+`PYTHONPATH=src python tools/config_pages.py` writes them anew; a test fails when they are out of date.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from lamina.config.entry import Choice, Entry
 from lamina.config.explain import allowed, inside
 from lamina.config.metrics import METRICS
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[1]
 README = REPOSITORY / "config/README.md"
 SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 

@@ -1,6 +1,6 @@
 """The data dictionary as a page, made from the schemas and the comments of `sql/*.sql`.
 
-PYTHONPATH=src python -m lamina.report.dictionary > docs/tables.md
+PYTHONPATH=src python tools/tables_page.py > docs/tables.md
 """
 
 import tempfile
@@ -15,7 +15,7 @@ INTRODUCTION = """\
 
 Every result is a row of a table: a Parquet file under `results/tables/`, and a view of the same name in
 `results/lamina.duckdb`, which has further views derived from them. This page is written by
-`python -m lamina.report.dictionary` from `src/lamina/tables/` and `sql/*.sql`, where each column is described once.
+`python tools/tables_page.py` from `src/lamina/tables/` and `sql/*.sql`, where each column is described once.
 
 A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 `removed` = 0 and `none` in the others. Layers keep the numbers they have in the base model. Each file's metadata name
