@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 def size(memory: float) -> str:
     """Bytes as MB or GB; empty where none are counted."""
-    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.2g} MB"
+    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 0.9995e9 else f"{memory / 1e6:.3g} MB"
 
 
 def readable(rate: str) -> float:
