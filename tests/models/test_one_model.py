@@ -1,7 +1,6 @@
 """A folder's tensors, its configuration and its tokenizer are of one model, or the folder is refused."""
 
 import json
-import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -443,9 +442,8 @@ def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str, monkey
     if "block_count" in said:
         body += setting("llama.block_count", 10, struct.pack("<Q", 1 << 63))
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, settings) + body)
-    with pytest.raises(LaminaError, match="^here: .*x.gguf") as refused:
+    with pytest.raises(LaminaError, match=f"^here: .*x.gguf.*({said})"):
         gguf.shape(tmp_path / "x.gguf", "here")
-    assert re.search(said, str(refused.value))
 
 
 def test_a_chat_template_that_does_not_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

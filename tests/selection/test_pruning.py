@@ -86,9 +86,8 @@ def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_m
         request = Request(size, "both", 5, frozenset({4}), 0, attention=0.3)
         found = request.lowest(ranked, gone)
         every = chain.from_iterable(combinations(free, count) for count in range(1, 9))
-        enough = [some for some in every if priced([*some, *gone]) > size - 1e-6]
-        least = min(sum(scores[unit] for unit in some) for some in enough)
-        assert sum(score for _, score in found) == pytest.approx(least)
+        enough = [sum(scores[unit] for unit in some) for some in every if priced([*some, *gone]) > size - 1e-6]
+        assert sum(score for _, score in found) == pytest.approx(min(enough))
         assert priced([*gone, *(unit for unit, _ in found)]) > size - 1e-6
 
 

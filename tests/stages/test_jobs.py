@@ -79,6 +79,13 @@ def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(raw: Raw, tmp
     assert not any(sweep(config, selector).loop for selector in ("accuracy", "race", "base/removal/layer"))
 
 
+def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(raw: Raw, tmp_path: Path) -> None:
+    raw["selectors"]["best"] = {"strategy": "portfolio", "members": ["perplexity", "pairwise"]}
+    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["best"]}
+    job = prepare.EstimateCost.of(load(raw, workplace(tmp_path)), None)
+    assert job.modules == tuple(f"lamina.selection.strategies.{name}" for name in ("pairwise", "portfolio"))
+
+
 def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
     raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [3, "50%", 1]}
     config = load(raw, workplace(tmp_path))

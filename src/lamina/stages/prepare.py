@@ -7,6 +7,7 @@ from lamina.config.benchmarks import Perplexity, Task
 from lamina.config.calibrations import Calibration, corpus_file
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Options
+from lamina.config.metrics import METRICS
 from lamina.config.models import Model
 from lamina.data import task_files
 from lamina.models.manifest import files, fingerprint
@@ -108,8 +109,9 @@ class EstimateCost(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        strategies = sorted({config.selectors[name].strategy for _, _, name in studies.searches(config)})
-        return cls(config=config.plain(), strategies=strategies)
+        searching = [config.selectors[name] for _, _, name in studies.searches(config)]
+        named = {name for each in searching for name in (each.strategy, *each.members)}
+        return cls(config=config.plain(), strategies=sorted(named - METRICS.keys()))
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -65,9 +65,7 @@ def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> t
     i, j = np.triu_indices(len(units), 1)
     together = np.zeros((len(units), len(units)))
     if len(i):
-        both = [
-            losses[frozenset({units[one], units[other]})] for one, other in zip(i.tolist(), j.tolist(), strict=True)
-        ]
+        both = [losses[frozenset(pair)] for pair in combinations(units, 2)]  # in the order of i and j
         pairs = np.array(both) - base - single[i] - single[j]
         means = pairs.mean(axis=1)
         noise = float((pairs.var(axis=1, ddof=1) / pairs.shape[1]).mean()) if pairs.shape[1] > 1 else 0.0
