@@ -1,17 +1,18 @@
 """Ways to choose 3, 5 and 7 of SmolLM2's layers, judged on questions that no choice saw.
 
 `PYTHONPATH=src python reports/scripts/papers_protocol.py WAY TASK COUNT DRAW FOLDER`: one of the WAYS, `arc_easy` or
-`piqa`, questions that choose, a draw of them, and the folder of `{WAY}-{TASK}-{COUNT}-{DRAW}.json`, the units in order of
-their removal. A run that was killed goes on after its last step. `make smollm2 DATA=FOLDER` first.
+`piqa`, questions that choose, a draw of them, and the folder of `{WAY}-{TASK}-{COUNT}-{DRAW}.json`, the units in order
+of their removal. A run that was killed goes on after its last step. `make smollm2 DATA=FOLDER` first.
 """
 
 import json
 import sys
 import time
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from portfolio_regret import ROOT, TOKENS, WORLDS, written
+from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
 from lamina.config.calibrations import Calibration as Entry
 from lamina.data.calibrations import Calibration
@@ -38,11 +39,8 @@ def questions(task: str, part: str, count: int | None = None, draw: int = 0) -> 
     """Questions of `pool` (a draw of them) or `held`."""
     lines = (ROOT / f"models/smollm2/data/{task}_{part}.jsonl").read_text().splitlines()
     order = np.random.default_rng(draw).permutation(len(lines)) if count else range(len(lines))
-    entry = Entry.from_options({"choices": written(f"{task}_{part}_{count}_{draw}.jsonl", [lines[n] for n in order[:count]])})
-    folder = str(WORLDS["smollm2"].folder)
-    manifest = {"path": folder, "source": folder, "trust_remote_code": False, "chat_template": False}
-    manifest |= {"fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}, "vocabulary": 49152}
-    return prepare(task, entry, manifest, ROOT)
+    file = written(f"{task}_{part}_{count}_{draw}.jsonl", [lines[number] for number in order[:count]])
+    return prepare(task, Entry.from_options({"choices": file}), described(WORLDS["smollm2"]), ROOT)
 
 
 def raced(model, of, gone, units):
@@ -58,7 +56,7 @@ def raced(model, of, gone, units):
         return units[candidates.index(best)], seen
 
 
-def lowest(model, of, gone, units, metric, kind):
+def lowest(model, of, gone, units, metric):
     """Units in the order of a metric of a full sweep."""
     pass_ = "stream" if metric == "cosine" else "removal"
     scores = engine.sweep(model, of.samples, units, gone, pass_, TOKENS, outputs=False)
@@ -70,8 +68,6 @@ def lowest(model, of, gone, units, metric, kind):
 
 def pairs(model, of, depth):
     """The best set of each size by single and pair effects on the loss."""
-    from itertools import combinations
-
     units = [str(layer) for layer in range(depth)]
     sets = [frozenset[str](), *(frozenset(some) for size in (1, 2) for some in combinations(units, size))]
     losses = {each: [] for each in sets}
@@ -110,12 +106,13 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
             step = {"units": [unit], "seen": seen}
         else:
             metric = "cosine" if way == "cosine" else "perplexity"
-            ranked = lowest(model, of, gone, units, metric, kind)
+            ranked = lowest(model, of, gone, units, metric)
             request = Request(len(found["steps"]) + 1, kind, depth, frozenset(), 0, attention=attention)
             step = {"units": [unit for unit, _ in request.lowest(ranked, gone)], "ranked": ranked[:8]}
-        found["steps"].append(step | {"seconds": round(time.perf_counter() - began)})
+        step["seconds"] = round(time.perf_counter() - began)
+        found["steps"].append(step)
         out.write_text(json.dumps(found))
-        print(way, task, step["units"], step.get("seconds"), found["steps"][-1]["seconds"], flush=True)
+        print(way, task, step["units"], step["seconds"], flush=True)
 
 
 WAYS = ("accuracy", "perplexity", "cosine", "halves", "pairwise")

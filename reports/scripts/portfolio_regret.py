@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -53,9 +53,7 @@ HEAD = "task documents draw removed way units member judged_loss corrected_loss 
 def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
     """The pool that calibrations are drawn from, and the test documents."""
     of = WORLDS[world]
-    manifest = {"path": str(of.folder), "source": str(of.folder), "trust_remote_code": False, "chat_template": False}
-    manifest |= {"fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
-    manifest["vocabulary"] = json.loads((of.folder / "config.json").read_text())["vocab_size"]
+    manifest = described(of)
     if world == "reference":
         entry = Entry.from_options({"task": f"microworld_{task}", "split": "validation", "limit": of.pool})
         # The test split judges here, and a configuration would refuse it as a calibration.
@@ -79,6 +77,14 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
             for name, some in (("pool", lines[: of.pool]), ("test", lines[of.pool : of.pool + of.tests]))
         )
     return prepare(task, entry, manifest, ROOT), prepare(task, test, manifest, ROOT)
+
+
+def described(of: World) -> dict[str, Any]:
+    """What `prepare` reads of a manifest."""
+    plain = {"trust_remote_code": False, "chat_template": False, "fewshot_as_turns": None, "system_prompt": None}
+    vocabulary = json.loads((of.folder / "config.json").read_text())["vocab_size"]
+    named = {"path": str(of.folder), "source": str(of.folder), "template_arguments": {}, "vocabulary": vocabulary}
+    return plain | named
 
 
 def written(name: str, lines: Iterable[str]) -> str:
