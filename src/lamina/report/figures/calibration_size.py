@@ -13,11 +13,6 @@ from lamina.report.figures import style
 TITLE = "How many samples a ranking takes"
 PLACE = 26
 TABLES = ("relevance", "sweeps", "calibrations", "models")
-ABOUT = (
-    "Rank correlation of the relevance of layers by two calibrations of a size that share no sample. Median of 200 "
-    "drawn pairs; bars hold 95 % of them."
-)
-
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
 LOOKS: dict[str, style.Look] = {
     name: dict(color=style.COLOURS[at], marker=style.MARKERS[at], linestyle=style.DASHES[at], markersize=4)
