@@ -75,8 +75,8 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
     for draw in range(options.draws):
         groups, sizes = _groups(sequences, draw)
         for (layer, _), sums in _collect(model, sequences, options.span, groups, tokens):
-            for key, *errors in _errors(sums, sizes):
-                by_measure[layer, key].append((errors[0], errors[1]))
+            for key, error, before in _errors(sums, sizes):
+                by_measure[layer, key].append((error, before))
     return [_row(layer, key, errors) for (layer, key), errors in by_measure.items()]
 
 
