@@ -13,7 +13,6 @@ from lamina.tables import TABLES
 FIGURES = page.figures(CONFIG)  # the tables that each reads
 ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
 TITLES = declared("lamina.report.figures", "TITLE")
-ABOUT = declared("lamina.report.figures", "ABOUT")  # their captions in Snakemake's own report
 COMPARED = ["agreements", "dissociations", "comparisons"]  # tables that are computed from other tables
 VIEWS = queries.views()
 
@@ -167,7 +166,7 @@ rule plot_figure:
     params:
         options=options(page.PlotFigure),
         code=code(page.PlotFigure),
-        about=lambda w: ABOUT[w.figure],
+        about=lambda w: queries.comments(queries.query_text(ASKED[w.figure][0])),
     script:
         "../workflow/scripts/plot_figure.py"
 

@@ -166,7 +166,7 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     drawn, tasks = ({("small", name): tokens for name in every} for every in (config.calibrations, names))
     works = list(estimate.Works(config, {"small": facts}, {"small": shape}, drawn, tasks))
-    disk = {output: work.disk for work in works for output in work.outputs}
+    disk = {output: cost.disk for _, outputs, cost in works for output in outputs}
     swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
     assert disk[swept] == estimate.ROW * 10 * 9  # with all layers, and without each
     variants = studies.variants(config)
@@ -174,7 +174,7 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
         if v.repair != "none":
             sizes = studies.sizes(config, "small", v.calibration, v.selector, v.repair)
             assert disk[paths.patch(v.key, v.repair)] == sum(sizes) * 64 * 64 * 4
-    rows = sum(work.disk for work in works if work.stage == "benchmark")
+    rows = sum(cost.disk for stage, _, cost in works if stage == "benchmark")
     blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
     assert rows == estimate.ROW * 10 * sum(map(len, blocks))
     assert estimate.stages(works)["heal"].disk > 0

@@ -308,7 +308,7 @@ def diagnose_layers(world: World, kind: str) -> Any:
 def diagnose_probe(world: World) -> Any:
     labels = tuple("ab"[number % 2] for number in range(len(world.texts)))
     return probe.diagnose(
-        world.model(), probe.Labelled(tuple(world.texts), labels), Probe(file="x", folds=2), world.tokens
+        world.model(), list(zip(world.texts, labels, strict=True)), Probe(file="x", folds=2), world.tokens
     )
 
 

@@ -64,16 +64,16 @@ def test_a_text_has_no_response() -> None:
 @TWO
 def test_a_label_planted_at_a_layer_is_read_from_there_on(family: str) -> None:
     model, planted = tiny.model(family), 3
-    given = probe.Labelled(tuple(tuple(ids) for ids in tiny.tokens(120, 7).tolist()), tuple("ab" * 60))
+    given = list(zip(tiny.tokens(120, 7).tolist(), "ab" * 60, strict=True))
     direction = torch.randn(32, generator=torch.Generator().manual_seed(1))
 
     def plant(module: Any, args: Any, output: Any) -> Any:
         stream = output[0] if isinstance(output, tuple) else output
         for line, ids in enumerate(current):
-            stream[line] += (1 if given.labels[number_of[ids]] == "a" else -1) * 40 * direction
+            stream[line] += (1 if given[number_of[ids]][1] == "a" else -1) * 40 * direction
         return output
 
-    number_of = {ids: number for number, ids in enumerate(given.sequences)}
+    number_of = {ids: number for number, ids in enumerate(tuple(ids) for ids, _ in given)}
     current: list[tuple[int, ...]] = []
 
     def see(module: Any, args: Any, kwargs: Any) -> None:
@@ -100,13 +100,13 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
     model = tiny.model(family)
     sequences = [tiny.tokens(1, 4 + number % 3, seed=number)[0].tolist() for number in range(50)]
     labels = np.array(["odd" if ids[-1] % 2 else "even" for ids in sequences])
-    given = probe.Labelled(tuple(map(tuple, sequences)), tuple(labels))
+    given = list(zip(sequences, labels, strict=True))
     found = by_measure(probe.diagnose(model, given, Probe(file="x", folds=4, strength=0.5, seed=2), 40), "probe")
     streams = [tiny.stream(model, torch.tensor([ids]), layers_of(model)) for ids in sequences]
     for boundary in (0, 4):
         last = np.stack([stream[boundary][0, -1].numpy() for stream in streams])
         right = 0
-        folds = probe._folds(given.sequences, labels, Probe(file="x", folds=4, strength=0.5, seed=2))
+        folds = probe._folds(sequences, labels, Probe(file="x", folds=4, strength=0.5, seed=2))
         for fold in range(4):
             train, test = folds != fold, folds == fold
             assert {sum(labels[test] == label) - sum(labels == label) // 4 for label in ("odd", "even")} <= {0, 1}

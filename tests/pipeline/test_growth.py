@@ -22,7 +22,6 @@ from lamina.report.figures import style
 TITLE = "Made up"
 PLACE = 99
 TABLES = ("activations", "models")
-ABOUT = "Nothing."
 QUERIES = ("which_runs_barely_turn_the_stream",)
 
 

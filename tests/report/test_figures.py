@@ -131,7 +131,8 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     """Each unseen mark lies where the error bar's point lies, and says its selector, value, interval and n."""
     connection = opened("pruning_curves", small)
     axes = drawn("pruning_curves", connection).figure.axes[0]
-    said = {text: y for _, y, text, _ in style.HINTS[axes]}
+    hints = [each for each in axes.get_children() if str(each.get_gid()).startswith(style.HINT)]
+    said = {each.get_gid().removeprefix(style.HINT): each.get_ydata()[0] for each in hints}
     for selector, value, stderr, n in connection.execute(
         """SELECT selector, value, stderr, n_samples FROM scores
         WHERE own AND removed = 1 AND repair = 'none' AND healing = 'none'"""
@@ -139,8 +140,10 @@ def test_the_hints_of_curves_stand_on_their_points(small):
         text = f"{selector}, 1 removed: {value:.3f} ± {Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
     drawing = draw("pruning_curves", small)
-    marks = np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', drawing), float)
-    unseen = np.array(re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawing), float)
+    mark = r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: #\w+'
+    unseen, marks = (
+        np.array(re.findall(mark + end, drawing), float) for end in ("; fill-opacity: 0", '[;"] ?(?!fill-)')
+    )
     assert len(unseen) == len(said) and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2  # points
 
 

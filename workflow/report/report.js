@@ -108,12 +108,8 @@
     save("variants.csv", "text/csv", "\ufeff", lines.join("\r\n"), "\r\n");
   }
 
-  // A picture of the page has its looks from the style of the page.
   function picture(name) {
     const svg = document.querySelector(`#${name} figure svg`).cloneNode(true), box = svg.viewBox.baseVal;
-    const style = document.createElementNS(svg.namespaceURI, "style");
-    style.textContent = document.getElementById("looks").textContent;
-    svg.prepend(style);
     svg.setAttribute("width", `${box.width}pt`);
     svg.setAttribute("height", `${box.height}pt`);
     save(`${name}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(svg));

@@ -4,7 +4,7 @@ An entry that is known to fail later is refused here, with the key, its value an
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,10 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     expand_checkpoints(config)
     _add_donors(config)
     _complete(config, root)
-    _check_mixtures(config)
+    _check_names(config)
     _check_held_out(config, root)
     _check_benchmark_names(config)
     _check_loops(config)
-    _check_data(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
         for check in (_check_repairs, _check_healings, _check_measured, _check_sizes):
@@ -77,9 +76,6 @@ def _add_donors(config: Configuration) -> None:
                     f"donors.{name}.of: '{sibling}' is no sibling under `donors`. {nearest(sibling, siblings)} Name "
                     "one that has a `source`."
                 )
-    for name, selector in config.selectors.items():
-        for donor_name in selector.donors:
-            _defined(f"selectors.{name}.donors", donor_name, "donors", config.donors)
 
 
 def _defined(where: str, name: str, section: str, known: Collection[str]) -> None:
@@ -105,13 +101,30 @@ def _complete(config: Configuration, root: Path) -> None:
         texts[name] = text.model_copy(update={"stride": text.stride or text.window})
 
 
-def _check_mixtures(config: Configuration) -> None:
-    for name, entry in config.calibrations.items():
-        for part in entry.mixture if isinstance(entry, Mixture) else ():
-            where = f"calibrations.{name}.mixture"
-            _defined(where, part, "calibrations", config.calibrations)
-            if isinstance(config.calibrations[part], Mixture):
-                raise LaminaError(f"{where}: '{part}' is a mixture itself. Name what it is mixed from.")
+def _check_names(config: Configuration) -> None:
+    """Refuse names in entries that are not defined, mixtures of mixtures, and `own` with two meanings."""
+    named: dict[str, Iterable[str]] = {}
+    mixtures = {name: entry.mixture for name, entry in config.calibrations.items() if isinstance(entry, Mixture)}
+    named |= {f"calibrations.{name}.mixture": parts for name, parts in mixtures.items()}
+    for name, selector in config.selectors.items():
+        for donor in selector.donors:
+            _defined(f"selectors.{name}.donors", donor, "donors", config.donors)
+        named[f"selectors.{name}.also"] = selector.also
+        named[f"selectors.{name}.judge"] = [selector.judge] if selector.judge else []
+    data = {f"repairs.{name}.data": tuple(entry.data) for name, entry in config.repairs.items()}
+    data |= {f"healings.{name}.data": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
+    for where, calibrations in {**named, **data}.items():
+        known = [OWN, *config.calibrations] if where in data else config.calibrations
+        for calibration in calibrations:
+            _defined(where, calibration, "calibrations", known)
+            if where.endswith(".mixture") and calibration in mixtures:
+                raise LaminaError(f"{where}: '{calibration}' is a mixture itself. Name what it is mixed from.")
+    for where, calibrations in data.items():
+        if len(calibrations) > 1 and OWN in config.calibrations:
+            raise LaminaError(
+                f"calibrations.{OWN}: {where} means the variant's own calibration by '{OWN}'. "
+                "Give this calibration another name."
+            )
 
 
 def _check_held_out(config: Configuration, root: Path) -> None:
@@ -154,45 +167,25 @@ def _check_benchmark_names(config: Configuration) -> None:
 
 
 def _check_loops(config: Configuration) -> None:
-    for name, selector in config.selectors.items():
-        for calibration in selector.also:
-            _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
-        if selector.judge:
-            _defined(f"selectors.{name}.judge", selector.judge, "calibrations", config.calibrations)
+    """Refuse repairs that cannot be in place while candidates are compared."""
+    for selector_name, selector in config.selectors.items():
         key = "repairs" if selector.repairs else "repair"
-        for repair in filter(None, [selector.repair, *selector.repairs]):
-            _check_loop(config, f"selectors.{name}.{key}", repair)
-
-
-def _check_loop(config: Configuration, where: str, name: str) -> None:
-    """Refuse a repair that cannot be in place while candidates are compared."""
-    _defined(where, name, "repairs", config.repairs)
-    repair = config.repairs[name]
-    if not repair.LINEAR:
-        raise LaminaError(
-            f"{where}: '{name}' is of method '{repair.method}', which is no linear map of the stream and cannot be in "
-            f"place while units are scored. Name a repair of method {Repair.of_stream()}, or leave "
-            f"`{where.rpartition('.')[2]}` out."
-        )
-    if repair.chain:
-        raise LaminaError(
-            f"{where}: '{name}' has `refit: true`, whose patches depend on the plan, and patches in the loop serve all "
-            f"candidates of a step. Name one without `refit` here, and list '{name}' under the study's repairs."
-        )
-
-
-def _check_data(config: Configuration) -> None:
-    """Refuse calibrations that repairs or healings use and that are not defined."""
-    repairs = {f"repairs.{name}": tuple(entry.data) for name, entry in config.repairs.items()}
-    repairs |= {f"healings.{name}": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
-    for where, data in repairs.items():
-        for calibration in data:
-            _defined(f"{where}.data", calibration, "calibrations", [OWN, *config.calibrations])
-        if len(data) > 1 and OWN in config.calibrations:
-            raise LaminaError(
-                f"calibrations.{OWN}: {where}.data means the variant's own calibration by '{OWN}'. "
-                "Give this calibration another name."
-            )
+        where = f"selectors.{selector_name}.{key}"
+        for name in filter(None, [selector.repair, *selector.repairs]):
+            _defined(where, name, "repairs", config.repairs)
+            repair = config.repairs[name]
+            if not repair.LINEAR:
+                raise LaminaError(
+                    f"{where}: '{name}' is of method '{repair.method}', which is no linear map of the stream and "
+                    f"cannot be in place while units are scored. Name a repair of method {Repair.of_stream()}, or "
+                    f"leave `{key}` out."
+                )
+            if repair.chain:
+                raise LaminaError(
+                    f"{where}: '{name}' has `refit: true`, whose patches depend on the plan, and patches in the loop "
+                    f"serve all candidates of a step. Name one without `refit` here, and list '{name}' under the "
+                    "study's repairs."
+                )
 
 
 def _check_references(config: Configuration, where: str, study: Study) -> None:

@@ -8,13 +8,9 @@ from lamina.config.entry import Choice, Entry, Filled, Weights, option, seed_opt
 from lamina.config.explain import wrong
 from lamina.config.repairs import OWN
 
-# The name of `data: own` in jobs, from the time when there was no other choice.
-_OWN_ALONE = "calibration"
 
-
-def _plain(data: dict[str, float] | str) -> dict[str, float] | str:
-    weights = {data: 1.0} if isinstance(data, str) else data
-    return _OWN_ALONE if set(weights) <= {OWN, _OWN_ALONE} else weights
+def _weights(data: dict[str, float] | str) -> dict[str, float]:
+    return {data: 1.0} if isinstance(data, str) else data
 
 
 class Healing(Choice):
@@ -48,11 +44,11 @@ class Trained(Entry):
     )
     max_steps: int | None = option("Optimiser steps at most; `null` trains for all epochs.", None, ge=1)
     seed: int = seed_option()
-    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_plain)] = option(
-        "What it trains on: `own`, the variant's own calibration (or `calibration`), the name of another one, or names "
-        "with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the "
-        "greatest weight once, and of the others their share, drawn anew.",
-        _OWN_ALONE,
+    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_weights)] = option(
+        "What it trains on: `own`, the variant's own calibration, the name of another one, or names with the weight of "
+        "a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the greatest weight once, "
+        "and of the others their share, drawn anew.",
+        {OWN: 1.0},
         allowed="own, the name of a calibration, or weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
         shown_default="`own`",
     )
@@ -75,10 +71,8 @@ class Trained(Entry):
         return self
 
     def weights(self, own: str) -> dict[str, float]:
-        if isinstance(self.data, str):
-            return {own: 1.0}
         weights: dict[str, float] = {}
-        for name, weight in self.data.items():
+        for name, weight in dict(self.data).items():  # type: ignore[arg-type]
             name = own if name == OWN else name
             weights[name] = weights.get(name, 0.0) + weight
         return weights

@@ -4,7 +4,7 @@ The output embedding, loading and starting are left out. `lamina.cost.forecast` 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import chain
@@ -52,12 +52,12 @@ def estimate(config: Configuration, manifests: list[str], drawn: list[str], test
         for text, entry in config.benchmarks.perplexity.items():
             tasks[model, text] = _of_text(entry, manifest)
     shapes = {model: _shape(manifest) for model, manifest in models.items()}
-    jobs = list(Works(config, models, shapes, calibrations, tasks))
+    works = list(Works(config, models, shapes, calibrations, tasks))
     early = ", ".join(sorted(name for name, entry in config.selectors.items() if entry.budget != "full"))
     note = f"Selectors {early} let units leave early: their sweeps are counted in full, as the most."
     return {
-        "stages": {name: asdict(stage) for name, stage in stages(jobs).items()},
-        "jobs": {output: each.flops for each in jobs for output in each.outputs},
+        "stages": {name: asdict(stage) for name, stage in stages(works).items()},
+        "jobs": {output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs},
         "notes": [note] if early else [],
     }
 
@@ -105,36 +105,20 @@ def _shape(manifest: Mapping[str, Any]) -> Shape:
     return Shape.of(config, (dtype or torch.float32).itemsize)
 
 
-@dataclass(frozen=True)
-class Work:
-    """The work of jobs of one stage that cost the same, each of which writes one of `outputs`.
-
-    Layer-tokens are those of all of them together, by the engine and the naive way, and cost `flops_each`. `memory` is
-    that of one job above the process and the weights, `disk` what all of them leave, in bytes.
-    """
-
-    stage: str
-    outputs: list[str]
-    layer_tokens: float
-    naive: float
-    flops_each: float
-    memory: float = 0.0
-    disk: float = 0.0
-
-    @property
-    def flops(self) -> float:
-        """Of one of the jobs."""
-        return self.layer_tokens * self.flops_each / len(self.outputs)
+Work = tuple[str, list[str], Stage]
+"""The stage, the outputs and the cost of jobs that cost the same, each of which writes one of the outputs."""
 
 
-def stages(works: Iterable[Work]) -> dict[str, Stage]:
+def _work(
+    stage: str, outputs: list[str], layers: float, naive: float, flops: float, memory: float = 0.0, disk: float = 0.0
+) -> Work:
+    """Of jobs with so many layer-tokens together, of so many `flops` each, by the engine and the naive way."""
+    return stage, outputs, Stage(len(outputs), layers, layers * flops, naive, naive * flops, memory, disk)
+
+
+def stages(works: Sequence[Work]) -> dict[str, Stage]:
     """The cost of every stage."""
-    sums = {name: Stage() for name in STAGES}
-    for each in works:
-        flops, naive = (layers * each.flops_each for layers in (each.layer_tokens, each.naive))
-        counts = (len(each.outputs), each.layer_tokens, flops, each.naive, naive, each.memory, each.disk)
-        sums[each.stage] = sums[each.stage].plus(Stage(*counts))
-    return sums
+    return {name: reduce(Stage.plus, (cost for stage, _, cost in works if stage == name), Stage()) for name in STAGES}
 
 
 @dataclass(frozen=True)
@@ -166,7 +150,7 @@ class Works:
             layers = float(tokens.stream * self.models[model]["n_layers"])
             memory = footprint.capture(shape, self._budget, tokens.longest, tokens.samples)
             written = [paths.activations(model, calibration)]
-            yield Work("capture", written, layers, layers, layer_flops(self.models[model], tokens), memory)
+            yield _work("capture", written, layers, layers, layer_flops(self.models[model], tokens), memory)
 
     def _sweeps(self) -> Iterator[Work]:
         for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
@@ -186,14 +170,14 @@ class Works:
             streams = 2 + depth - removed if pass_ == "removal" else 1
             memory = _pass(self.shapes[model], self._budget, tokens, streams)
             disk = ROW * tokens.samples * (1 + depth - removed)
-            yield Work("sweep", written, layers, naive, layer_flops(self.models[model], tokens), memory, disk)
+            yield _work("sweep", written, layers, naive, layer_flops(self.models[model], tokens), memory, disk)
 
     def _searches(self) -> Iterator[Work]:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
             tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
             cost = search_work(tokens, self.models[model]["n_layers"], sizes, entry)
             written = [paths.search(f"{model}/{calibration}/{selector}")]
-            yield Work("search", written, *cost, layer_flops(self.models[model], tokens))
+            yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {(v.model, v.calibration, v.selector, v.repair) for v in studies.variants(self.config)}
@@ -205,7 +189,7 @@ class Works:
             memory = footprint.moments(shape, TOKENS, tokens.longest, tokens.samples, max(sizes))
             disk = sum(sizes) * shape.channels**2 * footprint.FLOAT  # at most: every removed unit is a run of its own
             written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-            yield Work("repair", written, layers, layers, layer_flops(self.models[model], tokens), memory, disk)
+            yield _work("repair", written, layers, layers, layer_flops(self.models[model], tokens), memory, disk)
 
     def _healings(self) -> Iterator[Work]:
         for variant in (v for v in studies.variants(self.config) if v.healing != "none"):
@@ -221,7 +205,7 @@ class Works:
             folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
             layers, each = self._healing(variant, settings)
             disk = numbers * (shape.size if whole else footprint.FLOAT)
-            yield Work("heal", [paths.training(folder)], layers, layers, each, memory, disk)
+            yield _work("heal", [paths.training(folder)], layers, layers, each, memory, disk)
 
     def _healing(self, variant: Variant, settings: Any) -> tuple[float, float]:
         """Layer-tokens of healing a variant, and the arithmetic of each, a mean over what it is trained on."""
@@ -247,7 +231,7 @@ class Works:
             memory = _benchmark(shape, tokens, len(together), len(alone))
             written = [paths.benchmark(model, calibration, task, block)]
             disk, flops = ROW * tokens.samples * len(variants), layer_flops(self.models[model], tokens)
-            yield Work("benchmark", written, *cost, flops, memory, disk)
+            yield _work("benchmark", written, *cost, flops, memory, disk)
         for model, calibration, task, block in studies.generation_blocks(self.config):
             tokens, asked = self.tasks[model, task], self.config.benchmarks.tasks[task].generate
             variants = studies.block_variants(self.config, model, calibration, task, block)
@@ -255,7 +239,7 @@ class Works:
             # The likeliest answer and the samples, as long as the right ones.
             layers = float((1 + asked.samples if asked else 0) * tokens.stream * left)
             written = [paths.generation(model, calibration, task, block)]
-            yield Work("benchmark", written, layers, layers, layer_flops(self.models[model], tokens))
+            yield _work("benchmark", written, layers, layers, layer_flops(self.models[model], tokens))
 
     def _timings(self) -> Iterator[Work]:
         for model, manifest in self.models.items():
@@ -264,7 +248,7 @@ class Works:
                 length = timing.batch * timing.prompt
                 prompts = Tokens(timing.batch, length, timing.batch, length)
                 layers = work.timing_work(prompts, timing, manifest["n_layers"], structures)
-                yield Work("benchmark", [paths.efficiency(model)], layers, layers, layer_flops(manifest, prompts))
+                yield _work("benchmark", [paths.efficiency(model)], layers, layers, layer_flops(manifest, prompts))
 
     def _is_candidate(self, variant: Variant) -> bool:
         """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""

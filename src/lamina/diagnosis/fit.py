@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.config.configuration import Diagnosis
 from lamina.config.entry import option
@@ -48,14 +48,7 @@ MEMORY = 8 << 30
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
-class _Error(NamedTuple):
-    """A relative error ‖D - X M‖ / ‖Y‖ of one draw, and that of M = 0."""
-
-    measure: str
-    size: int
-    ridge: float | None
-    error: float
-    before: float
+_Key = tuple[str, int, float | None]  # measure, number of documents fitted on, ridge
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, tokens: int) -> list[dict[str, Any]]:
@@ -78,19 +71,17 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
         raise LaminaError(
             f"diagnosis fit: span {options.span} is longer than the model, which has {depth} layers. Write less."
         )
-    by_measure: dict[tuple[int, _Error], list[_Error]] = defaultdict(list)
+    by_measure: dict[tuple[int, _Key], list[tuple[float, float]]] = defaultdict(list)
     for draw in range(options.draws):
         groups, sizes = _groups(sequences, draw)
         for (layer, _), sums in _collect(model, sequences, options.span, groups, tokens):
-            for error in _errors(sums, sizes):
-                by_measure[layer, error._replace(error=0, before=0)].append(error)
-    return [_row(layer, errors) for (layer, _), errors in by_measure.items()]
+            for key, error, before in _errors(sums, sizes):
+                by_measure[layer, key].append((error, before))
+    return [_row(layer, key, errors) for (layer, key), errors in by_measure.items()]
 
 
 def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], list[int]]:
     """The group of every sample, and the numbers of documents up to groups 2, 3 …; groups 0 and 1 are held out."""
-    import numpy as np
-
     from lamina.engine.sources import HELDOUT_SHARE
 
     sizes: list[int] = []
@@ -99,7 +90,7 @@ def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], l
         held = max(2, round(count * HELDOUT_SHARE))
         doubling = [SMALLEST << power for power in range(30) if SMALLEST << power < count - held]
         sizes.extend([*doubling, count - held])
-        return [held - held // 2, held // 2, *np.diff([0, *sizes]).tolist()]
+        return [held - held // 2, held // 2, *(after - before for before, after in pairwise([0, *sizes]))]
 
     purpose = "diagnosis fit fits on some documents, and chooses and checks a ridge on others"
     (groups,) = parts([sequences], drawn, draw, 3, purpose)
@@ -133,8 +124,10 @@ def _collect(
             yield run, [sums.pop(run) for sums in totals]
 
 
-def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
-    """Errors of one run at every size, from the moments of both held-out halves and of what each size adds."""
+def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[tuple[_Key, float, float]]:
+    """Relative errors ‖D - X M‖ / ‖Y‖ of one run and draw at every size, and those of M = 0, from the moments of both
+    held-out halves and of what each size adds.
+    """
     import numpy as np
 
     from lamina.engine.moments import Moments
@@ -148,19 +141,19 @@ def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
         squares = np.array([regression.errors(half, GRID) for half in halves]) ** 2
         own, own_norm = regression.errors(seen, GRID), seen.output_norm()
         for ridge, error, fitted in zip(GRID, np.sqrt(squares.sum(0)), own, strict=True):
-            yield _Error("unseen_error", size, ridge, error / norm, before / norm)
-            yield _Error("fitted_error", size, ridge, fitted / own_norm, float(seen.dd.sqrt()) / own_norm)
+            yield ("unseen_error", size, ridge), error / norm, before / norm
+            yield ("fitted_error", size, ridge), fitted / own_norm, float(seen.dd.sqrt()) / own_norm
         chosen = squares[[0, 1], squares.argmin(1)[::-1]]
-        yield _Error("validated_error", size, None, np.sqrt(chosen.sum()) / norm, before / norm)
+        yield ("validated_error", size, None), np.sqrt(chosen.sum()) / norm, before / norm
 
 
-def _row(layer: int, errors: Sequence[_Error]) -> dict[str, Any]:
+def _row(layer: int, key: _Key, errors: Sequence[tuple[float, float]]) -> dict[str, Any]:
     import numpy as np
 
-    values = np.array([error.error for error in errors])
-    first, mean = errors[0], float(values.mean())
-    row = {"layer": layer, "measure": first.measure, "point": first.ridge, "n_samples": first.size, "value": mean}
+    values, before = np.array(errors).T
+    mean = float(values.mean())
+    row = {"layer": layer, "measure": key[0], "point": key[2], "n_samples": key[1], "value": mean}
     if len(values) > 1:
         reach = STUDENT[len(values) - 2] * float(values.std(ddof=1)) / len(values) ** 0.5
         row |= {"ci_low": max(0.0, mean - reach), "ci_high": mean + reach}
-    return row | {"control": float(np.mean([error.before for error in errors]))}
+    return row | {"control": float(before.mean())}

@@ -7,8 +7,7 @@ is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The reverse puts the cor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -58,23 +58,20 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> l
 
     Raises LaminaError as for `lamina.data.files.pairs`, and if prompts differ in length or answers begin alike.
     """
-    lines = files.pairs(path, "diagnosis patching, file")
-    return [_pair(at, line, tokenizer) for at, line in lines]
-
-
-def _pair(at: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) -> Pair:
     from lamina.data.calibrations import encode
 
-    clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
-    if len(clean) != len(corrupt):
-        raise LaminaError(
-            f"{at}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write prompts of equally many tokens."
-        )
-    # The tokens of an answer are those behind the prompt's own, when both are encoded together.
-    answers = [encode(tokenizer, f"{line['clean']} {line[key].strip()}")[len(clean) :] for key in ("right", "foil")]
-    if not all(answers) or answers[0][0] == answers[1][0]:
-        raise LaminaError(f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once.")
-    return Pair(tuple(clean), tuple(corrupt), answers[0][0], answers[1][0])
+    pairs = []
+    for at, line in files.pairs(path, "diagnosis patching, file"):
+        clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
+        if (one := len(clean)) != (other := len(corrupt)):
+            remedy = "Write prompts of equally many tokens."
+            raise LaminaError(f"{at}: `clean` has {one} tokens and `corrupt` {other}. {remedy}")
+        # The tokens of an answer are those behind the prompt's own, when both are encoded together.
+        right, foil = (encode(tokenizer, f"{line['clean']} {line[key].strip()}")[one:] for key in ("right", "foil"))
+        if not right or not foil or right[0] == foil[0]:
+            raise LaminaError(f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once.")
+        pairs.append(Pair(tuple(clean), tuple(corrupt), right[0], foil[0]))
+    return pairs
 
 
 def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, tokens: int) -> list[dict[str, Any]]:
@@ -180,29 +177,21 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
 
 def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
     """Masks (pairs, T) of `PLACES`."""
-    import torch
-
     changed = clean != corrupt
-    last = torch.zeros_like(changed)
+    last = changed.new_zeros(changed.shape)
     last[:, -1] = True
     after = changed.cumsum(1) > 0
     return [changed & ~last, after & ~changed & ~last, last]
 
 
-@contextmanager
-def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> Iterator[None]:
+def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> RemovableHandle:
     """While open, `stream` (pairs, T, C) enters the layer at the positions `where` (pairs, T)."""
-    import torch
 
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         entering = args[0] if args else kwargs["hidden_states"]
-        mixed = torch.where(where[..., None].to(entering.device), stream.to(entering.device), entering)
+        mixed = stream.to(entering.device).where(where[..., None].to(entering.device), entering)
         return ((mixed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": mixed})
 
-    handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return layer.register_forward_pre_hook(hook, with_kwargs=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,23 +40,19 @@ class Probe(Diagnosis):
     seed: int = seed_option()
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Inputs: the token ids of each, and its label."""
-
-    sequences: tuple[tuple[int, ...], ...]
-    labels: tuple[str, ...]
+Labelled = tuple[Sequence[int], str]
+"""The token ids of an input, and its label."""
 
 
-def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> Labelled:
+def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> list[Labelled]:
     """Labelled inputs from a file of JSON lines. `lamina.data.files.labelled` says which files are refused."""
     from lamina.data.calibrations import encode
 
-    texts, labels = zip(*files.labelled(path, "diagnosis probe, file", options.folds), strict=True)
-    return Labelled(tuple(tuple(encode(tokenizer, text)) for text in texts), labels)
+    lines = files.labelled(path, "diagnosis probe, file", options.folds)
+    return [(encode(tokenizer, text), label) for text, label in lines]
 
 
-def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: int) -> list[dict[str, Any]]:
+def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, tokens: int) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` for the boundaries 0 … L, `layer` being the boundary.
 
     `accuracy` : share of inputs whose label logistic regression reads off the standardised stream at the last token,
@@ -73,7 +68,7 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     from lamina.models.structure import layers_of
     from lamina.relevance.statistics import document_weights, ends, wilson_interval
 
-    depth, labels = len(layers_of(model)), np.array(given.labels)
+    depth, sequences, labels = len(layers_of(model)), [ids for ids, _ in given], np.array([label for _, label in given])
     last: dict[int, list[Any]] = {}
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
@@ -82,13 +77,13 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
         vectors = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()
         last.update(zip(batch.samples, vectors, strict=True))
 
-    taps.run(model, given.sequences, range(depth + 1), add, tokens)
+    taps.run(model, sequences, range(depth + 1), add, tokens)
     streams = np.stack([last[number] for number in range(len(labels))], 1)
-    (copies,) = documents([given.sequences])
+    (copies,) = documents([sequences])
     different, places = np.unique(copies, return_index=True)
     # Copies of a text get one label in the shuffle too.
     mixed = np.random.default_rng(options.seed).permutation(labels[places])[copies]
-    asked = [(target, _folds(given.sequences, target, options)) for target in (labels, mixed)]
+    asked = [(target, _folds(sequences, target, options)) for target in (labels, mixed)]
     weights, rows, read_at = document_weights(copies, seed=0), [], []
     for boundary, stream in enumerate(streams):
         right, chance = (_right(stream, target, folds, options) for target, folds in asked)
@@ -98,7 +93,7 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
         rows.append(at | _row("accuracy", right.mean(), low, high) | {"control": float(chance.mean())})
         rows.append(at | _row("selectivity", (right - chance).mean(), gain_low, gain_high))
         read_at.append((float(right.mean()), low))
-    share = max(Counter(given.labels).values()) / len(labels)
+    share = max(Counter(labels.tolist()).values()) / len(labels)
     bar = share + 0.9 * (max(value for value, _ in read_at) - share)
     first = next((float(boundary) for boundary, (_, low) in enumerate(read_at) if low >= bar), None)
     return [*rows, {"measure": "depth_90", "value": first, "n_samples": len(labels)}]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -240,18 +240,12 @@ def merged(model: nn.Module) -> Iterator[None]:
             setattr(base, name, weights.pop(module))
         module.merged_adapters.clear()
 
-    handles = []
-    for module in model.modules():
-        # Weights in 4 bits cannot be merged, so an update stands beside them.
-        if not isinstance(module, LoraLayer):
-            continue
-        layer = cast(nn.Module, module)
-        base, name = adapted_weight(layer)
-        if getattr(base, name).is_floating_point():
-            # Also where memory runs out on the way, since the batch is then tried again in halves.
-            handles += [layer.register_forward_pre_hook(merge), layer.register_forward_hook(restore, always_call=True)]
-    try:
+    with ExitStack() as handles:
+        for layer in (cast(nn.Module, module) for module in model.modules() if isinstance(module, LoraLayer)):
+            base, name = adapted_weight(layer)
+            # Weights in 4 bits cannot be merged, so an update stands beside them.
+            if getattr(base, name).is_floating_point():
+                handles.enter_context(layer.register_forward_pre_hook(merge))
+                # Also where memory runs out on the way, since the batch is then tried again in halves.
+                handles.enter_context(layer.register_forward_hook(restore, always_call=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -4,7 +4,6 @@ Both are drawn from one sweep, which holds every sample: no pass is run again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -15,19 +14,6 @@ from lamina.relevance.true_scores import correlation
 
 PAIRS = 200  # drawn for each size
 SMALLEST = 32
-
-
-@dataclass(frozen=True)
-class Stability:
-    """Spearman's correlation over units of the scores by two calibrations of `size` samples each, without a common one.
-
-    `median` is the median of the drawn pairs; 95 % of the pairs are between `low` and `high`.
-    """
-
-    size: int
-    median: float
-    low: float
-    high: float
 
 
 def sizes(n_samples: int) -> list[int]:
@@ -50,8 +36,12 @@ def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
     return drawn
 
 
-def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[Stability]:
-    """The stability at each size, from the sweep of one unpruned model; none if undefined or with too few samples.
+def stability(
+    columns: Columns, metric: str, context: Context, seed: int = 0
+) -> Iterator[tuple[int, tuple[float, float, float]]]:
+    """Each size of two calibrations without a common sample, and Spearman's correlation over units of their scores: the
+    2.5th, 50th and 97.5th percentile of the drawn pairs. Nothing where the sweep of the unpruned model has too few
+    samples, or the metric is undefined.
 
     A pair is left out if one of its halves is at chance or gives all units the same score.
     """
@@ -64,5 +54,5 @@ def stability(columns: Columns, metric: str, context: Context, seed: int = 0) ->
         halves = [rankdata(scores[start::2].round(12), axis=-1) for start in (0, 1)]
         rho = correlation(halves[0], halves[1])[np.isfinite(scores).all(axis=-1).reshape(-1, 2).all(axis=-1)]
         if np.isfinite(rho).any():
-            low, median, high = np.nanpercentile(rho, [2.5, 50, 97.5])
-            yield Stability(size, float(median), float(low), float(high))
+            low, median, high = np.nanpercentile(rho, [2.5, 50, 97.5]).tolist()
+            yield size, (low, median, high)

@@ -61,8 +61,6 @@ def words(entry: Choice) -> str:
         sentences.append(f"They are scored on {_weighed(also)} as well.")
     if isinstance(data := given.get("data"), dict):
         sentences.append(f"Fitted on {_weighed(data)}.")
-    elif data:
-        sentences.append(f"Fitted on {data}.")
     rest = [f"{key} {_shown(value)}" for key, value in given.items() if key not in _UNLISTED]
     return " ".join([*sentences, *([f"Options: {', '.join(rest)}."] if rest else [])])
 

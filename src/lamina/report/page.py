@@ -26,9 +26,6 @@ NUMBERS = 300_000  # characters of a figure's CSV that the page holds; a longer 
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 
-# How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
-LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
-
 # The question of `sql/queries` that each section answers: figures name their own.
 ASKED = {
     "refused": "which_plans_were_refused",
@@ -88,7 +85,6 @@ def render(
         (row["model"], row["question"], row["name"]): row
         for row in answers.recommendations(connection, keep, general_text, counted_from, stock)
     }
-    drawn_figures, looks = drawings(figures)
     scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
     return page.render(
         found,
@@ -109,8 +105,7 @@ def render(
             "metrics": {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored},
         },
         glance=glance(found["glance"]),
-        figures=drawn_figures,
-        looks=looks,
+        figures=drawings(figures),
         disagreements=found["disagreements"][:DISAGREEMENTS_SHOWN],
         variants=variants,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
@@ -125,23 +120,22 @@ def render(
     )
 
 
-def drawings(files: Iterable[Path]) -> tuple[list[dict[str, Any]], Markup]:
-    """Those of the figures that have data, in the order of the page, as SVG and caption; and style rules for them."""
+def drawings(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Those of the figures that have data, in the order of the page, as SVG and caption."""
     titles, places, questions, leads = (
         declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES", "LEAD")
     )
     shown: list[dict[str, Any]] = []
-    looks: dict[str, str] = {}
     for number, path in enumerate(sorted(files, key=lambda file: places[file.stem])):
         name, text = path.stem, path.read_text(encoding="utf-8")
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
-            drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
+            drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name])
             numbers = path.with_suffix(".csv")
             csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
             figure = {"name": name, "title": titles[name], "questions": questions[name], "lead": leads.get(name, 0)}
             held = Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""
             shown.append(figure | {"svg": drawing, "caption": Markup(caption[1]), "csv": held})
-    return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
+    return shown
 
 
 def as_json(value: Any) -> str:
@@ -149,9 +143,10 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
-    """An SVG file as an element of the page, without prologue, addresses and useless groups. Only ids in use stay; they
-    begin with the prefix. `looks` has the names of the page's classes by style; new styles are added to it."""
+def inline(svg: str, prefix: str, title: str) -> Markup:
+    """An SVG file as an element of the page, without prologue and addresses. Only ids in use stay; they begin with the
+    prefix.
+    """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body).replace("xlink:href", "href")
@@ -159,36 +154,12 @@ def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
     own = {identity: f"{prefix}-{number}" for number, identity in enumerate(pointed_at)}
     body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own[m[1]]}"' if m[1] in own else "", body)
     body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own[m[2]], body)
-
-    # A mark has its lines from the shape that all of its kind use.
-    shapes = set(re.findall(r'<path id="([^"]+)" d="[^"]*" style="stroke', body))
-    again = re.compile(r'(<use href="#([^"]+)"[^>]* style="(?:fill: #\w{6})?)(?:; )?stroke[^"]*"')
-    body = again.sub(lambda m: f'{m[1]}"' if m[2] in shapes else m[0], body)
-
-    def look(style: re.Match[str]) -> str:
-        name = style[2] and f' class="{looks.setdefault(style[2], f"l{len(looks)}")}"'
-        return (f' fill="{style[1]}"' if style[1] else "") + name
-
-    head, rest = LOOK.sub(look, body).split(">", 1)
+    head, rest = body.split(">", 1)
     width = re.search(r'width="([\d.]+)pt"', head)
     pixels = round(float(width.group(1)) * 4 / 3) if width else 900
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     style = f'style="--width:{pixels}px"'
-    return Markup(f'{head} role="img" aria-label="{title}" {style}>{ungrouped(rest)}')
-
-
-def ungrouped(svg: str) -> str:
-    """The SVG without groups that have no attributes and no title: half of the elements that matplotlib writes."""
-    open_groups: list[bool] = []  # whether each stays
-
-    def tag(element: re.Match[str]) -> str:
-        if element[0].startswith("</g"):
-            return element[0] if open_groups.pop() else ""
-        open_groups.append(element[1] != "" or element[2] is not None)
-        return element[0] if open_groups[-1] else ""
-
-    svg = re.sub(r"<g([^>]*)>(<title>)?|</g>", tag, re.sub(r">\s+<", "><", svg))
-    return svg.replace("<defs></defs>", "")
+    return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
 
 
 def removal(row: Mapping[str, Any], depth: int) -> str:

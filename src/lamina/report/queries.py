@@ -43,6 +43,12 @@ def query_text(name: str) -> str:
     return Path(query(name)).read_text(encoding="utf-8")
 
 
+def comments(question: str) -> list[str]:
+    """The lines of a question's comment: the question itself, then what its columns hold."""
+    lines = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
+    return [line for line in lines if line and not line.startswith("duckdb ")]
+
+
 def why_empty(text: str) -> str:
     """The line `-- Empty …` of a question, which says when it has no answer."""
     return next((line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), "")

@@ -51,12 +51,6 @@ def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str]
         raise LaminaError(str(error)) from error
 
 
-def comments(question: str) -> list[str]:
-    """The lines of a question's comment: the question itself, then what its columns hold."""
-    lines = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
-    return [line for line in lines if line and not line.startswith("duckdb ")]
-
-
 def shown(value: Any) -> str:
     """A value with at most four significant digits; nothing for null."""
     if value is None:
@@ -141,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 names, rows = ask(connection, text)
                 csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
             else:
-                lines = [part for line in comments(text) for part in textwrap.wrap(line, WIDTH, drop_whitespace=False)]
+                lines = [
+                    part for line in sql.comments(text) for part in textwrap.wrap(line, WIDTH, drop_whitespace=False)
+                ]
                 print(*lines, "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
         if texts:
             return

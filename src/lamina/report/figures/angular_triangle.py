@@ -12,11 +12,6 @@ from lamina.report.figures import style
 TITLE = "Which runs of layers barely turn the stream"
 PLACE = 30
 TABLES = ("activations", "models")
-ABOUT = (
-    "Angle between the stream entering a run of n layers and the one leaving it, at the last token, divided by π. The "
-    "blue dot is the run that block pruning removes for each n; its angle and 95 % interval stand at the right."
-)
-
 QUERIES = ("which_runs_barely_turn_the_stream",)
 COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
 

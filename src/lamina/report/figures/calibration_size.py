@@ -13,11 +13,6 @@ from lamina.report.figures import style
 TITLE = "How many samples a ranking takes"
 PLACE = 26
 TABLES = ("relevance", "sweeps", "calibrations", "models")
-ABOUT = (
-    "Rank correlation of the relevance of layers by two calibrations of a size that share no sample. Median of 200 "
-    "drawn pairs; bars hold 95 % of them."
-)
-
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
 LOOKS: dict[str, style.Look] = {
     name: dict(color=style.COLOURS[at], marker=style.MARKERS[at], linestyle=style.DASHES[at], markersize=4)
@@ -65,9 +60,9 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
             column = table[registry.METRICS[name].columns[0]].cast("double")
             held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
             columns = from_table(table.filter(pc.is_valid(held)))
-            for point in stability(columns, name, context):
-                place = dict(model=model, calibration=calibration, metric=name, n_samples=point.size)
-                points.append(place | dict(median=point.median, low=point.low, high=point.high))
+            for size, (low, median, high) in stability(columns, name, context):
+                place = dict(model=model, calibration=calibration, metric=name, n_samples=size)
+                points.append(place | dict(median=median, low=low, high=high))
     return points
 
 

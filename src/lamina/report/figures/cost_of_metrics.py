@@ -16,11 +16,6 @@ from lamina.report.figures import style
 TITLE = "What a metric costs"
 PLACE = 27
 TABLES = ("jobs", "relevance", "calibrations", "models")
-ABOUT = (
-    "Cost of ranking all layers of the base model once, by the pass that measures a metric: seconds of its jobs with "
-    "95 % intervals over calibrations, and tokens times layers, beside those of evaluating every cut model alone."
-)
-
 QUERIES = ("what_a_metric_costs",)
 MEAN: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
 WORK: dict[str, Any] = {"color": style.COLOURS[2], "marker": "s", "linestyle": "", "markersize": 5}

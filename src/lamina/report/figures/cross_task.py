@@ -13,11 +13,6 @@ from lamina.report.figures.relevance_maps import number_cell
 TITLE = "What a plan costs the other tasks"
 PLACE = 46
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
-ABOUT = (
-    "What plans made for one calibration do to the tasks of the others: change of accuracy against the base model, in "
-    "percentage points with half the 95 % interval."
-)
-
 NEEDS = {"calibrations": 2, "tasks": 2}
 QUERIES = ("what_pruning_for_one_task_costs_the_others",)
 COLOURS = LinearSegmentedColormap.from_list(

@@ -12,11 +12,6 @@ from lamina.report.figures.relevance_maps import number_cell, text_colour
 TITLE = "Which layers one task needs more than another"
 PLACE = 22
 TABLES = ("dissociations", "models")
-ABOUT = (
-    "Difference of a layer's accuracy relevance for two tasks, with nothing else removed: a dot where it is surely "
-    "none of chance, a name in bold where there are such layers on both sides."
-)
-
 NEEDS = {"calibrations": 2}
 QUERIES = ("which_layers_one_task_needs_more",)
 PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all

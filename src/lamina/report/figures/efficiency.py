@@ -10,11 +10,6 @@ from lamina.report.paired_tests import NOISY, ratio_interval
 TITLE = "What pruning buys"
 PLACE = 90
 TABLES = ("efficiency", "plans", "models")
-ABOUT = (
-    "Latency of the prompt and throughput of generation as ratios to the base model measured in turn, geometric means "
-    "over repetitions with 95 % intervals; one point for each size, repair and number of runs of removed layers."
-)
-
 QUERIES = ("what_pruning_buys",)
 BASE: style.Look = dict(color="#999999", linestyle="--", linewidth=0.9)
 MEASURES = {"latency_ratio": "latency of the prompt", "tokens_per_second_ratio": "tokens per second"}

@@ -13,11 +13,6 @@ from lamina.report.figures import style
 TITLE = "How many samples a repair needs"
 PLACE = 54
 TABLES = ("diagnoses", "models")
-ABOUT = (
-    "Error of a linear map in the place of each run of layers on unseen samples, as a share of the error with nothing "
-    "there: against the number of samples that it was fitted on, and against the ridge."
-)
-
 KINDS = ("fit",)
 QUERIES = ("how_many_samples_a_repair_needs",)
 COLOURS = matplotlib.colormaps["viridis"]

@@ -9,11 +9,6 @@ from lamina.report.figures import style
 TITLE = "How metrics agree with accuracy"
 PLACE = 25
 TABLES = ("relevance", "models")
-ABOUT = (
-    "Rank correlation, within each task, of accuracy relevance with every other metric over the units of the base "
-    "model, with 95 % intervals; the mean over tasks stands at the right."
-)
-
 QUERIES = ("how_metrics_agree_on_each_task",)
 
 

@@ -13,11 +13,6 @@ from lamina.report.figures import style
 TITLE = "What pruning costs"
 PLACE = 40
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
-ABOUT = (
-    "The calibration's own benchmark task against the number of layers removed, one line per selector, without "
-    "repair, with 95 % intervals. Grey band: base model; dotted: guessing."
-)
-
 QUERIES = ("what_pruning_costs",)
 
 

@@ -18,12 +18,6 @@ TITLE = "Which layers matter"
 PLACE = 10
 LEAD = 1
 TABLES = ("relevance", "models", "calibrations")
-ABOUT = (
-    "Left: share of the accuracy above chance that is lost without a layer (1 = all, 0 = none, negative = better "
-    "without); a ring marks cells whose 95 % interval includes 0, hatching marks what is undefined. Right: how far "
-    "the layer turns the residual stream."
-)
-
 # White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
 ACCURACY = LinearSegmentedColormap.from_list(
     "accuracy", [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")]

@@ -14,11 +14,6 @@ from lamina.report.figures.pruning_curves import reading
 TITLE = "What repair gives back"
 PLACE = 50
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
-ABOUT = (
-    "Base, pruned, patched and healed variants on the calibration's own benchmark task, at the size that was healed, "
-    "with 95 % intervals."
-)
-
 NEEDS = {"repairs": 1}
 QUERIES = ("what_repair_gave_back",)
 HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG

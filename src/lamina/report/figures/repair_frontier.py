@@ -12,11 +12,6 @@ TITLE = "The task against everything else"
 PLACE = 44
 LEAD = 2
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
-ABOUT = (
-    "Accuracy on the calibrations' own tasks against perplexity of general text, one panel per size, one point per "
-    "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
-)
-
 NEEDS = {"tasks": 1, "texts": 1}
 QUERIES = ("which_pairs_nothing_beats",)
 

@@ -11,10 +11,6 @@ from lamina.report.figures import style
 TITLE = "Which selector wins"
 PLACE = 45
 TABLES = ("comparisons", "models")
-ABOUT = (
-    "Mean difference in accuracy between two selectors at equal size and repair, over the calibrations' own tasks, "
-    "with 95 % intervals; filled where a paired test corrected for the number of pairs tells them apart."
-)
 LEVEL = 0.05
 
 NEEDS = {"selectors": 2, "tasks": 1}

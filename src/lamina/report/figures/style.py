@@ -5,10 +5,9 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import duckdb
 import matplotlib
@@ -54,7 +53,6 @@ matplotlib.rcParams.update(
 HINT = "hint:"  # begins the id of what says something under the pointer
 # Of the letters of a figure, which are laid out for the first; the second has the same widths, and others are narrower.
 FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
-HINTS: WeakKeyDictionary[Axes, list[tuple[float, float, str, float]]] = WeakKeyDictionary()  # x, y, text, width
 
 # Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -244,19 +242,7 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)", _rounded, text)
     text = re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
     description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
-    text = re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}', text, count=1)
-    return text.replace("</svg>", f'<g fill-opacity="0">\n{"".join(_marks(figure))}</g>\n</svg>')
-
-
-def _marks(figure: Figure) -> Iterator[str]:
-    """The invisible marks of `hints`, above the rest of the drawing, in points from the upper left."""
-    point = 72 / figure.dpi
-    for axes in figure.axes:
-        for x, y, text, size in HINTS.get(axes, ()):
-            across, up = axes.transData.transform((x, y))
-            if axes.bbox.padded(1).contains(across, up):
-                centre = f'cx="{across * point:.1f}" cy="{figure.bbox.height * point - up * point:.1f}"'
-                yield f'<circle {centre} r="{size / 2:g}"><title>{html.escape(text)}</title></circle>\n'
+    return re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}', text, count=1)
 
 
 def _rounded(numbers: re.Match[str]) -> str:
@@ -272,7 +258,10 @@ def hint(artist: Artist, text: str) -> None:
 
 def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
     """Show a text when the pointer rests near a point (x, y, text), by invisible marks `size` points wide."""
-    HINTS.setdefault(axes, []).extend((x, y, text, size) for x, y, text in points)
+    for x, y, text in points:
+        mark = Line2D([x], [y], linestyle="", marker="o", markersize=size, markeredgewidth=0, alpha=0, zorder=9)
+        mark.set_in_layout(False)
+        hint(axes.add_artist(mark), text)
 
 
 def reach(stderr: float | None) -> float:

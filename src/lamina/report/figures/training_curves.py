@@ -12,11 +12,6 @@ from lamina.report.figures import style
 TITLE = "How healing went"
 PLACE = 80
 TABLES = ("training", "plans", "models")
-ABOUT = (
-    "Training loss (means of consecutive steps with the 95 % interval of the mean) and validation loss of each "
-    "healing; the star marks the weights that were kept."
-)
-
 QUERIES = ("how_healing_went",)
 BINS = 8
 DASHES: Any = ("--", "-")  # with a patch, and without

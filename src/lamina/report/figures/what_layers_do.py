@@ -10,11 +10,6 @@ from lamina.report.figures import style
 TITLE = "What layers do"
 PLACE = 28
 TABLES = ("diagnoses", "models")
-ABOUT = (
-    "Layer by layer, with nothing removed: the share of tokens for which a layer is void, how well labels can be read "
-    "off the stream, and how much of the difference between two prompts sits where in the stream."
-)
-
 # Of each kind: its measures in the order of their lines, what the lines are called, and the panel's axes.
 KINDS: dict[str, tuple[dict[str, str], str, str]] = {
     "void": (
