@@ -253,10 +253,8 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
 
 
 Named = Annotated[dict[str, T], BeforeValidator(_named)]
-# Reads the entries of a list as `Entry` reads its keys.
-Spelt = WrapValidator(read_text)
-# Weights by name, such as {corpus: 0.1}.
-Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
+Spelt = WrapValidator(read_text)  # reads the entries of a list as `Entry` reads its keys
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]  # weights by name, such as {corpus: 0.1}
 Filled = Annotated[str, Field(min_length=1)]
 # A folder or file of the user; ~ is the home folder.
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]

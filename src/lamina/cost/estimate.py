@@ -214,8 +214,7 @@ class Works:
         steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
         share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
         passes = work.TRAINING * (manifest["n_layers"] - variant.removed)
-        # The teacher's forward pass.
-        passes += manifest["n_layers"] if settings.objective != "lm" else 0
+        passes += manifest["n_layers"] if settings.objective != "lm" else 0  # the teacher's forward pass
         layers = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
         arithmetic = sum(layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
         return sum(layers.values()), arithmetic / sum(layers.values())

@@ -74,8 +74,7 @@ def windows(
         tokens = encode(tokenizer, text)
         scored = 1
         for start in range(0, len(tokens) - 1, stride):
-            # `window` inputs and `window` targets, one to the right.
-            end = min(start + window + 1, len(tokens))
+            end = min(start + window + 1, len(tokens))  # `window` inputs and `window` targets, one to the right
             cut_out.append(Window(tuple(tokens[start:end]), scored - start, number))
             scored = end
             if end == len(tokens):
@@ -170,8 +169,7 @@ def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
     if clusters > 1:
         spread = sum((nll - mean * count) ** 2 for nll, count in kept)
         stderr = math.sqrt(clusters / (clusters - 1) * spread) / total
-    # A destroyed model can exceed what exp() holds.
-    perplexity = math.exp(mean) if mean < 700 else math.inf
+    perplexity = math.exp(mean) if mean < 700 else math.inf  # a destroyed model can exceed what exp() holds
     values = {
         "perplexity": (perplexity, perplexity),
         "nll": (mean, 1.0),

@@ -109,8 +109,7 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     for number, task in np.ndindex(len(metrics), tasks):
         gap = metrics[number][task][:, :, None] - metrics[number][task][:, None, :]
         error = errors[number, task] = gap[1:].std(axis=0)
-        # A difference without error is never off.
-        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)
+        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)  # a difference without error is never off
         furthest = np.maximum(furthest, off.max(axis=(1, 2)))
     most = np.quantile(furthest, 0.95)
     after, others_after = (
