@@ -102,35 +102,19 @@ def test_ranges_beyond_a_file_are_refused(root: Path, where: str, documents: str
     assert message.startswith(f"{where}.documents: {fault}") and remedy in message, message
 
 
-BROKEN_TEXTS = [
-    ("a.txt", b"caf\xe9", "a.txt, line 1: not UTF-8 (byte 0xe9). Save the file as UTF-8"),
-    ("a.json", b'{"text": "one"}', 'a.json: {"text": "one"} is not a list. Write a list of texts'),
-    ("a.jsonl", b'{"text": "one"}\n{"txt": "two"}', "a.jsonl, line 2: `text` is missing. Write one JSON object a line"),
-    ("a.txt", b" \n\n ", "a.txt holds no document. Write the path of"),
-]
-
-
-@pytest.mark.parametrize(("name", "data", "words"), BROKEN_TEXTS, ids=[case[2] for case in BROKEN_TEXTS])
 @pytest.mark.parametrize("where", ["calibrations.corpus", "benchmarks.perplexity.corpus_test"])
-def test_texts_of_another_form_are_refused(root: Path, where: str, name: str, data: bytes, words: str) -> None:
-    (root / name).write_bytes(data)
-    message = refusal(root, **{f"{where}.text".replace(".", "__"): name})
-    assert message.startswith(f"{where}.text: {root}/{words}"), message
+def test_texts_of_another_form_are_refused(root: Path, where: str) -> None:
+    """In the words of tests/data/test_data_files.py, as are questions."""
+    (root / "a.txt").write_bytes(b"caf\xe9")
+    message = refusal(root, **{f"{where}.text".replace(".", "__"): "a.txt"})
+    assert message.startswith(f"{where}.text: {root}/a.txt, line 1: not UTF-8 (byte 0xe9). Save the file"), message
 
 
 @pytest.mark.parametrize("where", ["calibrations.mine", "benchmarks.tasks.mine"])
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (GOOD | {"gold": 0.0}, "gold is 0.0, not a whole number. Write one JSON object a line"),
-        (GOOD | {"choices": ["red", "red"]}, 'choices 0 and 1 are both "red"'),
-        (GOOD | {"choices": ["red"]}, "choices has 1 entry, so there is nothing to choose"),
-    ],
-)
-def test_lines_that_are_no_questions_are_refused(root: Path, where: str, line: Raw, words: str) -> None:
-    (root / "new.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(line))
+def test_lines_that_are_no_questions_are_refused(root: Path, where: str) -> None:
+    (root / "new.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD | {"gold": 0.0}))
     message = refusal(root, **{f"{where}.choices".replace(".", "__"): "new.jsonl"})
-    assert message.startswith(f"{where}.choices: {root}/new.jsonl, line 2: {words}"), message
+    assert message.startswith(f"{where}.choices: {root}/new.jsonl, line 2: gold is 0.0, not a whole number"), message
 
 
 def test_more_questions_than_a_file_has_are_refused(root: Path) -> None:

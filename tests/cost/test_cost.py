@@ -102,7 +102,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     store.write_text(tmp_path / "cost.json", json.dumps(costs))
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
     monkeypatch.setattr(forecast, "measure", lambda results, always: 5e10)
-    monkeypatch.setattr(forecast, "start", lambda: forecast.Start(4.0, 1.0))
+    monkeypatch.setattr(forecast, "start", lambda: [4.0, 1.0])
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     forecast.main([str(tmp_path / "cost.json"), "--jobs", "11"])
     told = capsys.readouterr().out

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.data.documents import read_documents
-from lamina.data.files import check_examples, check_limit, read_questions
+from lamina.data.files import read_questions
 from lamina.errors import LaminaError
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
@@ -66,15 +66,6 @@ def test_other_encodings_are_refused_with_the_line(tmp_path: Path, name: str) ->
         read_questions(tmp_path / name) if name.startswith("mine") else read_documents(tmp_path / name)
 
 
-def test_more_samples_or_examples_than_questions_are_refused() -> None:
-    check_examples(4, 5, "benchmarks.tasks.mine.num_fewshot", "mine.jsonl")
-    with pytest.raises(LaminaError, match=r"benchmarks.tasks.mine.num_fewshot: 5 examples.*other 4.*at most 4"):
-        check_examples(5, 5, "benchmarks.tasks.mine.num_fewshot", "mine.jsonl")
-    check_limit(5, 5, "calibrations.mine.limit", "mine.jsonl")
-    with pytest.raises(LaminaError, match=r"calibrations.mine.limit: 6 samples are asked for.*mine.jsonl.*at most 5"):
-        check_limit(6, 5, "calibrations.mine.limit", "mine.jsonl")
-
-
 TEXTS = {
     "a.json": '["one", {"text": "two"}]',
     "a.jsonl": '{"text": "one"}\n\n{"text": "two"}',
@@ -123,17 +114,3 @@ def test_documents_of_white_space_do_not_count_and_their_number_is_said(tmp_path
     assert "holds 2 documents (2 more are white space and left out)" in caplog.text
     with pytest.raises(LaminaError, match="more than .*a.json holds, 2"):
         read_documents(tmp_path / "a.json", "0:3")
-
-
-@pytest.mark.parametrize(
-    ("documents", "words"),
-    [
-        ("0:900", 'corpus.documents: "0:900" asks for more than .*a.json holds, 3. Write "0:3", or null'),
-        ("1:4", 'Write "1:3", or null'),
-        ("3:", 'corpus.documents: "3:" asks for more than .*Write "0:3", or null'),
-    ],
-)
-def test_ranges_beyond_the_file_are_refused(tmp_path: Path, documents: str, words: str) -> None:
-    (tmp_path / "a.json").write_text('["one", "two", "three"]')
-    with pytest.raises(LaminaError, match=words):
-        read_documents(tmp_path / "a.json", documents, "corpus")

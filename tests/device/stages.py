@@ -352,8 +352,7 @@ def budget_of_tokens(world: World) -> Any:
 
 def _nll(model: PreTrainedModel, world: World, name: str = "a model", pass_: Together | None = None) -> list[Any]:
     cut = [perplexity.Window(text, 1, number) for number, text in enumerate(world.texts)]
-    scores = perplexity.document_nll(model, cut, len(cut), name, pass_)
-    return [list(scores.nll), list(scores.tokens)]
+    return list(map(list, zip(*perplexity.document_nll(model, cut, len(cut), name, pass_), strict=True)))
 
 
 def _scored(benchmark: Any, model: PreTrainedModel) -> list[Any]:

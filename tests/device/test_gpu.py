@@ -78,7 +78,7 @@ def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
     rounded = load_folder(REFERENCE, "bfloat16", False, **placement(None, True, "bfloat16"))
     cut = [perplexity.Window(tuple(ids), 1, n) for n, ids in enumerate(tiny.tokens(8, 60).tolist())]
     mean = [
-        sum(scores.nll) / sum(scores.tokens)
+        sum(nll for nll, _ in scores) / sum(tokens for _, tokens in scores)
         for model in (exact, rounded)
         for scores in [perplexity.document_nll(model, cut, len(cut), "a model")]
     ]

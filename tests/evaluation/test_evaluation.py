@@ -140,10 +140,11 @@ def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(family: str, 
     cut = perplexity.windows(texts, tiny.tokenizer(), window, stride)
     scores = perplexity.document_nll(model, cut, len(texts), "x")
     expected = [plain_nll(model, text, window, stride) for text in texts]
-    assert list(scores.tokens) == [count for _, count in expected] == [max(0, len(text.split()) - 1) for text in texts]
-    assert list(scores.nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
+    nll, tokens = zip(*scores, strict=True)
+    assert list(tokens) == [count for _, count in expected] == [max(0, len(text.split()) - 1) for text in texts]
+    assert list(nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
     rows = {row["metric"]: row for row in perplexity.metric_rows(scores, tiny.VOCABULARY)}
-    mean = sum(scores.nll) / sum(scores.tokens)
+    mean = sum(nll) / sum(tokens)
     assert rows["nll"]["value"] == pytest.approx(mean) and rows["nll"]["n_samples"] == 6
     assert rows["perplexity"]["value"] == pytest.approx(math.exp(mean))
     assert rows["perplexity"]["stderr"] == pytest.approx(math.exp(mean) * rows["nll"]["stderr"])

@@ -203,8 +203,8 @@ def assert_plain(model: PreTrainedModel, lengths: tuple[int, ...], window: int, 
     for name, variant in built(model, parts):
         scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
         expected = [plain_nll(variant, text, window, stride) for text in texts]
-        assert list(scores.nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
-        assert list(scores.tokens) == [count for _, count in expected]
+        assert [nll for nll, _ in scores] == pytest.approx([total for total, _ in expected], rel=1e-4)
+        assert [tokens for _, tokens in scores] == [count for _, count in expected]
 
 
 @pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 3)])

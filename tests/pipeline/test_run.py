@@ -1,6 +1,5 @@
 """One command takes the embedded model through all stages, and every product is there."""
 
-import duckdb
 import pytest
 
 from lamina.store import parquet as store
@@ -54,12 +53,6 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
 def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
     finished.run("--report", name)
     assert (finished.folder / name).stat().st_size > 100_000
-
-
-def test_the_database_opens_read_only_and_answers(finished: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(finished.folder)
-    with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM benchmarks").fetchone()[0] > 0
 
 
 def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:

@@ -41,13 +41,11 @@ def test_every_statistic_equals_an_independent_one() -> None:
     ]
     assert found.pearson[1:] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=2e-3)
 
-    table, wrong, far = np.zeros((8, 8)), 0, 0
+    wrong, far = 0, 0
     for a, b in zip(first, second, strict=True):
         for unit in range(8):
             i, j = (sum(scores[0] < scores[0, unit]) for scores in (a, b))
-            table[i, j] += 1
             wrong, far = wrong + (i != j), far + (abs(i - j) > 2)
-    assert (found.confusion == table).all() and table.sum() == 24
     assert found.misranked[0] == wrong / 24 and found.badly[0] == far / 24
 
     spread = []
@@ -100,7 +98,7 @@ def test_intervals_of_misranked_shares_hold_the_true_one(first: list[float], sec
 def test_equals_have_the_deeper_unit_first_in_both() -> None:
     one, other = np.array([[3.0, 1, 1, 1, 2]] * 3), np.array([[30.0, 10, 10, 10 + 1e-14, 20]] * 3)
     found = metric_agreement.compare([one], [other], 50)
-    assert found.misranked[0] == 0 and found.confusion.trace() == 5
+    assert found.misranked[0] == 0
     tied = np.array([[3.0, 1, 1.5, 1, 2]] * 3)
     assert metric_agreement.compare([one], [tied], 50).misranked[0] == pytest.approx(2 / 5)
 
@@ -127,7 +125,7 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     compared = metric_agreement.comparisons(facts, sweeps, "accuracy", ["taylor", "cosine"])
     [(model, kind, metric, names, found)] = compared
     assert (model, kind, metric, names) == ("m", "layer", "taylor", ["good", "better"])
-    assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
+    assert found.n_units == 4
     assert found.spearman[0] < -0.9 and found.misranked[0] == 1
     assert found.pearson[1] <= found.pearson[0] <= found.pearson[2] < 0
     tables = {"relevance": [{"metric": "taylor", "score": 1.0}], "calibrations": facts}
@@ -190,4 +188,4 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
     drawn_from = calibration_size.data(database.connect(VIEWS, files))
     columns, context = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one"))), Context(0.25, score)
     own = next(r for r in drawn_from if (r["calibration"], r["metric"]) == ("one", "accuracy"))
-    assert own["median"] == pytest.approx(next(stability(columns, "accuracy", context))[1][1])
+    assert own["median"] == pytest.approx(next(stability(columns, "accuracy", context))[1][0])

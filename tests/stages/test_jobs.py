@@ -174,16 +174,10 @@ def mended(raw: Raw, tmp_path: Path) -> Configuration:
     return load(raw, workplace(tmp_path))
 
 
-def test_what_a_repair_is_also_fitted_on_has_its_weight_and_is_checked_and_listed(mended: Configuration) -> None:
+def test_what_a_repair_is_also_fitted_on_has_its_weight(mended: Configuration) -> None:
     options = FitPatch.of(mended, wildcards(repair="general")).options()
     assert options["repair"]["data"] == {"corpus": 0.1, "own": 1} and options["seed"] == 0
     assert options["weights"] == [["recall", 1.0], ["corpus", 0.1]]
-    # A variant of that repair waits for the check of both; the tables list both.
-    both = {repair: Variant("small", "recall", "accuracy", 1, repair) for repair in ("ghost", "general")}
-    assert studies.read_by(mended, both["general"]) == {"recall", "corpus"}
-    assert studies.read_by(mended, both["ghost"]) == {"recall"}
-    file = "results/calibrations/small/corpus.parquet"
-    assert file in parts(mended, "calibrations") and file not in parts(mended, "activations")
 
 
 def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_path: Path) -> None:

@@ -186,12 +186,6 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
     assert printed == json.dumps(studies.benchmark_blocks(config)) + "\n"
 
 
-def test_the_cheapest_pass_of_a_metric() -> None:
-    found = {name: metric.pass_ for name, metric in METRICS.items() if metric.pass_ != "removal"}
-    weights = {"taylor": "gradient", "magnitude": "weights", "random": "weights"}
-    assert found == {"cosine": "stream", "angular": "stream", "residual": "fit", **weights}
-
-
 def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
     assert carried("removal") == ["removal", "stream"]
     assert carried("gradient") == ["gradient", "weights"]
@@ -217,19 +211,6 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
         ("small", "recall", "removal", "layer"),
         ("small", "recall", "stream", "mlp"),
     ]
-
-
-@pytest.mark.parametrize(("selector", "steps"), [("bare", [1]), ("looped", [0, 1]), ("once", []), ("looped_once", [0])])
-def test_base_sweeps_are_shared_unless_a_repair_loops(raw: Raw, root: Path, selector: str, steps: list[int]) -> None:
-    raw["selectors"] = {
-        "bare": {"metric": "accuracy"},
-        "looped": {"metric": "accuracy", "repair": "ghost"},
-        "once": {"metric": "accuracy", "strategy": "one_shot"},
-        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
-    }
-    found = sweeps.sweeps(only(raw, root, selectors=[selector], removed=[2]))
-    base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
-    assert found == sorted([*base, *(("small", "recall", selector, step) for step in steps)])
 
 
 @pytest.mark.parametrize("text", ["base/removal/layer", "for/recall/looped", "looped"])

@@ -19,7 +19,7 @@ def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> I
     measured = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
     others = sorted(measured - {"accuracy"})
     for model, kind, metric, names, agreement in comparisons(described, sweeps, "accuracy", others):
-        counts = {"calibrations": ", ".join(names), "n_units": len(agreement.confusion), "n_calibrations": len(names)}
+        counts = {"calibrations": ", ".join(names), "n_units": agreement.n_units, "n_calibrations": len(names)}
         counts["n_samples"] = sum(samples[model, name] for name in names)
         for statistic, interval in (
             ("pearson", agreement.pearson),

@@ -14,23 +14,10 @@ from lamina.config.repairs import OWN
 from lamina.config.studies import Prune, Study
 from lamina.data import files, task_files
 from lamina.data.documents import check_range, corpus_file, read_documents
-from lamina.data.files import check_examples, check_limit, read_questions
 from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
-from lamina.models import gguf
-from lamina.models.checkpoint import (
-    LAYER_KEYS,
-    check_fits,
-    check_generation,
-    check_loadable,
-    check_names,
-    check_tokenizer,
-    context,
-    decoder_settings,
-    read_settings,
-    read_weights,
-)
+from lamina.models import checkpoint, gguf
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 
@@ -58,9 +45,9 @@ def described(entry: str, model: Model, root: Path) -> Model:
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
-    settings = read_settings(folder, where, source)
-    decoder = decoder_settings(settings)
-    layers = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
+    settings = checkpoint.read_settings(folder, where, source)
+    decoder = checkpoint.decoder_settings(settings)
+    layers = next((decoder[key] for key in checkpoint.LAYER_KEYS if isinstance(decoder.get(key), int)), None)
     read: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
     for key, value in read.items():
         stated = getattr(model, key)
@@ -89,11 +76,11 @@ def check(config: Configuration, root: Path) -> None:
         if gguf.is_gguf(model.source):
             contexts[name] = gguf.shape(folder, where)[1]
         elif folder.is_dir():
-            settings = read_settings(folder, where, model.source)
-            check_loadable(folder, settings, where, model.source)
-            check_names(read_weights(folder, where), folder, settings, where)
-            check_tokenizer(folder, entry_of(config, name), model.chat_template)
-            contexts[name] = context(settings)
+            settings = checkpoint.read_settings(folder, where, model.source)
+            checkpoint.check_loadable(folder, settings, where, model.source)
+            checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
+            checkpoint.check_tokenizer(folder, entry_of(config, name), model.chat_template)
+            contexts[name] = checkpoint.context(settings)
     _check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():
@@ -104,8 +91,8 @@ def check(config: Configuration, root: Path) -> None:
             _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
         if isinstance(entry, Choices):
             count = _count_questions(where, entry.choices, root, counts)
-            check_limit(entry.limit, count, f"{where}.limit", entry.choices)
-            check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+            files.check_limit(entry.limit, count, f"{where}.limit", entry.choices)
+            files.check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
     for name, diagnosis in config.diagnoses.items():
         where = f"diagnoses.{name}.file"
         if isinstance(diagnosis, Probe):
@@ -118,7 +105,7 @@ def check(config: Configuration, root: Path) -> None:
         if task.choices is not None:
             where = f"benchmarks.tasks.{name}"
             count = _count_questions(where, task.choices, root, counts)
-            check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
+            files.check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
 
 
 def _check_code(config: Configuration, root: Path) -> None:
@@ -164,7 +151,7 @@ def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, 
     if path.stat().st_size > LARGEST:
         return None
     if ("choices", path) not in counts:
-        counts["choices", path] = len(read_questions(path, f"{where}.choices"))
+        counts["choices", path] = len(files.read_questions(path, f"{where}.choices"))
     return counts["choices", path]
 
 
@@ -185,9 +172,9 @@ def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> 
             if isinstance(study, Prune):
                 # The unpruned model is measured on every text, whichever the study names.
                 for name, text in config.benchmarks.perplexity.items():
-                    check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+                    checkpoint.check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
                 if efficiency := config.benchmarks.efficiency:
-                    check_generation(efficiency.prompt, efficiency.generate, limit, model)
+                    checkpoint.check_generation(efficiency.prompt, efficiency.generate, limit, model)
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
@@ -200,4 +187,4 @@ def _check_calibrations(config: Configuration, study: Study, model: str, limit: 
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         for part, entry in config.parts(name).items():
             if isinstance(entry, Text | Hub):
-                check_fits(f"calibrations.{part}.length", entry.length, limit, model)
+                checkpoint.check_fits(f"calibrations.{part}.length", entry.length, limit, model)

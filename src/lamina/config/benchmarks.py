@@ -46,8 +46,7 @@ class Task(Entry):
     stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
     """
 
-    # Its own jobs, so that asking for it measures nothing again.
-    ASIDE: ClassVar[tuple[str, ...]] = ("generate",)
+    ASIDE: ClassVar[tuple[str, ...]] = ("generate",)  # its own jobs, so that asking for it measures nothing again
 
     num_fewshot: int = NUM_FEWSHOT
     limit: int | None = option(

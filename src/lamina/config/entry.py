@@ -13,24 +13,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    PlainValidator,
-    Tag,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import CoreSchema
 
 from lamina.config import explain
@@ -80,7 +64,7 @@ replicates_option = partial(
 )
 
 
-def read_text(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def read_text(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
     """The value if it is valid, else what its text spells, if that is.
 
     YAML reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` hands over every nested value as text.
@@ -126,13 +110,13 @@ class Entry(BaseModel):
         except ValidationError as error:
             raise explain.refusal(cls, error, options) from None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _fill(cls, value: Any) -> Any:
         """A key without a value below it is an entry with its defaults."""
         return {} if value is None else value
 
-    _read = field_validator("*", mode="wrap")(read_text)
+    _read = pydantic.field_validator("*", mode="wrap")(read_text)
 
 
 class Choice(Entry):
@@ -197,15 +181,17 @@ class Choice(Entry):
         return ({self.BY: self.title()} if self.BY else {}) | super().options()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         kinds = cls.kinds()
         if not kinds:
             return handler(source)
-        union: Any = Union[tuple(Annotated[kind, Tag(kind.title())] for kind in kinds)]  # noqa: UP007
-        return handler.generate_schema(Annotated[union, Discriminator(cls.tag)])
+        union: Any = Union[tuple(Annotated[kind, pydantic.Tag(kind.title())] for kind in kinds)]  # noqa: UP007
+        return handler.generate_schema(Annotated[union, pydantic.Discriminator(cls.tag)])
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         schema = handler(core_schema)
         kind = handler.resolve_ref_schema(schema)
         if cls.BY and not cls.kinds() and cls.title() != cls.USUAL:
@@ -267,10 +253,8 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
 
 
 Named = Annotated[dict[str, T], BeforeValidator(_named)]
-# Reads the entries of a list as `Entry` reads its keys.
-Spelt = WrapValidator(read_text)
-# Weights by name, such as {corpus: 0.1}.
-Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
+Spelt = WrapValidator(read_text)  # reads the entries of a list as `Entry` reads its keys
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]  # weights by name, such as {corpus: 0.1}
 Filled = Annotated[str, Field(min_length=1)]
 # A folder or file of the user; ~ is the home folder.
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
@@ -287,7 +271,9 @@ else:
 
         def __class_getitem__(cls, entry: type[Entry]) -> Any:
             return Annotated[
-                entry, PlainSerializer(lambda value: value.options()), PlainValidator(partial(_entry, entry))
+                entry,
+                pydantic.PlainSerializer(lambda value: value.options()),
+                pydantic.PlainValidator(partial(_entry, entry)),
             ]
 
 

@@ -10,7 +10,8 @@ from lamina.config.repairs import OWN
 
 
 def _weights(data: dict[str, float] | str) -> dict[str, float]:
-    return {data: 1.0} if isinstance(data, str) else data
+    weights = {data: 1.0} if isinstance(data, str) else data
+    return {OWN: 1.0} if set(weights) == {OWN} else weights
 
 
 class Healing(Choice):

@@ -74,8 +74,7 @@ def _known(name: str) -> str:
 MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})]
 
 
-# The pass whose metrics another pass measures along the way.
-CARRIED = {"removal": "stream", "gradient": "weights"}
+CARRIED = {"removal": "stream", "gradient": "weights"}  # the pass whose metrics another pass measures along the way
 
 
 def passes(metrics: Iterable[str]) -> list[str]:

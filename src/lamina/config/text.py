@@ -43,10 +43,7 @@ _MOST = 100_000  # values in a file; an alias counts as the values that it stand
 
 
 def read(path: str | Path) -> str:
-    """The text of a file.
-
-    Raises LaminaError if it is no plain file, or not UTF-8; the message names the line.
-    """
+    """The text of a file. Raises LaminaError if it is no plain file, or not UTF-8; the message names the line."""
     if not Path(path).is_file():
         raise LaminaError(f"{path}: there is no such file.")
     data = Path(path).read_bytes()

@@ -30,7 +30,6 @@ from lamina.models.tokenizer import read_tokenizer
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
-from lamina.study.sweeps import SweepSelector
 from lamina.study.variant import Variant
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
@@ -155,7 +154,7 @@ class Works:
     def _sweeps(self) -> Iterator[Work]:
         for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
             tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
-            swept = SweepSelector.parse(selector)
+            swept = sweeps.SweepSelector.parse(selector)
             pass_, kind, _ = swept.settings(self.config)
             layers, naive = work.sweep_work(tokens, depth, removed, pass_, kind, list(swept.others(self.config)))
             if (repair := swept.repair(self.config)) != "none":
@@ -215,8 +214,7 @@ class Works:
         steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
         share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
         passes = work.TRAINING * (manifest["n_layers"] - variant.removed)
-        # The teacher's forward pass.
-        passes += manifest["n_layers"] if settings.objective != "lm" else 0
+        passes += manifest["n_layers"] if settings.objective != "lm" else 0  # the teacher's forward pass
         layers = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
         arithmetic = sum(layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
         return sum(layers.values()), arithmetic / sum(layers.values())

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lamina.errors import LaminaError, explained
 from lamina.runtime import devices, resources
@@ -45,13 +45,6 @@ class Stage:
         """Both as one."""
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         return Stage(**sums | {"memory": max(self.memory, other.memory)})
-
-
-class Start(NamedTuple):
-    """Seconds before a job does its own work: one that computes with a model, and any other."""
-
-    computing: float
-    other: float
 
 
 def table(stages: Mapping[str, Stage], rate: float) -> str:
@@ -95,25 +88,25 @@ def readable(rate: str) -> float:
     return number
 
 
-def whole(jobs: int, computing: int, seconds: float, start: Start, together: int) -> str:
-    """The sentence about a run of `jobs`, of which `computing` need `seconds` in all beside their start."""
+def whole(jobs: int, computing: int, seconds: float, start: Sequence[float], together: int) -> str:
+    """The sentence about a run of `jobs`, of which `computing` need `seconds` in all beside their `start`."""
     if not jobs:
         return "Nothing is left to run."
-    seconds += min(jobs, computing) * start.computing + max(0, jobs - computing) * start.other
+    seconds += min(jobs, computing) * start[0] + max(0, jobs - computing) * start[1]
     return (
-        f"{jobs:,} jobs are left to run. A job starts in {start.computing:.1f} s, and in {start.other:.1f} s where it "
+        f"{jobs:,} jobs are left to run. A job starts in {start[0]:.1f} s, and in {start[1]:.1f} s where it "
         f"computes with no model: in all about {duration(seconds / together)}, with {together} at a time."
     )
 
 
-def start() -> Start:
-    """How long jobs take to start here, in processes that import what they do."""
+def start() -> list[float]:
+    """Seconds that jobs take to start here, in processes that import what they do: with a model, and any other."""
     took, scripts = [], "snakemake.script, lamina.stages.job, lamina.store.parquet"
     for modules in (f"{scripts}, lamina.engine.sweep, lamina.models.load, transformers.modeling_utils", scripts):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
         took.append(time.perf_counter() - began)
-    return Start(*took)
+    return took
 
 
 def measure(results: Path, always: bool = False) -> float | None:

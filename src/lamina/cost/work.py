@@ -19,8 +19,7 @@ TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
 PREFILLS = 3  # prompts that a timed run reads
-# A token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt.
-ALONE = 16
+ALONE = 16  # a token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt
 DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 

@@ -187,9 +187,7 @@ def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
 def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> RemovableHandle:
     """While open, `stream` (pairs, T, C) enters the layer at the positions `where` (pairs, T)."""
 
-    def hook(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         entering = args[0] if args else kwargs["hidden_states"]
         mixed = stream.to(entering.device).where(where[..., None].to(entering.device), entering)
         return ((mixed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": mixed})

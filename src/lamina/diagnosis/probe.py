@@ -66,7 +66,7 @@ def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, 
 
     from lamina.engine import taps
     from lamina.models.structure import layers_of
-    from lamina.relevance.statistics import document_weights, ends, wilson_interval
+    from lamina.relevance.statistics import ratios, wilson_interval
 
     depth, sequences, labels = len(layers_of(model)), [ids for ids, _ in given], np.array([label for _, label in given])
     last: dict[int, list[Any]] = {}
@@ -84,14 +84,14 @@ def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, 
     # Copies of a text get one label in the shuffle too.
     mixed = np.random.default_rng(options.seed).permutation(labels[places])[copies]
     asked = [(target, _folds(sequences, target, options)) for target in (labels, mixed)]
-    weights, rows, read_at = document_weights(copies, seed=0), [], []
+    rows, read_at = list[dict[str, Any]](), []
     for boundary, stream in enumerate(streams):
         right, chance = (_right(stream, target, folds, options) for target, folds in asked)
         low, high = wilson_interval(float(right.mean()) * len(different), len(different))
-        (gain_low,), (gain_high,) = ends(weights @ (right - chance)[:, None], len(different))
+        (gain,) = ratios((right - chance)[:, None], np.ones(len(labels)), copies)
         at = {"layer": boundary, "n_samples": len(labels)}
-        rows.append(at | _row("accuracy", right.mean(), low, high) | {"control": float(chance.mean())})
-        rows.append(at | _row("selectivity", (right - chance).mean(), gain_low, gain_high))
+        accuracy = {"value": float(right.mean()), "ci_low": low, "ci_high": high, "control": float(chance.mean())}
+        rows += [at | {"measure": "accuracy"} | accuracy, at | {"measure": "selectivity"} | gain]
         read_at.append((float(right.mean()), low))
     share = max(Counter(labels.tolist()).values()) / len(labels)
     bar = share + 0.9 * (max(value for value, _ in read_at) - share)
@@ -129,7 +129,3 @@ def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: P
         # A perfectly readable label has no best weights, but the predictions stay the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float)
-
-
-def _row(measure: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:
-    return {"measure": measure, "value": float(value), "ci_low": low, "ci_high": high}

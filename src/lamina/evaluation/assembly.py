@@ -39,10 +39,7 @@ def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None
 
 
 def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
-    """The contents of a variant's files under `results`.
-
-    Raises LaminaError if the variant was refused.
-    """
+    """The contents of a variant's files under `results`. Raises LaminaError if the variant was refused."""
     if reason := refused(variant, results):
         raise LaminaError(f"there is no {variant}. {reason}")
     files, removal = paths.variant_files(variant, results), plan(variant, results)

@@ -73,8 +73,7 @@ def measure(
     size = (options.batch, options.prompt)
     prompt = torch.randint(text_config(base).vocab_size, size, generator=torch.Generator().manual_seed(0))
     run = partial(_run, prompt=prompt.to(base.device), generate=options.generate)
-    # The first passes pay for memory and kernels.
-    run(base)
+    run(base)  # the first passes pay for memory and kernels
     rows = []
     measured: dict[Any, dict[str, Any]] = {}
     for keys, variant in variants:

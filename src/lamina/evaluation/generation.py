@@ -148,8 +148,7 @@ class WritingLM(VariantLM):
 
         if not holds_stop(len(kept)):
             return Answer(kept, len(kept) < len(tokens))
-        # A text keeps its stop when it goes on.
-        before = bisect_left(range(1, len(kept)), True, key=holds_stop)
+        before = bisect_left(range(1, len(kept)), True, key=holds_stop)  # a text keeps its stop when it goes on
         return Answer(kept[:before], True)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.evaluation import assembly
-from lamina.evaluation.assembly import Parts
 from lamina.evaluation.together import Together, candidate
 from lamina.models.materialise import materialise
 from lamina.store.timeleft import TimeLeft, span
@@ -93,9 +92,9 @@ def measure(
     return rows, samples
 
 
-def _some(variants: Sequence[Variant], results: str | Path) -> Iterator[Mapping[Variant, Parts]]:
+def _some(variants: Sequence[Variant], results: str | Path) -> Iterator[Mapping[Variant, assembly.Parts]]:
     """The parts of the variants that were not refused, in groups whose patches have at most `_PATCHES` bytes."""
-    chosen, held = dict[Variant, Parts](), 0
+    chosen, held = dict[Variant, assembly.Parts](), 0
     for variant, parts in assembly.read_all(variants, results):
         tensors = [tensor for fitted in (parts.patches or {}).values() for tensor in fitted.tensors.values()]
         size = sum(tensor.nbytes for tensor in tensors)

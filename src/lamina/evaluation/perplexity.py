@@ -31,11 +31,8 @@ class Window(NamedTuple):
     document: int
 
 
-class DocumentScores(NamedTuple):
-    """Summed negative log-likelihood (nats) and number of scored tokens of each document."""
-
-    nll: tuple[float, ...]
-    tokens: tuple[int, ...]
+Scores = list[tuple[float, int]]
+"""Summed negative log-likelihood (nats) and number of scored tokens of each document."""
 
 
 def joined_windows(
@@ -77,8 +74,7 @@ def windows(
         tokens = encode(tokenizer, text)
         scored = 1
         for start in range(0, len(tokens) - 1, stride):
-            # `window` inputs and `window` targets, one to the right.
-            end = min(start + window + 1, len(tokens))
+            end = min(start + window + 1, len(tokens))  # `window` inputs and `window` targets, one to the right
             cut_out.append(Window(tuple(tokens[start:end]), scored - start, number))
             scored = end
             if end == len(tokens):
@@ -106,7 +102,7 @@ def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenize
         rows = [row | {"task": name, "task_version": version} for row in metric_rows(scores, vocabulary)]
         samples = [
             {"task": name, "sample": number, "metric": "nll", "value": nll / count}
-            for number, (nll, count) in enumerate(zip(scores.nll, scores.tokens, strict=True))
+            for number, (nll, count) in enumerate(scores)
             if count
         ]
         return rows, samples
@@ -116,7 +112,7 @@ def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenize
 
 def document_nll(
     model: PreTrainedModel, cut: Sequence[Window], count: int, name: str, together: Together | None = None
-) -> DocumentScores:
+) -> Scores:
     """Score the windows of `count` documents on `model`, called `name` in messages and in `together`.
 
     `together` holds the variants that are measured in one pass.
@@ -128,11 +124,11 @@ def document_nll(
     rows = [(window.tokens[: window.first], window.tokens[window.first :]) for window in cut]
     shared = together and together.likelihoods(name, rows, _STAGE)
     sums = [-each.nats for each in shared] if shared else _losses(model, cut, name)
-    nll, tokens = [0.0] * count, [0] * count
+    scores = [(0.0, 0)] * count
     for window, total in zip(cut, sums, strict=True):
-        nll[window.document] += total
-        tokens[window.document] += len(window.tokens) - window.first
-    return DocumentScores(tuple(nll), tuple(tokens))
+        nll, tokens = scores[window.document]
+        scores[window.document] = nll + total, tokens + len(window.tokens) - window.first
+    return scores
 
 
 @torch.no_grad()
@@ -159,22 +155,21 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
     return sums
 
 
-def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:
+def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
     """Rows of table `benchmarks`: perplexity, mean NLL per token (nats), and mean NLL / log V [arXiv 2403.17887].
 
     The mean is over tokens. Tokens of a document are not independent, so its standard error treats documents as
     clusters: for the ratio r = ΣN/Σn of document sums, var(r) = K/(K-1) Σ(N - r n)² / (Σn)²; the error of the
     perplexity is exp(r) times that of r.
     """
-    kept = [(nll, count) for nll, count in zip(scores.nll, scores.tokens, strict=True) if count]
+    kept = [(nll, count) for nll, count in scores if count]
     total, clusters = sum(count for _, count in kept), len(kept)
     mean = sum(nll for nll, _ in kept) / total
     stderr = None
     if clusters > 1:
         spread = sum((nll - mean * count) ** 2 for nll, count in kept)
         stderr = math.sqrt(clusters / (clusters - 1) * spread) / total
-    # A destroyed model can exceed what exp() holds.
-    perplexity = math.exp(mean) if mean < 700 else math.inf
+    perplexity = math.exp(mean) if mean < 700 else math.inf  # a destroyed model can exceed what exp() holds
     values = {
         "perplexity": (perplexity, perplexity),
         "nll": (mean, 1.0),

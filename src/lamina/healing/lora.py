@@ -60,18 +60,12 @@ NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_m
 
 @dataclass(frozen=True)
 class Healed:
-    """A trained variant.
+    """A trained variant."""
 
-    model: the variant with its adapters beside its weights and its patches as parameters.
-    weights: the trained parameters, by their path in `model`.
-    config: PEFT's description of the adapters; None if only patches were trained.
-    targets: the adapted modules, `none` without adapters.
-    """
-
-    model: PreTrainedModel
-    weights: Mapping[str, nn.Parameter]
-    config: LoraConfig | None
-    targets: str
+    model: PreTrainedModel  # the variant with its adapters beside its weights and its patches as parameters
+    weights: Mapping[str, nn.Parameter]  # the trained ones, by their path in `model`
+    config: LoraConfig | None  # PEFT's description of the adapters; None if only patches were trained
+    targets: str  # the adapted modules, `none` without adapters
 
 
 def heal(

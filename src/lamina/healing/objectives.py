@@ -36,16 +36,13 @@ def tokens(sample: Sample) -> tuple[list[int], int]:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective, by its name in the options, for a variant that is `base` without the plan's units.
-
-    variant: the materialised variant, which may have adapters.
-    places: by the end of each run of removed layers in `base`, the number of the variant's layers before it.
-    """
+    """An objective, by its name in the options, for a variant that is `base` without the plan's units."""
 
     name: str
-    variant: PreTrainedModel
+    variant: PreTrainedModel  # materialised; it may have adapters
     base: PreTrainedModel
     temperature: float = 1.0
+    # By the end of each run of removed layers in `base`, the number of the variant's layers before it.
     places: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod

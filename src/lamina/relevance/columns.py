@@ -9,26 +9,18 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 
-# The answers, which a plan tells of a removal whatever its metric is.
-ANSWERS = ("correct", "correct_norm")
+ANSWERS = ("correct", "correct_norm")  # the answers, which a plan tells of a removal whatever its metric is
 
 
 @dataclass(frozen=True)
 class Context:
-    """Facts that a metric needs beside the numbers.
+    """Facts that a metric needs beside the numbers."""
 
-    chance: accuracy of guessing.
-    score: `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
-    removed: number of units that the current model lacks.
-    seed: of what a metric draws.
-    hard_first: whether units that left the sweep early saw the hardest samples (budget `exact`), not random ones.
-    """
-
-    chance: float = 0.0
-    score: str = "acc_norm"
-    removed: int = 0
-    seed: int = 0
-    hard_first: bool = False
+    chance: float = 0.0  # accuracy of guessing
+    score: str = "acc_norm"  # or `acc`; `acc_norm` divides a choice's log-likelihood by its length
+    removed: int = 0  # number of units that the current model lacks
+    seed: int = 0  # of what a metric draws
+    hard_first: bool = False  # whether units that left early saw the hardest samples (budget `exact`), not random ones
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any]) -> "Context":

@@ -20,8 +20,7 @@ from lamina.relevance.metric_agreement import base_sweeps
 from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.statistics import interval
 
-# With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself.
-DRAWS = 4000
+DRAWS = 4000  # With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself
 HALVES = 1000
 LEVEL = 0.05
 

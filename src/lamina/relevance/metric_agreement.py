@@ -32,39 +32,28 @@ from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import Interval, reliability, true_correlation, true_variance_ratio
 
-# Layers left out at either end, if as many as these remain.
-EDGE = 2
-# A unit is badly misranked if its two places are further apart than this share of the units.
-BADLY = 0.25
-# Differences that rounding could make.
-TINY = 1e-12
-# Units of a kind, by their names.
-KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
+EDGE = 2  # layers left out at either end, if as many as these remain
+BADLY = 0.25  # a unit is badly misranked if its two places are further apart than this share of the units
+TINY = 1e-12  # differences that rounding could make
+KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}  # units of a kind, by their names
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two metrics over n tasks; intervals are (statistic, low, high).
+    """Agreement of two metrics over some tasks; intervals are (statistic, low, high).
 
-    pearson, spearman: correlations of the true scores over all units and tasks; None where all scores of a metric are
-        equal.
-    misranked, badly: share of units in another place by the second metric, and in a place more than `BADLY` away; low
-        is the share that is sure, high the share that is possible.
-    confusion: (units, units), how often the unit at place i by the first metric is at place j by the second.
     variance_ratio: mean over units of the variance of true scores across tasks, that of the first metric divided by
         that of the second; None for one task, or if the second metric does not vary across tasks. The scores are
         standardised over all units and tasks of a metric.
-    p_value: two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task.
     """
 
-    n_tasks: int
-    pearson: Interval | None
-    spearman: Interval | None
-    misranked: Interval
-    badly: Interval
-    confusion: np.ndarray
+    n_units: int
+    pearson: Interval | None  # of the true scores over all units and tasks; None where all scores of a metric are equal
+    spearman: Interval | None  # likewise
+    misranked: Interval  # share of units in another place by the second metric; low is what is sure, high what may be
+    badly: Interval  # the same of places that are more than `BADLY` away
     variance_ratio: Interval | None
-    p_value: float | None
+    p_value: float | None  # two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task
 
 
 def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples: int) -> Agreement:
@@ -79,8 +68,6 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples
     places = [rankdata(point, "ordinal", axis=-1)[:, ::-1] - 1 for point in points]
     apart = np.abs(places[0] - places[1])
     least, most, crossed = distances([one, other])
-    confusion = np.zeros((one.shape[-1],) * 2, dtype=int)
-    np.add.at(confusion, tuple(places), 1)
     ratio, p_value = None, None
     if len(one) > 1:
         ratio, *spread = true_variance_ratio(one, other, n_samples)
@@ -95,12 +82,11 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples
         return float((apart > limit).mean()), float(surely.sum() / apart.size), float((most > limit).mean())
 
     return Agreement(
-        len(one),
+        one.shape[-1],
         true_correlation(pooled[0], pooled[1], n_samples),
         true_correlation(pooled[0], pooled[1], n_samples, ranked=True),
         share(0),
         share(BADLY * one.shape[-1]),
-        confusion,
         ratio,
         p_value,
     )
@@ -123,8 +109,7 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     for number, task in np.ndindex(len(metrics), tasks):
         gap = metrics[number][task][:, :, None] - metrics[number][task][:, None, :]
         error = errors[number, task] = gap[1:].std(axis=0)
-        # A difference without error is never off.
-        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)
+        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)  # a difference without error is never off
         furthest = np.maximum(furthest, off.max(axis=(1, 2)))
     most = np.quantile(furthest, 0.95)
     after, others_after = (

@@ -12,32 +12,22 @@ import numpy as np
 from lamina.config.metrics import METRICS
 from lamina.modules import load
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
-from lamina.relevance.statistics import interval, studentised
+from lamina.relevance.statistics import Ends, interval, studentised
 
 
 class Metric:
-    """One metric. Scores are high where a unit is relevant.
-
-    pass_: the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`.
-    columns: of table `sweeps` that it reads. The first one has a value wherever the metric was measured.
-    bound: the largest loss of a sample (None if there is none), which the sequential test of `race` needs.
-    signed: a loss may be below 0, which `exact` does not allow.
-    adds: the mean of `loss` over samples ranks removals, which budgets and searches need.
-    runs: a whole run of layers has a value, which `block` needs.
-    halves: half a layer has a value.
-    remedy: what to write where the metric is undefined; `{calibration}` is the name of the calibration.
-    """
+    """One metric. Scores are high where a unit is relevant."""
 
     name: ClassVar[str]
-    pass_: ClassVar[str]
-    columns: ClassVar[tuple[str, ...]]
+    pass_: ClassVar[str]  # the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`
+    columns: ClassVar[tuple[str, ...]]  # of table `sweeps`; the first one has a value wherever the metric was measured
     help: ClassVar[str]
-    bound: ClassVar[float | None] = None
-    signed: ClassVar[bool] = False
-    adds: ClassVar[bool] = True
-    runs: ClassVar[bool] = False
-    halves: ClassVar[bool] = True
-    remedy: ClassVar[str] = ""
+    bound: ClassVar[float | None] = None  # the largest loss of a sample, if any, which the test of `race` needs
+    signed: ClassVar[bool] = False  # a loss may be below 0, which `exact` does not allow
+    adds: ClassVar[bool] = True  # the mean of `loss` over samples ranks removals, which budgets and searches need
+    runs: ClassVar[bool] = False  # a whole run of layers has a value, which `block` needs
+    halves: ClassVar[bool] = True  # half a layer has a value
+    remedy: ClassVar[str] = ""  # what to write where it is undefined; `{calibration}` is the calibration's name
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
         """Numerators and denominators of a ratio of sums over samples, (units, samples) each; None for a mean."""
@@ -47,9 +37,7 @@ class Metric:
         """The scores, (draws, units). Each row of `weights`, (draws, samples), weighs the samples and sums to 1."""
         return ratio(weights, *self.terms(columns, context))
 
-    def interval(
-        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
         """Ends of the 95 % intervals, (units,), from `scores` by bootstrap `weights`; the first row is the estimate."""
         if type(self).score is Metric.score:
             errors = ratio_errors(weights, *self.terms(columns, context))

@@ -15,18 +15,14 @@ from lamina.relevance.statistics import bootstrap_weights
 
 @dataclass(frozen=True)
 class Ranking:
-    """Units by one metric, in the order of `columns.units`.
+    """Units by one metric, in the order of `columns.units`."""
 
-    draws: (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined.
-    ranks: (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units
-        that left the sweep early come after those that saw more samples; scores that are not finite come last. None if
-        nothing can be ranked.
-    reason: why the metric is undefined.
-    """
-
-    draws: np.ndarray
+    draws: np.ndarray  # (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined
+    # (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units that
+    # left the sweep early come after those that saw more samples; scores that are not finite come last. None if nothing
+    # can be ranked.
     ranks: list[int] | None
-    reason: str | None
+    reason: str | None  # why the metric is undefined
 
 
 def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None) -> Ranking:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
-from lamina.relevance.true_scores import correlation
+from lamina.relevance.true_scores import Interval, correlation
 
 PAIRS = 200  # drawn for each size
 SMALLEST = 32
@@ -36,12 +36,10 @@ def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
     return drawn
 
 
-def stability(
-    columns: Columns, metric: str, context: Context, seed: int = 0
-) -> Iterator[tuple[int, tuple[float, float, float]]]:
+def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[tuple[int, Interval]]:
     """Each size of two calibrations without a common sample, and Spearman's correlation over units of their scores: the
-    2.5th, 50th and 97.5th percentile of the drawn pairs. Nothing where the sweep of the unpruned model has too few
-    samples, or the metric is undefined.
+    median of the drawn pairs, and the ends between which 95 % of them lie. Nothing where the sweep of the unpruned
+    model has too few samples, or the metric is undefined.
 
     A pair is left out if one of its halves is at chance or gives all units the same score.
     """
@@ -54,5 +52,5 @@ def stability(
         halves = [rankdata(scores[start::2].round(12), axis=-1) for start in (0, 1)]
         rho = correlation(halves[0], halves[1])[np.isfinite(scores).all(axis=-1).reshape(-1, 2).all(axis=-1)]
         if np.isfinite(rho).any():
-            low, median, high = np.nanpercentile(rho, [2.5, 50, 97.5]).tolist()
-            yield size, (low, median, high)
+            median, low, high = np.nanpercentile(rho, [50, 2.5, 97.5]).tolist()
+            yield size, (median, low, high)

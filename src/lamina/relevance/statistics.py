@@ -1,15 +1,14 @@
 """Error bars: bootstrap weights, and intervals of means and proportions."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtr, stdtrit
 
-# 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits.
-DRAWS = 1000
+DRAWS = 1000  # 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits
 # What is left out at either end of a 95 % interval, and the standard errors on either side of it.
 TAIL, Z95 = 0.025, 1.959964
+
+Ends = tuple[np.ndarray, np.ndarray]  # of intervals, low and high
 
 
 def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarray:
@@ -39,7 +38,7 @@ def tail(n_samples: int) -> float:
     return float(ndtr(np.sqrt(n_samples / (n_samples - 1)) * stdtrit(n_samples - 1, TAIL)))
 
 
-def interval(draws: np.ndarray, n_samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def interval(draws: np.ndarray, n_samples: int | None = None) -> Ends:
     """Ends of the 95 % percentile interval over the first axis, of means of `n_samples` samples; NaN for one sample."""
     if n_samples == 1:
         return np.full(draws.shape[1:], np.nan), np.full(draws.shape[1:], np.nan)
@@ -48,7 +47,7 @@ def interval(draws: np.ndarray, n_samples: int | None = None) -> tuple[np.ndarra
     return low, high
 
 
-def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) -> Ends:
     """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
 
     Draws and their standard errors have shape (1 + draws, units); the first row is the estimate. Unlike a percentile
@@ -67,7 +66,7 @@ def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) ->
     return one, other
 
 
-def share_interval(right: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def share_interval(right: np.ndarray, total: np.ndarray) -> Ends:
     """95 % interval of proportions by Jeffreys, also wide for 0 of n and n of n [Brown, Cai and DasGupta 2001]."""
     low, high = (betaincinv(right + 0.5, total - right + 0.5, end) for end in (TAIL, 1 - TAIL))
     return np.where(right <= 0, 0.0, low), np.where(right >= total, 1.0, high)
@@ -83,15 +82,6 @@ def wilson_interval(right: float, total: int) -> tuple[float, float]:
     # Both ends solve one quadratic equation. Their product gives the lower one without a difference of near equals,
     # which would put a model that is never right above a chance of next to nothing.
     return float(share * share / (1 + shift) / high), float(high)
-
-
-def ends(draws: np.ndarray, documents: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Ends of the 95 % intervals of measures (1 + draws, measures); None for a single document."""
-    if documents == 1:
-        nothing = [None] * draws.shape[1]
-        return nothing, nothing
-    low, high = interval(draws[1:])
-    return low.tolist(), high.tolist()
 
 
 def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dict[str, float | int | None]]:
@@ -112,8 +102,9 @@ def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dic
 
 
 def interval_rows(draws: np.ndarray, documents: int, samples: int) -> list[dict[str, float | int | None]]:
-    """Values, their intervals and the number of samples of measures, from draws (1 + draws, measures)."""
+    """Values, intervals (None for one document) and the number of samples of measures, (1 + draws, measures) each."""
+    ends = np.array(interval(draws[1:])).T.tolist() if documents > 1 else [(None, None)] * draws.shape[1]
     return [
         {"value": float(value), "ci_low": low, "ci_high": high, "n_samples": samples}
-        for value, low, high in zip(draws[0], *ends(draws, documents), strict=True)
+        for value, (low, high) in zip(draws[0], ends, strict=True)
     ]

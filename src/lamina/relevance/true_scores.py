@@ -21,8 +21,7 @@ TRIED = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
 DRAWS = 300
 # Sizes of the differences between tasks that are tried, in units of those seen.
 SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
-# A variance is at least so much of what was seen, however large the noise.
-LEAST = 0.02
+LEAST = 0.02  # a variance is at least so much of what was seen, however large the noise
 TRUTHS, PAIRS = 100, 20  # true scores that are drawn in each way, and pairs of rankings from each
 ENOUGH = 0.8
 """Reliability from which a ranking is called sure."""

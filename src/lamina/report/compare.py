@@ -251,17 +251,8 @@ def page(differences: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> 
     shown = [row for row in differences if row["moved"]] or differences[:20]
     text = Path(TEMPLATE).read_text(encoding="utf-8")
     return jinja2.Template(text, autoescape=True, trim_blocks=True, keep_trailing_newline=True).render(
-        a=a,
-        b=b,
-        headline=headline(differences),
-        svg=Markup(svg[svg.index("<svg") :]),
-        columns=COLUMNS,
-        table=[[_cell(row[name]) for name in COLUMNS] for row in shown],
+        a=a, b=b, headline=headline(differences), svg=Markup(svg[svg.index("<svg") :]), columns=COLUMNS, rows=shown
     )
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from lamina.report.page import glance
 from lamina.study import paths
 
 KEEP = 0.95
-# Calibrations, and layers of each, that are named.
-SHOWN = 5
+SHOWN = 5  # calibrations, and layers of each, that are named
 
 
 def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:

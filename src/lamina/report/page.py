@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
-from lamina.relevance.statistics import Z95
 from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, grouped, rows
+from lamina.report.figures.style import interval
 from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
@@ -212,9 +212,7 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
     """A measured number with its 95 % interval."""
-    if value is None or stderr is None:
-        return decimal(value, digits)
-    return f"{decimal(value, digits)} ± {Z95 * stderr:.{digits}f}"
+    return decimal(value) if value is None else interval(value, stderr, digits)
 
 
 def percent(value: float | None, stderr: float | None) -> str:

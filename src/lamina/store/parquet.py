@@ -27,10 +27,7 @@ _LISTS = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.floa
 
 
 def schema(table: str) -> pa.Schema:
-    """Arrow schema of `table`.
-
-    Raises KeyError if there is no such table.
-    """
+    """Arrow schema of `table`. Raises KeyError if there is no such table."""
     kinds = {name: kind for name, (kind, _) in TABLES[table].columns.items()}
     return pa.schema([(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()])
 

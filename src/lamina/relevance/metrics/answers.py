@@ -6,7 +6,7 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context, hits, weighted_mean
 from lamina.relevance.protocol import Metric
-from lamina.relevance.statistics import DRAWS, TAIL, wilson_interval
+from lamina.relevance.statistics import DRAWS, TAIL, Ends, wilson_interval
 
 
 class Accuracy(Metric):
@@ -76,9 +76,7 @@ class Accuracy(Metric):
             above, before = (np.maximum(stays + other - context.chance, 0) for other in (comes, goes))
             return np.asarray(1 - above / before)
 
-    def interval(
-        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
         """From the `posterior`, not the bootstrap. It never exceeds 1, the largest possible score."""
         draws = self.posterior(columns, context, context.seed, DRAWS)
         draws = np.where(np.isnan(draws), -np.inf, draws)

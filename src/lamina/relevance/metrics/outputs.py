@@ -4,10 +4,9 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.protocol import Metric
-from lamina.relevance.statistics import share_interval
+from lamina.relevance.statistics import Ends, share_interval
 
-# So many samples with a changed token are enough for a bootstrap.
-ENOUGH = 30
+ENOUGH = 30  # so many samples with a changed token are enough for a bootstrap
 
 
 class Cosine(Metric):
@@ -93,9 +92,7 @@ class Agreement(Metric):
         counted = ((flips == 0) | (flips == 1)).all(axis=1) | ((flips > 0).sum(axis=1) < ENOUGH)
         return np.where(counted, low, np.nan), np.where(counted, high, np.nan)
 
-    def interval(
-        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
         """By bootstrap, but for a `proportion`."""
         ends = zip(self.proportion(columns), super().interval(columns, context, scores, weights), strict=True)
         low, high = (np.where(np.isnan(own), other, own) for own, other in ends)

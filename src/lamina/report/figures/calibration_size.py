@@ -60,7 +60,7 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
             column = table[registry.METRICS[name].columns[0]].cast("double")
             held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
             columns = from_table(table.filter(pc.is_valid(held)))
-            for size, (low, median, high) in stability(columns, name, context):
+            for size, (median, low, high) in stability(columns, name, context):
                 place = dict(model=model, calibration=calibration, metric=name, n_samples=size)
                 points.append(place | dict(median=median, low=low, high=high))
     return points

@@ -29,7 +29,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         _panel(axes, drawn, depth)
         axes.set_title(theme.title(model, "difference of accuracy relevance"))
     label = "matters more to the second task  ◂    ▸  matters more to the first"
-    style.colour_bar(figure, grid, SCALE, COLOURS, label, 0.7).outline.set_linewidth(0.4)
+    style.colour_bar(figure, grid, SCALE, COLOURS, label, 0.7)
     dot: style.Look = dict(marker="o", linestyle="", markersize=3.5, color="black")
     style.legend_below(figure, [("sure (corrected for the number of layers; beyond halves of one task)", dot)], 1)
     return figure

@@ -1,6 +1,6 @@
 """From the tables of a run to one figure: its picture, its caption, and its numbers."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import duckdb
 from matplotlib.figure import Figure
@@ -11,20 +11,13 @@ from lamina.report.answers import answer, as_csv
 from lamina.report.figures import style
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """One figure of a run.
+class Drawing(NamedTuple):
+    """One figure of a run."""
 
-    figure: the picture; without rows, a picture that says why there is nothing to show
-    svg: the picture as text, the same bytes for the same rows
-    caption: what the picture shows, and the number of samples; empty without rows
-    csv: the drawn rows; empty without rows
-    """
-
-    figure: Figure
-    svg: str
-    caption: str
-    csv: str
+    figure: Figure  # the picture; without rows, a picture that says why there is nothing to show
+    svg: str  # the picture as text, the same bytes for the same rows
+    caption: str  # what the picture shows, and the number of samples; empty without rows
+    csv: str  # the drawn rows; empty without rows
 
 
 def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:

@@ -35,8 +35,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         sizes(grid[2 * turn], [row for row in chosen if row["measure"] == "validated_error"], scale)
         ridges(grid[2 * turn + 1], [row for row in chosen if row["measure"] == "unseen_error"], looks)
         grid[2 * turn].set_title(theme.title(model, f"{calibration}, {diagnosis}" if several else calibration))
-    bar = style.colour_bar(figure, grid, scale, COLOURS, "first layer of the run (left panels)", 0.4)
-    bar.outline.set_linewidth(0.4)
+    style.colour_bar(figure, grid, scale, COLOURS, "first layer of the run (left panels)", 0.4)
     named = [(f"{number:,} samples", look) for number, look in looks.items()]
     style.legend_below(figure, [("nothing in its place", NOTHING), *named], 8)
     return figure

@@ -140,7 +140,6 @@ def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, 
         bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.xaxis.set_major_formatter("{x:g}")
         bar.ax.xaxis.set_minor_locator(NullLocator())
-    bar.outline.set_linewidth(0.4)
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:

@@ -1,5 +1,6 @@
 """The effect of patches and healing at the size that was healed: base, pruned, patched and healed models."""
 
+from operator import itemgetter
 from typing import Any
 
 import duckdb
@@ -78,12 +79,8 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
         place = row["model"], row["calibration"]
         sizes[place] = max((row["healing"] != "none", row["removed"]), sizes.get(place, (False, 0)))
     shown = [row for row in rows if row["removed"] == sizes.get((row["model"], row["calibration"]), (False, 0))[1]]
-    return sorted(shown, key=_order)
-
-
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    where = row["model"], row["calibration"], row["task"], row["selector"]
-    return *where, row["healing"] != "none", row["repair"] != "none", row["repair"], row["healing"]
+    repairs, places = style.repairs(shown), itemgetter("model", "calibration", "task", "selector")
+    return sorted(shown, key=lambda row: (*places(row), repairs.index((row["repair"], row["healing"]))))
 
 
 def caption(data: style.Rows) -> str:

@@ -142,6 +142,7 @@ def colour_bar(
     shape = {"aspect": 40, "pad": 0.02} | shape
     bar = figure.colorbar(ScalarMappable(scale, colours), ax=panels, location="top", shrink=shrink, **shape)
     bar.set_label(label)
+    bar.outline.set_linewidth(0.4)
     return bar
 
 
