@@ -1,6 +1,8 @@
 # Needs: the configuration, model folders or files or the hub, task files. Gives, under results/: the manifest and the check
-# of each model, the checkpoint of a GGUF file, tokenised calibrations, hashes of benchmarks' documents, the checks that no
-# calibration holds one of them, and cost.json (what the study will take). Only these rules may use the network.
+# of each model, the checkpoint of a GGUF file, tokenised calibrations, the answers that a model itself writes to the
+# questions of one (results/questions/, results/answers/), hashes of benchmarks' documents, the checks that no calibration
+# holds one of them, and cost.json (what the study will take). Only these rules may use the network, but for check_model
+# and generate_answers.
 from lamina.models.checkpoint import is_quantised
 from lamina.stages import prepare
 
@@ -9,6 +11,7 @@ localrules:
     dequantise_model,
     prepare_model,
     prepare_calibration,
+    prepare_questions,
     prepare_task,
     check_overlap,
     estimate_cost,
@@ -28,6 +31,12 @@ def quantised_file(w):
 def calibration_files(w):
     """The user's files that {calibration} is drawn from."""
     return prepare.calibration_files(CONFIG, w.calibration)
+
+
+def own_answers(w):
+    """What the model itself answers to the questions of {calibration}, or of parts of a mixture, where that is asked for."""
+    names = [name for name, part in CONFIG.parts(w.calibration).items() if part.own]
+    return [f"results/answers/{w.model}/{name}.parquet" for name in names]
 
 
 def task_files(w):
@@ -105,6 +114,7 @@ rule prepare_calibration:
     input:
         manifest="results/models/{model}/manifest.json",
         files=calibration_files,
+        answers=own_answers,
     output:
         output="results/calibrations/{model}/{calibration}.parquet",
     log:
@@ -120,6 +130,47 @@ rule prepare_calibration:
         content=content(calibration_files),
     script:
         "../workflow/scripts/prepare_calibration.py"
+
+
+# The questions of a calibration, which the model answers itself, with the answers of the data.
+use rule prepare_calibration as prepare_questions with:
+    input:
+        manifest="results/models/{model}/manifest.json",
+        files=calibration_files,
+    output:
+        output="results/questions/{model}/{calibration}.parquet",
+    log:
+        "logs/prepare_questions/{model}/{calibration}.log",
+    benchmark:
+        "results/jobs/prepare_questions/{model}/{calibration}.jsonl"
+
+
+rule generate_answers:
+    input:
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        questions="results/questions/{model}/{calibration}.parquet",
+        files=calibration_files,
+    output:
+        output="results/answers/{model}/{calibration}.parquet",
+    log:
+        "logs/generate_answers/{model}/{calibration}.log",
+    benchmark:
+        "results/jobs/generate_answers/{model}/{calibration}.jsonl"
+    priority: CHOOSING
+    conda:
+        ENVIRONMENT
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=memory(prepare.GenerateAnswers),
+        runtime=minutes(prepare.GenerateAnswers),
+    params:
+        options=options(prepare.GenerateAnswers),
+        code=code(prepare.GenerateAnswers),
+        content=content(calibration_files),
+    script:
+        "../workflow/scripts/generate_answers.py"
 
 
 rule prepare_task:

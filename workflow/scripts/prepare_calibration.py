@@ -13,4 +13,5 @@ if __name__ == "__main__":
     with running(snakemake):
         job = PrepareCalibration.read(snakemake)
         manifest = seal.read_json(job.manifest)
-        calibrations.write(job.output, prepare(job.calibration, job.entry, manifest, Path.cwd(), job.parts))
+        made = prepare(job.calibration, job.entry, manifest, Path.cwd(), job.parts, job.answers)
+        calibrations.write(job.output, made)

@@ -124,6 +124,9 @@ def _check_code(config: Configuration, root: Path) -> None:
                 )
             if not getattr(entry, "trust_code", False):
                 task_files.check_code([file.path for file in reached], where)
+            for file in reached if getattr(entry, "own", False) else ():
+                if kind := file.keys.get("output_type"):
+                    task_files.check_written(str(file.keys.get("task")), kind, where)
 
 
 def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:

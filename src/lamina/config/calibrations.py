@@ -1,9 +1,9 @@
 """Section `calibrations`: the samples on which units are scored and patches fitted, never test data."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from lamina.config.entry import (
     DOCUMENTS_ALLOWED,
@@ -17,6 +17,7 @@ from lamina.config.entry import (
     replicates_option,
     seed_option,
 )
+from lamina.config.explain import wrong
 
 CORPUS = "microworld_corpus"
 
@@ -52,6 +53,13 @@ _DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", 
 _LENGTH = option(
     "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
 )
+_ANSWERS = option(
+    "Whose answers samples hold: `gold`, those of the data, or `model`: the unpruned model writes its own ones, once.",
+    "gold",
+)
+_KEEP = option("With `answers: model`: keep all questions, or those that exact match calls right.", "all")
+_TEMPERATURE = option("With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0)
+_PROMPT = option("With `answers: model`: tokens of a document after which the model goes on by itself.", 16, ge=1)
 
 
 trust_code_option = partial(
@@ -79,6 +87,21 @@ class Calibration(Choice):
         """The lm-eval tasks that samples are drawn from."""
         return [self.task] if isinstance(self, Task) else self.tasks if isinstance(self, Tasks) else []
 
+    @property
+    def own(self) -> bool:
+        """Whether the model writes the answers of the samples itself."""
+        return getattr(self, "answers", "gold") == "model"
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        for key in () if self.own else ("keep", "temperature", "prompt"):
+            field = type(self).model_fields.get(key)
+            if field and getattr(self, key) != field.default:
+                raise wrong("it is for answers that the model writes. Leave it out, or add `answers: model`.", key)
+        if self.own and getattr(self, "prompt", 0) >= getattr(self, "length", 1):
+            raise wrong("the prompt leaves no token to write. Write fewer tokens than `length`.", "prompt")
+        return self
+
 
 class Task(Calibration):
     """Documents of one lm-eval task, or of a group of tasks such as `mmlu`."""
@@ -93,6 +116,9 @@ class Task(Calibration):
     num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
+    answers: Literal["gold", "model"] = _ANSWERS
+    keep: Literal["all", "right"] = _KEEP
+    temperature: float = _TEMPERATURE
 
 
 class Tasks(Calibration):
@@ -106,6 +132,9 @@ class Tasks(Calibration):
     num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
+    answers: Literal["gold", "model"] = _ANSWERS
+    keep: Literal["all", "right"] = _KEEP
+    temperature: float = _TEMPERATURE
 
 
 class Text(Calibration):
@@ -117,6 +146,9 @@ class Text(Calibration):
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     split: Split = _SPLIT
+    answers: Literal["gold", "model"] = _ANSWERS
+    temperature: float = _TEMPERATURE
+    prompt: int = _PROMPT
 
 
 class Hub(Calibration):
@@ -140,6 +172,9 @@ class Hub(Calibration):
         "cache of the hub first.",
         True,
     )
+    answers: Literal["gold", "model"] = _ANSWERS
+    temperature: float = _TEMPERATURE
+    prompt: int = _PROMPT
 
 
 class Mixture(Calibration):

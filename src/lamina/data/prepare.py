@@ -2,12 +2,13 @@
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from lm_eval.api.task import ConfigurableTask
+from transformers import PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, encoding, lm_tasks
@@ -15,11 +16,14 @@ from lamina.data.calibrations import Calibration, Row, Sample, check_ids, encode
 from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import Style
+from lamina.data.task_files import check_written
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_tokenizer
 from lamina.models.manifest import skeleton
+
+FEWEST = 10  # right answers of a calibration, if it has as many questions
 
 _logger = logging.getLogger(__name__)
 
@@ -30,11 +34,15 @@ def prepare(
     manifest: dict[str, Any],
     root: Path,
     parts: Mapping[str, entries.Calibration] | None = None,
+    written: Mapping[str, str] | None = None,
 ) -> Calibration:
     """Tokenise the samples of calibration `name` for one model; `parts` are the entries that a mixture is made of.
 
-    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, or one
-    cannot be encoded or does not fit into the model's context.
+    `written` are the files of what the model answers itself (`lamina.evaluation.generation.own_answers`), by the names
+    of the calibrations; without its file, a calibration has the answers of the data.
+
+    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, one
+    cannot be encoded or does not fit into the model's context, or the model has too few right answers of its own.
     """
     tokenizer = load_tokenizer(manifest)
     # Without weights: enough for lm-eval to know its context length.
@@ -47,7 +55,7 @@ def prepare(
     where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
     if isinstance(entry, entries.Mixture):
         own = parts or {}
-        made = {key: prepare(key, part, manifest, root) for key, part in own.items()}
+        made = {key: prepare(key, part, manifest, root, None, written) for key, part in own.items()}
         samples = mixed(name, entry, made)
         # Questions of one's own are named by their entry.
         named = (key if isinstance(own[key], entries.Choices) else made[key].facts["source"] for key in made)
@@ -63,24 +71,42 @@ def prepare(
             samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        samples = _answered(name, entry, model, tokenizer, Style.of(manifest), root)
+        pairs = drawn(name, entry, encoding.recorder(model, tokenizer), Style.of(manifest), root)
+        samples = [replace(each, index=i) for i, each in enumerate(sample for _, some in pairs for sample in some)]
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
-    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
+    asked: dict[str, Any] = {}
+    if entry.own and name in (written or {}):
+        samples, asked = _own(where, entry, samples, calibrations.read((written or {})[name]))
+    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source, **asked)
 
 
-def _answered(
-    name: str,
-    entry: entries.Task | entries.Tasks | entries.Choices,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    style: Style,
-    root: Path,
-) -> list[Sample]:
-    """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
-    lm = encoding.recorder(model, tokenizer)
+def _own(
+    where: str, entry: entries.Calibration, questions: Sequence[Sample], written: Calibration
+) -> tuple[list[Sample], dict[str, Any]]:
+    """Questions with the model's own answers, of which `keep: right` takes the right ones, and the facts of both."""
+    right = written.facts["right"]
+    pairs = zip(questions, written.samples, right, strict=True)
+    keep = getattr(entry, "keep", "all")
+    kept = [replace(one, rows=own.rows, gold=0, also=()) for one, own, counts in pairs if keep == "all" or counts]
+    if len(kept) < min(FEWEST, len(questions)):
+        raise LaminaError(
+            f"{where}.keep: the model answers {len(kept)} of {len(questions)} questions right, which are too few to "
+            f"calibrate on ({FEWEST} at least). Write keep: all, a larger limit, or more examples (num_fewshot)."
+        )
+    asked = {"n_asked": len(questions), "n_right": None if None in right else sum(right)}
+    facts = asked | {"temperature": getattr(entry, "temperature", None)}
+    return [replace(sample, index=number) for number, sample in enumerate(kept)], facts
+
+
+def drawn(
+    name: str, entry: entries.Task | entries.Tasks | entries.Choices, lm: encoding.EncodingLM, style: Style, root: Path
+) -> Iterator[tuple[ConfigurableTask, list[Sample]]]:
+    """The tasks of calibration `name` with the requests of the questions that are drawn, and samples of these.
+
+    Raises LaminaError if the model shall answer what is not written.
+    """
     choices, split, trusted = (getattr(entry, key, None) for key in ("choices", "split", "trust_code"))
-    samples: list[Sample] = []
     for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
         loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
         sizes = [len(task.eval_docs) for task in leaves(loaded)]
@@ -92,8 +118,14 @@ def _answered(
             counts = shares(entry.limit or sum(sizes), sizes)
         for task, count in zip(leaves(loaded), counts, strict=True):
             if count:
-                samples += lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
-    return [replace(s, index=i) for i, s in enumerate(samples)]
+                if isinstance(entry, entries.Task | entries.Tasks) and entry.own:
+                    check_written(task.config.task, task.config.output_type, f"calibrations.{name}")
+                    if entry.keep == "right" and "exact_match" not in task.aggregation():
+                        raise LaminaError(
+                            f"calibrations.{name}.keep: task '{task.config.task}' has no exact_match, so that no "
+                            "answer is right or wrong. Write keep: all."
+                        )
+                yield task, lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
 
 
 def text_samples(

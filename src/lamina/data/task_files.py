@@ -101,6 +101,18 @@ def members(keys: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def check_written(task: str, kind: object, where: str) -> None:
+    """Refuse a task of which no answer is written; `where` is the calibration that asks the model for its own.
+
+    Raises LaminaError if the task's output type, `kind`, is not generate_until.
+    """
+    if kind != "generate_until":
+        raise LaminaError(
+            f"{where}.answers: task '{task}' scores by {kind}, so that the model writes no answer of its own. Write "
+            "answers: gold, or take a task with output_type: generate_until."
+        )
+
+
 def check_code(paths: Iterable[Path], where: str) -> None:
     """Refuse task files that make lm-eval import foreign Python.
 

@@ -2,14 +2,16 @@
 
 lm-eval makes the prompts, runs the model with its cache, cuts answers at their stops and compares them. Its sampling
 draws from one stream of random numbers, so that an answer depends on its batch. Here each question has its own random
-numbers, which are the same for every variant.
+numbers, which are the same for every variant. `own_answers` makes a calibration of what the unpruned model writes.
 """
 
 import dataclasses
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from math import comb
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,7 +22,10 @@ from lm_eval.config.task import TaskConfig
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina.config import calibrations as entries
 from lamina.config.benchmarks import Generate
+from lamina.data.calibrations import Calibration, Row
+from lamina.data.prepare import drawn
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
@@ -36,10 +41,10 @@ Values = dict[str, dict[int, float]]  # by metric and document
 
 
 class Answer(NamedTuple):
-    """The tokens of an answer before its stop, and whether it stopped within the length allowed."""
+    """The tokens of an answer before its stop, and those that ended it; none if it reached the length allowed."""
 
     tokens: list[int]
-    stopped: bool
+    stop: list[int]
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:
@@ -123,6 +128,18 @@ class WritingLM(VariantLM):
         self.answers = {}
         return super().generate_until(requests, disable_tqdm)
 
+    def go_on(self, prompts: Sequence[Prompt], length: int) -> None:
+        """Go on after each prompt until both have `length` tokens, or the model ends; `answers` has what is written."""
+        self.answers = {}
+
+        def write() -> None:
+            for _, alike in groupby(sorted(set(prompts), key=len), len):
+                ids = torch.tensor(list(alike), device=self.device)
+                for some in ids.split(int(self.batch_size_per_gpu)):
+                    self._model_generate(some, length, [], attention_mask=torch.ones_like(some))
+
+        self._in_batches(write)
+
     def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
         mask = settings["attention_mask"].bool()
         prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
@@ -147,9 +164,9 @@ class WritingLM(VariantLM):
             return any(term in text for term in stop if term)
 
         if not holds_stop(len(kept)):
-            return Answer(kept, len(kept) < len(tokens))
+            return Answer(kept, tokens[len(kept) :][:1])
         before = bisect_left(range(1, len(kept)), True, key=holds_stop)  # a text keeps its stop when it goes on
-        return Answer(kept[:before], True)
+        return Answer(kept[:before], kept[before : before + 1])
 
 
 class _Drawn(LogitsProcessor):
@@ -233,7 +250,7 @@ class GenerationBenchmark(TaskBenchmark):
         answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
         return {
             "repetition": {document: repetition(each.tokens, self.options.ngram) for document, each in answers.items()},
-            "unstopped": {document: float(not each.stopped) for document, each in answers.items()},
+            "unstopped": {document: float(not each.stop) for document, each in answers.items()},
             "length": {document: float(len(each.tokens)) for document, each in answers.items()},
         }
 
@@ -263,3 +280,54 @@ def _mean(metric: str, values: list[float]) -> dict[str, Any]:
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
     better = None if metric.endswith("length") else metric.startswith("pass@")
     return {"metric": metric, "value": float(np.mean(values)), "stderr": error, "higher_is_better": better}
+
+
+def own_answers(
+    name: str,
+    entry: entries.Calibration,
+    questions: Calibration,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    style: Style,
+    root: Path,
+) -> Calibration:
+    """The questions of calibration `name` with the answers that the model itself writes, as the tokens that it wrote.
+
+    Fact `right` says of each sample whether the task's exact match calls it right; null for texts, which go on after
+    the first tokens of each of `questions`, and for tasks without exact match.
+    """
+    assert isinstance(entry, entries.Task | entries.Tasks | entries.Text | entries.Hub)
+    seed = entry.seed if isinstance(entry, entries.Task | entries.Tasks) else 0
+    writer = WritingLM(model, tokenizer, Generate(temperature=entry.temperature or 1.0, seed=seed))
+    writer.draw = 0 if entry.temperature else None
+    if isinstance(entry, entries.Task | entries.Tasks):
+        tasks = (task for task, _ in drawn(name, entry, writer, style, root))
+        found = [pair for task in tasks for pair in _written_rows(task, writer)]
+    else:
+        prompts = [sample.sequence()[: entry.prompt] for sample in questions.samples]
+        writer.go_on(prompts, entry.length)
+        found = [(_row(prompt, writer.answers[prompt], tokenizer, 0), None) for prompt in prompts]
+    pairs = zip(questions.samples, found, strict=True)
+    samples = [dataclasses.replace(sample, gold=0, rows=(row,), also=()) for sample, (row, _) in pairs]
+    return Calibration(tuple(samples), questions.facts | {"right": [right for _, right in found]})
+
+
+def _written_rows(task: ConfigurableTask, writer: WritingLM) -> Iterator[tuple[Row, bool | None]]:
+    """A row for each answer to the requests of a task, and whether exact match, after any of its filters, is 1."""
+    settings = normalize_gen_kwargs(task.config.generation_kwargs, writer.max_gen_toks)
+    settings |= {"do_sample": False, "temperature": 0.0}
+    for request in task.instances:
+        request.arguments = (request.args[0], settings)
+    for request, text in zip(task.instances, writer.generate_until(task.instances), strict=True):
+        request.resps = [text]
+    task.apply_filters()
+    for request in task.instances:
+        prompt = writer.prompt(request)
+        scores = [task.process_results(request.doc, [each]) for each in request.filtered_resps.values()]
+        right = any(score["exact_match"] > 0 for score in scores) if "exact_match" in scores[0] else None
+        cut = len(writer.tok_encode(request.args[0])) - len(prompt)
+        yield _row(prompt, writer.answers[prompt], writer.tokenizer, cut), right
+
+
+def _row(prompt: Prompt, answer: Answer, tokenizer: PreTrainedTokenizerBase, cut: int) -> Row:
+    return Row(prompt, (*answer.tokens, *answer.stop), len(tokenizer.decode(answer.tokens)), cut)

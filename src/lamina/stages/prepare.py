@@ -67,11 +67,25 @@ class PrepareCalibration(Job):
     entry: Options[Calibration]
     parts: dict[str, Options[Calibration]] = {}
     manifest: Annotated[str, READ] = ""
+    answers: Annotated[dict[str, str], READ] = {}
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry, parts = config.calibrations[w.calibration], config.parts(w.calibration)
         return cls(calibration=w.calibration, entry=entry, parts={} if w.calibration in parts else parts)
+
+
+class GenerateAnswers(OnModel):
+    """One calibration, by its name and its entry, whose questions the model answers itself."""
+
+    calibration: str
+    entry: Options[Calibration]
+    questions: Annotated[str, READ] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        follows = family(config, w.model)
+        return cls(calibration=w.calibration, entry=config.calibrations[w.calibration], follows=follows)
 
 
 class PrepareTask(Job):

@@ -35,6 +35,10 @@ choice_score (string): How accuracy and margin compare choices: acc_norm (log-li
 source (string): lm-eval task or group of tasks (several: comma-separated), text or file the samples come from.
 split (string): Split of the source that was sampled; null for a file of choices or a text without splits.
 seed (int64): Seed of the sampling.
+n_asked (int64): Number of questions that the model was asked, if samples hold its own answers (`answers: model`); null
+    for those of the data, as the next two.
+n_right (int64): Number of its answers that exact match calls right; null for texts and tasks without exact match.
+temperature (double): Temperature at which it wrote; 0 for the likeliest tokens.
 replicate_of (string): Label that it shares with its replicates, `group` in the configuration; null without.
 """)
 
