@@ -48,6 +48,22 @@ OWN = {  # ways to answer
 HEAD = "world task sets answers score truth n_sets n_documents n_right base spearman low high gain gain_low gain_high"
 
 
+def stories() -> tuple[list[str], list[str]]:
+    """Texts to calibrate on, and others to test on."""
+    texts = json.loads((REAL / "data/tinystories_1000.json").read_text())
+    return texts[:DOCUMENTS], texts[500 : 500 + TESTS]
+
+
+def corpus() -> tuple[list[str], list[str]]:
+    """As `stories`, of the embedded corpus."""
+    files = (ROOT / f"resources/reference/data/corpus_{split}.jsonl" for split in ("validation", "test"))
+    pool, test = ([json.loads(line)["text"] for line in file.read_text().splitlines()] for file in files)
+    return pool[:DOCUMENTS], test[:TESTS]
+
+
+TEXTS = {"stories": stories, "corpus": corpus}
+
+
 def described(world: str) -> dict[str, Any]:
     folder = str(FOLDERS[world])
     manifest = {"path": folder, "source": folder, "trust_remote_code": False, "chat_template": False}
@@ -163,9 +179,8 @@ def interval(values: np.ndarray) -> list[str]:
 def compared(world: World, task: str) -> list[list[Any]]:
     """Rows of a task: each way to answer and each score, for each truth."""
     truths, scores, facts = {}, {}, {}
-    if task == "stories":
-        texts = json.loads((REAL / "data/tinystories_1000.json").read_text())
-        for name, some in (("pool", texts[:DOCUMENTS]), ("test", texts[500 : 500 + TESTS])):
+    if task in TEXTS:
+        for name, some in zip(("pool", "test"), TEXTS[task](), strict=True):
             (world.root / f"{name}.json").write_text(json.dumps(some))
         ways = {way: keys for way, keys in OWN.items() if "keep" not in keys}
         for name in ("pool", "test"):
@@ -192,7 +207,7 @@ def compared(world: World, task: str) -> list[list[Any]]:
     for sets, chosen in {"one": slice(0, singles), "two": slice(singles, None), "all": slice(None)}.items():
         for truth, (real, base) in truths.items():
             costs = resampled(real, 1)[chosen]
-            for way, score in product(scores, ("loss",) if task == "stories" else ("loss", "accuracy")):
+            for way, score in product(scores, ("loss",) if task in TEXTS else ("loss", "accuracy")):
                 # Ways with the same documents are drawn alike, so that their difference is paired.
                 own, gold = (spearman(resampled(scores[each][score], 0)[chosen], costs) for each in (way, "gold"))
                 told = [sets, way, score, truth, len(costs), *facts[way], base]
