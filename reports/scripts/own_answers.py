@@ -25,8 +25,9 @@ from transformers import PreTrainedModel
 from lamina.config.calibrations import Calibration as Entry
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
+from lamina.data.encoding import recorder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import prepare
+from lamina.data.prepare import drawn, prepare
 from lamina.data.prompts import PLAIN
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
@@ -107,7 +108,9 @@ class World:
         made = prepare("own", entry, self.manifest, self.root)
         if not entry.own:
             return made
-        calibrations.write(file, own_answers("own", entry, made, self.model, self.tokenizer, PLAIN, self.root))
+        lm = recorder(self.model, self.tokenizer)
+        tasks = [task for task, _ in drawn("own", entry, lm, PLAIN, self.root)]
+        calibrations.write(file, own_answers(entry, made, tasks, self.model, self.tokenizer))
         return prepare("own", entry, self.manifest, self.root, written={"own": str(file)})
 
     def measured(self, calibration: Calibration, after: int = 0) -> dict[str, np.ndarray]:

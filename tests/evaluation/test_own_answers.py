@@ -15,8 +15,9 @@ from lamina.config.calibrations import Calibration as Entry
 from lamina.config.models import Model
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
+from lamina.data.encoding import recorder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import prepare
+from lamina.data.prepare import drawn, prepare
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.generation import own_answers
@@ -86,9 +87,10 @@ class Place:
 
     def answered(self, entry: dict[str, Any], file: str = "own.parquet") -> Calibration:
         """As the three jobs of the workflow do it."""
-        own, style = Entry.from_options(entry), Style.of(self.manifest)
-        args = (self.questions(entry), self.model, self.tokenizer, style, self.root)
-        calibrations.write(self.root / file, own_answers("own", own, *args))
+        own, lm = Entry.from_options(entry), recorder(self.model, self.tokenizer)
+        tasks = [task for task, _ in drawn("own", own, lm, Style.of(self.manifest), self.root)]
+        made = own_answers(own, self.questions(entry), tasks, self.model, self.tokenizer)
+        calibrations.write(self.root / file, made)
         return prepare("own", own, self.manifest, self.root, written={"own": str(self.root / file)})
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
+from lamina.data.encoding import recorder
+from lamina.data.prepare import drawn
 from lamina.data.prompts import Style
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_model, load_tokenizer
@@ -16,5 +18,6 @@ if __name__ == "__main__":
         job = GenerateAnswers.read(snakemake)
         manifest, questions = seal.read_json(job.manifest), calibrations.read(job.questions)
         model, tokenizer = load_model(manifest, check=job.check), load_tokenizer(manifest)
-        places = (model, tokenizer, Style.of(manifest), Path.cwd())
-        calibrations.write(job.output, own_answers(job.calibration, job.entry, questions, *places))
+        style, lm = Style.of(manifest), recorder(model, tokenizer)
+        tasks = [task for task, _ in drawn(job.calibration, job.entry, lm, style, Path.cwd())]
+        calibrations.write(job.output, own_answers(job.entry, questions, tasks, model, tokenizer))

@@ -70,7 +70,6 @@ def prepare(
         with at(where):
             samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
-        assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         pairs = drawn(name, entry, encoding.recorder(model, tokenizer), Style.of(manifest), root)
         samples = [replace(each, index=i) for i, each in enumerate(sample for _, some in pairs for sample in some)]
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
@@ -100,14 +99,15 @@ def _own(
 
 
 def drawn(
-    name: str, entry: entries.Task | entries.Tasks | entries.Choices, lm: encoding.EncodingLM, style: Style, root: Path
+    name: str, entry: entries.Calibration, lm: encoding.EncodingLM, style: Style, root: Path
 ) -> Iterator[tuple[ConfigurableTask, list[Sample]]]:
-    """The tasks of calibration `name` with the requests of the questions that are drawn, and samples of these.
+    """The tasks of calibration `name` with the requests of the questions that are drawn, and samples; none of texts.
 
     Raises LaminaError if the model shall answer what is not written.
     """
     choices, split, trusted = (getattr(entry, key, None) for key in ("choices", "split", "trust_code"))
     for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
+        assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
         sizes = [len(task.eval_docs) for task in leaves(loaded)]
         own = bool(choices) or lm_tasks.is_own(source, root)

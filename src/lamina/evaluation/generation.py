@@ -8,10 +8,9 @@ numbers, which are the same for every variant. `own_answers` makes a calibration
 import dataclasses
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import comb
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,7 +24,6 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.config import calibrations as entries
 from lamina.config.benchmarks import Generate
 from lamina.data.calibrations import Calibration, Row
-from lamina.data.prepare import drawn
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
@@ -283,25 +281,24 @@ def _mean(metric: str, values: list[float]) -> dict[str, Any]:
 
 
 def own_answers(
-    name: str,
     entry: entries.Calibration,
     questions: Calibration,
+    tasks: Iterable[ConfigurableTask],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    style: Style,
-    root: Path,
 ) -> Calibration:
-    """The questions of calibration `name` with the answers that the model itself writes, as the tokens that it wrote.
+    """The questions of a calibration with the answers that the model itself writes, as the tokens that it wrote.
 
-    Fact `right` says of each sample whether the task's exact match calls it right; null for texts, which go on after
-    the first tokens of each of `questions`, and for tasks without exact match.
+    tasks: Those of the questions, with their requests (`lamina.data.prepare.drawn`); none for texts, which go on after
+        the first tokens of each of `questions`.
+
+    Fact `right` says of each sample whether its task's exact match calls it right; null where there is none.
     """
     assert isinstance(entry, entries.Task | entries.Tasks | entries.Text | entries.Hub)
     seed = entry.seed if isinstance(entry, entries.Task | entries.Tasks) else 0
     writer = WritingLM(model, tokenizer, Generate(temperature=entry.temperature or 1.0, seed=seed))
     writer.draw = 0 if entry.temperature else None
     if isinstance(entry, entries.Task | entries.Tasks):
-        tasks = (task for task, _ in drawn(name, entry, writer, style, root))
         found = [pair for task in tasks for pair in _written_rows(task, writer)]
     else:
         prompts = [sample.sequence()[: entry.prompt] for sample in questions.samples]
