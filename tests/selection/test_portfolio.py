@@ -19,6 +19,7 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.selection import judging
 from lamina.selection.options import Loop
+from lamina.selection.plans import Prices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.strategies.portfolio import EXCHANGE, NONE, Judges
@@ -43,7 +44,7 @@ def decided(toy: Any, proposals: Sets, exchanges: int = 10, judges: Judges | Non
         Trials(toy, SAMPLES),
         judges,
         proposals,
-        lambda units: portfolio.exchanged(units, UNITS, scores, exchanges),
+        lambda units: portfolio.exchanged(units, UNITS, scores, exchanges, Prices()),
         bare,
         0,
     )
@@ -93,15 +94,15 @@ def test_a_size_that_is_worse_than_a_larger_one_says_so() -> None:
             return np.full(SAMPLES, 5.0 if len(list(removed)) == 3 else 7.0)
 
     choices, _ = decided(Best(), proposed(2, 3, 4))
-    assert "Without 3 units" in choices[2]["note"] and "note" not in choices[3] and "note" not in choices[4]
+    assert "At size 3" in choices[2]["note"] and "note" not in choices[3] and "note" not in choices[4]
 
 
 def test_exchanges_change_one_unit_and_begin_with_the_most_promising() -> None:
     scores = {unit: float(unit) for unit in UNITS}
-    found = portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 7)
+    found = portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 7, Prices())
     assert found[0] == {"3", "0"} and len(set(found)) == 7
     assert all(len(each & {"3", "8"}) == 1 and len(each) == 2 for each in found)
-    assert len(portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 99)) == 2 * 8
+    assert len(portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 99, Prices())) == 2 * 8
 
 
 def test_the_corrected_loss_is_not_flattered() -> None:

@@ -19,6 +19,8 @@ SELECTORS = {
     "looped": {"metric": "accuracy", "repair": "general"},
     "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     "evolved": {"metric": "accuracy", "strategy": "evolutionary", "repair": "general"},
+    "halved": {"strategy": "portfolio", "units": "both", "attention_share": 0.4},
+    "drawn": {"strategy": "random", "units": "both"},
     "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
     "wide_looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "repair": "general"},
     "wide_once": {"metric": "accuracy", "strategy": "one_shot", "also": {"corpus": 1}, "repair": "ghost"},
@@ -30,6 +32,7 @@ HEALINGS = {
 }
 STEPS = dict.fromkeys(("accuracy", "once", "wide", "wide_looped", "wide_once"), (1, 3))
 STEPS |= {"race": (1,), "looped": (1,), "looped_once": (1,), "angular": (2,), "random": (2,), "evolved": (1,)}
+STEPS |= {"halved": (1,), "drawn": (2,)}
 CALIBRATION, MODEL = "results/calibrations/small/{}.parquet", "results/models/small/manifest.json"
 ADAPTER = "results/adapters/small/recall/accuracy/removed=1/{}/{}/"
 
@@ -53,7 +56,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     put(raw, "calibrations.blend", {"mixture": {"solved": 1, "corpus": 1}})
     study = {"models": ["small"], "calibrations": ["recall"], "removed": [1], "selectors": ["accuracy"]}
     raw["studies"]["prune"] = study | {"repairs": ["none", "ghost", "general"], "healings": ["none", *HEALINGS]}
-    raw["studies"]["search"] = study | {"selectors": ["evolved"]}
+    raw["studies"]["search"] = study | {"selectors": ["evolved", "halved"]}
     (root / "graph.yaml").write_text(yaml.safe_dump(raw))
     (root / "resources").symlink_to(ROOT / "resources")
     asked = [plan(name, size) for name, sizes in STEPS.items() for size in sizes] + [plan("wide", 3, "corpus")]
@@ -90,7 +93,7 @@ def test_the_evidence_of_a_step(graph: Graph) -> None:
     for own in ("race", "looped", "looped_once"):
         assert evidence(graph, own, 1) == {sweep(own, 0)}
     assert evidence(graph, "angular", 2) == {"results/activations/small/recall.parquet"}
-    assert evidence(graph, "random", 2) == set()
+    assert evidence(graph, "random", 2) == evidence(graph, "drawn", 2) == set()
 
 
 def test_only_calibrations_that_ask_for_them_read_the_models_own_answers(graph: Graph) -> None:
@@ -104,6 +107,7 @@ def test_only_calibrations_that_ask_for_them_read_the_models_own_answers(graph: 
 def test_a_search_finds_the_plans_of_all_sizes(graph: Graph) -> None:
     found = "results/searches/small/recall/evolved"
     assert graph[plan("evolved", 1)] == {f"{found}.json"}
+    assert graph[plan("halved", 1)] == {found.replace("evolved", "halved.json")}
     assert graph[f"{found}.parquet"] >= {MODEL, CALIBRATION.format("recall"), CALIBRATION.format("corpus")}
     assert f"{found}.parquet" in graph["results/tables/searches.parquet"]
     assert not [file for file in graph if "sweeps/small/recall/evolved" in file]

@@ -36,7 +36,7 @@ RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 units_option = partial(
     option,
     "What is removed: whole layers, one of their two halves, or `both` halves, each on its own. `both` counts sizes in "
-    "layers: at size 3, halves go that have at least the parameters of three layers together.",
+    "layers: at size 3, halves go that together count at least as much as three layers, by their parameters.",
     "layer",
 )
 repair_option = partial(
@@ -118,14 +118,19 @@ class Selector(Choice):
     SWEEPS: ClassVar[bool] = False
     STEPS: ClassVar[bool] = False
     CAPTURED: ClassVar[bool] = False
-    # Whether it chooses among attention and MLPs at the price of their parameters.
-    PRICES: ClassVar[bool] = False
     # How units went, for the card of an export.
     CHOICE: ClassVar[str] = "units went by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
     protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
+    attention_share: float | None = option(
+        "What attention counts of a layer with `units: both`, such as its share of the time; `null` takes that of its "
+        "parameters. The MLP counts the rest.",
+        None,
+        gt=0,
+        lt=1,
+    )
     group: Filled | None = group_option()
     replicates: int = replicates_option()
 
@@ -163,10 +168,15 @@ class Selector(Choice):
         halves = self.units != "layer"
         for refused, key, message in (
             (
-                self.units == "both" and not (self.PRICES and self.budget == "full"),
+                self.attention_share and self.units != "both",
+                "attention_share",
+                f"{self.attention_share} is a price, and units '{self.units}' all count the same. Write units: both.",
+            ),
+            (
+                self.units == "both" and self.budget != "full",
                 "units",
-                "'both' goes with strategies that weigh parameters, and with budget: full. Write units: layer, or "
-                f"strategy: {listed([kind.title() for kind in Selector.kinds() if kind.PRICES])}.",
+                f"'both' weighs scores against prices, and budget '{self.budget}' looks for the one least score. Write "
+                "budget: full, or units: layer.",
             ),
             (
                 self.repair and halves,

@@ -174,7 +174,8 @@ class Works:
     def _searches(self) -> Iterator[Work]:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
             tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
-            cost = search_work(tokens, self.models[model]["n_layers"], sizes, entry)
+            manifest = self.models[model]
+            cost = search_work(tokens, manifest["n_layers"], sizes, entry, manifest["attention_share"])
             written = [paths.search(f"{model}/{calibration}/{selector}")]
             yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
 

@@ -10,16 +10,20 @@ from lamina.cost.work import Tokens, alone
 from lamina.engine.candidates import Candidate, grow
 from lamina.models.units import all_units, parse
 from lamina.modules import load
+from lamina.selection.plans import Prices
 from lamina.selection.trials import Trials, run
 
 SEARCHED = 100  # samples of the rehearsal, which stand for those of a calibration
 
 
-def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any) -> tuple[float, float]:
+def search_work(
+    tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any, attention: float = 0.0
+) -> tuple[float, float]:
     """Layer-tokens of a search for sets of these sizes and their measurement at the end, by the engine and naively.
 
     Nothing is measured: the engine's tree counts the models that the search asks for. `options` are those of the
-    selector. Units lose random amounts, so that the sets that a search keeps have units in common, as with true losses.
+    selector, and `attention` is the share of a layer that its attention has. Units lose random amounts, so that the
+    sets that a search keeps have units in common, as with true losses.
     """
     draw, work = np.random.default_rng(0), np.zeros(2)
     lost = defaultdict[str, float](draw.random)
@@ -35,11 +39,12 @@ def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: An
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
+    trials = Trials(Rehearsed(), SEARCHED, prices=Prices(options.units, options.attention_share or attention))
     own: Any = load(f"{options.PACKAGE}.{options.strategy}")
     if hasattr(own, "rehearse"):
-        own.rehearse(Trials(Rehearsed(), SEARCHED), units, sizes, options, round(SEARCHED * options.held_back))
+        own.rehearse(trials, units, sizes, options, round(SEARCHED * options.held_back))
         return float(tokens.packed * work[0]), float(tokens.rows * work[1])
     held_back, seen = np.split(np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)])
     lengths = np.full(SEARCHED, tokens.stream / SEARCHED)
-    run(Trials(Rehearsed(), SEARCHED), units, sizes, options, seen, held_back, lengths)
+    run(trials, units, sizes, options, seen, held_back, lengths)
     return float(tokens.packed * work[0]), float(tokens.rows * work[1])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
@@ -68,9 +67,10 @@ def choose(
 ) -> Plan:
     """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift.
 
-    `attention` is the share of a layer's parameters that its attention has.
+    `attention` is the share of a layer's parameters that its attention has, a price that the selector may overrule.
     """
     protected = protected_layers(selector.protect, n_layers)
+    attention = selector.attention_share or attention
     request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention)
     before = previous or empty(selector, keys)
     if replacements:
@@ -110,12 +110,8 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
 def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     (column,) = METRICS[metric].columns
-    data = store.read(activations, ["layer", "span", column])
-    data = data.filter(pc.field("span") > 0)
-    return {
-        (layer, span): distance
-        for layer, span, distance in zip(*(data[name].to_pylist() for name in ("layer", "span", column)), strict=True)
-    }
+    rows = store.read(activations, ["layer", "span", column]).to_pylist()
+    return {(row["layer"], row["span"]): row[column] for row in rows if row["span"]}
 
 
 def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step:
@@ -126,11 +122,9 @@ def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step
     removal gives no numbers on one of them is removed last. Of units with equal scores the deeper one is removed first.
     """
     scores = [dict(step.ranked) for step in steps]
-    if not _tells(scores[0]):
+    telling = [(of, weight) for of, weight in zip(scores, weights, strict=True) if set(of.values()) - {None}]
+    if not telling or telling[0][0] is not scores[0]:
         return steps[0]
-    telling = [
-        (step_scores, weight) for step_scores, weight in zip(scores, weights, strict=True) if _tells(step_scores)
-    ]
     total = sum(weight for _, weight in telling)
 
     def score(unit: str) -> float | None:
@@ -146,7 +140,3 @@ def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step
         return (float("inf") if value is None else round(value, 12)), -int(unit.split(".")[0])
 
     return replace(steps[0], ranked=[(unit, totals[unit]) for unit in sorted(totals, key=place)])
-
-
-def _tells(scores: dict[str, float | None]) -> bool:
-    return any(score is not None for score in scores.values())

@@ -21,6 +21,7 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
+from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
@@ -32,7 +33,7 @@ from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import portfolio
-from lamina.selection.strategies.portfolio import BOUNDARIES, NONE, Judges
+from lamina.selection.strategies.portfolio import BOUNDARIES, NONE, OF_LAYERS, Judges, halved
 from lamina.selection.trials import BASE, HELD_BACK, WINNER, Search, Trials, split, without
 from lamina.store import parquet as store
 
@@ -61,7 +62,7 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
         trials = Trials(asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare)
 
         def exchanges(around: frozenset[str]) -> list[frozenset[str]]:
-            return portfolio.exchanged(around, units, scores, options.exchanges)
+            return portfolio.exchanged(around, units, scores, options.exchanges, request.prices)
 
         choices, rows = portfolio.decide(trials, judges, sets, exchanges, form, options.seed)
         everything, last = judges.part(0, 1), judges.part(0.5, 1)
@@ -81,11 +82,12 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     for size, choice in choices.items():
         what = {"removed": size, "step": size} | {name: choice[name] for name in ("units", "member", "repair")}
         ends += [end(WINNER, choice["loss"], 0, **what), end(HELD_BACK, choice["corrected_loss"], 0, **what)]
-        bare, between = choice["repairs"][NONE], [None] * (size - 1)
+        bare, gone = choice["repairs"][NONE], choice["units"]
+        between = [None] * (len(gone) - 1)
         ways = [None, None] if len(parts) > 1 else [own.accuracy(before), own.accuracy(bare)]
         around: dict[str, Any] = {"accuracy_before": [ways[0], *between], "accuracy_after": [*between, ways[1]]}
         told = {"base_loss": before} | {name: value for name, value in choice.items() if name != "units"}
-        found.append(request.plan(size, units=choice["units"], scores=[bare] * size, choice=told, **around))
+        found.append(request.plan(size, units=gone, scores=[bare] * len(gone), choice=told, **around))
     return found, [row | {"evaluation": number} for number, row in enumerate(ends)]
 
 
@@ -128,37 +130,44 @@ def proposals(
 
     A member whose metric is undefined on the calibration proposes nothing.
     """
-    model, options, units, keys = request.model, request.selector, request.units, request.keys
+    model, options, keys, depth = request.model, request.selector, request.keys, request.depth
     of_metrics = [name for name in options.members if name in METRICS]
     searching = [kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind.title() in options.members]
     strategies = [name for name in options.members if name not in [*of_metrics, *searching]]
-    swept = removals.rows(model, {"calibration": calibration}, units, tokens=request.tokens)
-    columns = from_table(store.from_rows("sweeps", swept, removed=0, **keys))
     context = Context(calibration.facts["chance_accuracy"], request.score, seed=options.seed)
-    ranked = {}
-    for metric in dict.fromkeys([options.metric, *of_metrics]):
-        if (ranks := ranking(columns, metric, context).ranks) is not None:
-            ranked[metric] = dict(zip(columns.units, ranks, strict=True))
+    kept, attention = protected_layers(options.protect, depth), request.prices.attention
+    kinds = {"": options.units} | ({OF_LAYERS: "layer"} if options.units == "both" else {})
+    ranked: dict[str, list[tuple[str, float | None]]] = {}
+    for suffix, kind in kinds.items():
+        free = [unit for unit in all_units(depth, kind) if parse(unit)[0] not in kept]
+        swept = removals.rows(model, {"calibration": calibration}, free, tokens=request.tokens)
+        columns = from_table(store.from_rows("sweeps", swept, removed=0, **keys))
+        for metric in dict.fromkeys([options.metric, *of_metrics]):
+            if (order := ranking(columns, metric, context)).ranks is not None:
+                scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
+                entries = sorted(zip(order.ranks, columns.units, scores, strict=True))
+                ranked[metric + suffix] = [(unit, score) for _, unit, score in entries]
     sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in request.sizes}
     if strategies:
-        depth, (column,) = request.depth, METRICS[BOUNDARIES].columns
+        (column,) = METRICS[BOUNDARIES].columns
         captured = capture(model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples))
         step = Step(angles={(row["layer"], row["span"]): row[column] for row in captured if row["span"]})
-    for size, name in product(request.sizes, options.members):
-        if name in ranked:
-            sets[size][name] = frozenset(sorted(ranked[name], key=lambda unit: ranked[name][unit])[:size])
-        elif name in strategies:
+    for size, name, (suffix, kind) in product(request.sizes, options.members, kinds.items()):
+        one, found = Request(size, kind, depth, kept, options.seed, attention=attention), []
+        if name + suffix in ranked:
+            found = [unit for unit, _ in one.lowest(ranked[name + suffix])]
+        elif name in strategies and kind != "both":
             told = {"strategy": name, "metric": BOUNDARIES, "protect": options.protect}
             if size <= Selector.from_options(told).largest_removal(depth):
-                one = Request(size, options.units, depth, protected_layers(options.protect, depth), options.seed)
-                before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=options.units)
-                chosen = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before)
-                sets[size][name] = frozenset(chosen.units)
+                before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=kind)
+                found = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before).units
+        if found:
+            sets[size][name + suffix] = halved(found) if suffix else frozenset(found)
     for name in searching:
         for size, candidate in _search(request, name, calibration).items():
             sets[size][name] = candidate.removed
-    fallback = {unit: number for number, unit in enumerate(units)}
-    return sets, {unit: float(rank) for unit, rank in ranked.get(options.metric, fallback).items()}
+    deciding = [unit for unit, _ in ranked.get(options.metric, ())] or request.units
+    return sets, {unit: float(place) for place, unit in enumerate(deciding)}
 
 
 def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapping[int, Candidate]:
@@ -167,7 +176,7 @@ def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapp
     own, method = Selector.from_options({"strategy": name, "metric": metric}), load(f"{Selector.PACKAGE}.{name}")
     budget = room.tokens(request.tokens, request.model, samples, request.depth + 2)
     with engine.opened(request.model, samples, budget, METRICS[metric].outputs) as session:
-        trials = Trials(Evaluator(session, loss_of(metric, request.score)), len(samples))
+        trials = Trials(Evaluator(session, loss_of(metric, request.score)), len(samples), prices=request.prices)
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
         return dict(method.find(search, request.units, request.sizes, own))

@@ -1,8 +1,8 @@
 """The request that every strategy gets, the plan that it returns, and the plan as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,43 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What units count in a size: one each, and halves of both kinds the share of a layer's price that they have.
+
+    `attention` is the share of attention; the MLP has the rest.
+    """
+
+    kind: str = "layer"
+    attention: float = 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The price of a half by its component, if there are halves of both kinds."""
+        return {"attention": self.attention, "mlp": 1 - self.attention} if self.kind == "both" else {}
+
+    def of(self, units: Iterable[str]) -> float:
+        """What units count together; a replacement counts nothing."""
+        shares = self.shares
+        return sum(shares.get(parse(unit)[1], 1.0) for unit in units if not replacement(unit))
+
+    def size(self, units: Iterable[str]) -> int:
+        """The largest size that units are enough for."""
+        return int(self.of(units) + SLACK)
+
+    def enough(self, order: Iterable[str], size: float) -> list[str]:
+        """The first units of an order that count at least `size`, without those, from the last on, that could stay."""
+        taken: list[str] = []
+        for unit in order:
+            if self.of(taken) > size - SLACK:
+                break
+            taken.append(unit)
+        for unit in reversed(taken):
+            rest = [other for other in taken if other != unit]
+            taken = rest if self.of(rest) > size - SLACK else taken
+        return taken
+
+
+@dataclass(frozen=True)
 class Request:
     """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`.
 
@@ -70,9 +107,9 @@ class Request:
     kinds: Sequence[int] = ()
     attention: float = 0.0
 
-    def name(self, layer: int) -> str:
-        """The unit of this kind in a layer."""
-        return str(layer) if self.kind == "layer" else f"{layer}.{self.kind}"
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.kind, self.attention)
 
     def may_go(self, unit: str) -> bool:
         return int(unit.split(".")[0]) not in self.protected
@@ -82,22 +119,21 @@ class Request:
     ) -> list[tuple[str, float | None]]:
         """The lowest units that make up for what is to be removed beside those that are `gone`.
 
-        Of halves of both kinds, those with the least sum of scores that have the parameters of so many layers: the
-        lowest of each kind, in the best of all numbers of attentions and MLPs.
+        Of halves of both kinds, those with the least sum of scores that have the price of so many layers, none more
+        than it takes: the lowest of each kind, in the best of all numbers of attentions and MLPs.
         """
         free = [entry for entry in ranked if self.may_go(entry[0]) and entry[0] not in gone]
-        if self.kind != "both":
-            return free[: self.removed - sum(not replacement(unit) for unit in gone)]
-        prices = {"attention": self.attention, "mlp": 1 - self.attention}
-        needed = self.removed - sum(prices[parse(unit)[1]] for unit in gone)
-        attentions, mlps = (
-            [entry for entry in free if parse(entry[0])[1] == kind and entry[1] is not None] for kind in prices
-        )
-        lacking = [needed - count * prices["attention"] for count in range(len(attentions) + 1)]
-        counts = [max(0, ceil(share / prices["mlp"] - SLACK)) for share in lacking]
-        sets = [[*attentions[:n], *mlps[:count]] for n, count in enumerate(counts) if count <= len(mlps)]
-        best = min(sets, key=lambda each: sum(score or 0.0 for _, score in each))
-        return sorted(best, key=lambda entry: entry[1] or 0.0)
+        needed, shares = self.removed - self.prices.of(gone), self.prices.shares
+        if not shares:
+            return free[: round(needed)]
+        attentions, mlps = ([entry for entry in free if parse(entry[0])[1] == part] for part in shares)
+        lacking = [needed - count * shares["attention"] for count in range(len(attentions) + 1)]
+        counts = [max(0, ceil(share / shares["mlp"] - SLACK)) for share in lacking]
+        # An attention more that saves no MLP could stay.
+        numbers = [(n, count) for n, count in enumerate(counts) if count <= len(mlps) and count not in counts[:n]]
+        sets = [[*attentions[:n], *mlps[:count]] for n, count in numbers]
+        best = min(sets, key=lambda each: sum(inf if score is None else score for _, score in each))
+        return [entry for entry in free if entry in best]
 
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:

@@ -23,7 +23,7 @@ from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Given, Loop
-from lamina.selection.plans import Plan, protected_layers
+from lamina.selection.plans import Plan, Prices, protected_layers
 from lamina.selection.trials import Trials, run, split, without
 from lamina.store import parquet as store
 
@@ -39,7 +39,7 @@ class SearchRequest:
     tokens: Budget of one pass: lines x streams x length.
     loop, loops: The repair in place of every candidate; the repairs by name with which every set is tried.
     replacements, manifest: Whose layers may replace the model's own, and the manifest of the model, which they are
-        compared with.
+        compared with. Halves of both kinds need its `attention_share`.
     log: The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
 
@@ -67,6 +67,12 @@ class SearchRequest:
         """The units that may be removed."""
         kept = protected_layers(self.selector.protect, self.depth)
         return [unit for unit in all_units(self.depth, self.selector.units) if parse(unit)[0] not in kept]
+
+    @property
+    def prices(self) -> Prices:
+        """What the units count in a size."""
+        kind, share = self.selector.units, self.selector.attention_share
+        return Prices(kind, share or self.manifest["attention_share"] if kind == "both" else 0.0)
 
     def plan(self, size: int, **facts: Any) -> Plan:
         """The plan of a size."""
@@ -111,12 +117,13 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
                 growing.fit(candidates)
 
         asked = Evaluator(measuring, loss_of(metric, request.score))
-        trials = Trials(asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare)
+        job = (request.log, request.origin, lambda: session.layer_tokens)
+        trials = Trials(asked, len(samples), *job, prepare, request.prices)
         lengths = np.array([len(sequence) for sequence in sequences])
         result = run(trials, units, request.sizes, selector, seen, held_back, lengths)
     plans = []
     for size, end in result.sets.items():
-        gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
+        gone = sorted(end.removed, key=parse)
         between: list[float | None] = [None] * (len(gone) - 1)
         before, after = (own.accuracy(result.losses[at]) for at in (0, size))
         plan = request.plan(

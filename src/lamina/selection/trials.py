@@ -18,8 +18,9 @@ import numpy as np
 from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models.units import parse, replacement
+from lamina.models.units import parse
 from lamina.modules import load
+from lamina.selection.plans import Prices
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
@@ -47,14 +48,16 @@ class Trials:
         origin: str = "",
         spent: Callable[[], int] = lambda: 0,
         prepare: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+        prices: Prices | None = None,
     ) -> None:
-        """Samples have the numbers 0 … count - 1.
+        """Samples have the numbers 0 … count - 1. `prices` are those of the units, one each by default.
 
         `origin` identifies a log; the log of another search is deleted. `spent` counts the layer-tokens so far.
         `prepare` is called with the candidates before they are measured. It is also called if the log has the answer,
         so that it does the same work in a job that was killed before.
         """
         self.count, self._asked, self._spent, self._prepare = count, asked, spent, prepare
+        self.prices = prices or Prices()
         self._values: dict[Candidate, np.ndarray] = {}
         self._log, self._logged = log, deque(_entries(log, origin) if log else [])
 
@@ -143,7 +146,7 @@ class Search:
             self.rows.append(
                 {
                     "strategy": self.strategy,
-                    "removed": sum(not replacement(unit) for unit in candidate.removed),
+                    "removed": self.trials.prices.size(candidate.removed),
                     "units": sorted(candidate.removed, key=parse),
                     "step": step,
                     "stage": stage,

@@ -30,7 +30,8 @@ evaluation (int64): Number of the row in its job, from 0; the unpruned model com
 strategy (string): The selector's strategy; none for the unpruned model.
 member (string): Of a portfolio: the member that proposed the set, or exchange; null for other strategies.
 repair (string): Of a portfolio: the repair in place, or none; null for other strategies.
-removed (int64): Number of units that the set removes; 0 for the unpruned model.
+removed (int64): Number of units that the set removes, of halves of both kinds what they count in whole layers; 0 for
+    the unpruned model.
 units (list<string>): Units of the set: 12, 12.attention or 12.mlp.
 step (int64): In the stages the generation, from 0; else the size.
 stage (string): Stage of the selection, from 1; winner: the set that is best in the end, on all samples of the search;

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from lamina.config.selectors import Selector
+from lamina.models.units import all_units
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, Request, Step
@@ -24,6 +25,5 @@ class Deepest(Selector):
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """Layers L-1-n … L-2, from the deepest up; protected layers are skipped."""
-    layers = [layer for layer in range(request.n_layers - 2, -1, -1) if layer not in request.protected]
-    units = [request.name(layer) for layer in layers[: request.removed]]
-    return replace(previous, removed=request.removed, units=units)
+    units = [unit for unit in reversed(all_units(request.n_layers - 1, request.kind)) if request.may_go(unit)]
+    return replace(previous, removed=request.removed, units=request.prices.enough(units, request.removed))

@@ -1,8 +1,8 @@
 """Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
 
-A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times, so that sizes stay the same. Each stage
-compares fewer children on more tokens. Every stage draws new tokens, the same for all its children. The parent competes
-in the last stage only. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
+A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices differ, more units go
+until they have the price of the size, or some come back. Every stage draws new tokens, the same for all its children.
+With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from lamina.engine.candidates import Candidate
 from lamina.models.units import replaced, replacement
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.random import Generator
 
+    from lamina.selection.plans import Prices
     from lamina.selection.trials import Search
 
 
@@ -75,18 +76,15 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
     return {size: _evolved(search, units, size, options) for size in sizes}
 
 
-def generations(options: Any, size: int, units: int) -> int:
-    """How many generations remove `size` of `units`: the option, or as many as the possible swaps ask for."""
-    return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
-
-
 def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
     import numpy as np
 
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None
-    for generation in range(generations(options, size, len(units)) + 1):
-        children = _children(parent, units, size, options.offspring, generator, options.donors)
+    prices, count = search.trials.prices, len(units)
+    going = round(size * count / prices.of(units))  # on average, if units have several prices
+    for generation in range((options.generations or max(1, round(going * (count - going) / SWAPS))) + 1):
+        children = _children(parent, units, size, options, prices, generator)
         for stage, (keep, tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:
                 children.append(parent)
@@ -98,34 +96,30 @@ def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> C
 
 
 def _children(
-    parent: Candidate | None,
-    units: Sequence[str],
-    size: int,
-    count: int,
-    generator: np.random.Generator,
-    donors: Sequence[str] = (),
+    parent: Candidate | None, units: Sequence[str], size: int, options: Any, prices: Prices, generator: Generator
 ) -> list[Candidate]:
-    """At most `count` different sets: the parent with some units swapped, or random sets without a parent."""
+    """Different sets, at most `offspring`: the parent with some units swapped, or random sets without a parent."""
     children: dict[Candidate, None] = {}
-    for _ in range(TRIES * count):
-        if len(children) == count:
+    for _ in range(TRIES * options.offspring):
+        if len(children) == options.offspring:
             break
         if parent is None:
-            removed = frozenset(generator.permutation(units)[:size].tolist())
+            removed = frozenset(prices.enough(generator.permutation(units).tolist(), size))
         else:
             given = {unit for unit in parent.removed if replacement(unit)}
             gone, there = sorted(parent.removed - given), [unit for unit in units if unit not in parent.removed]
-            if donors and there and generator.integers(2):
-                unit, donor = generator.choice(there), generator.choice(["", *donors])
+            if options.donors and there and generator.integers(2):
+                unit, donor = generator.choice(there), generator.choice(["", *options.donors])
                 same = {each for each in given if each.split(".")[0] == unit}
                 removed = parent.removed - same | ({replaced(unit, donor)} if donor else set())
                 if removed != parent.removed:
                     children[Candidate(removed)] = None
                 continue
             swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
-            back, out = (generator.permutation(part)[:swaps].tolist() for part in (gone, there))
-            removed = frozenset(gone).difference(back).union(out)
-            removed |= {unit for unit in given if unit.split(".")[0] not in out}
+            back, out = (generator.permutation(part).tolist() for part in (gone, there))
+            order = [*out[:swaps], *back[swaps:], *out[swaps:], *back[:swaps]]
+            removed = frozenset(prices.enough(order, size))
+            removed |= {unit for unit in given if unit.split(".")[0] not in removed}
         if parent is None or removed != parent.removed:
             children[Candidate(removed)] = None
     return list(children)

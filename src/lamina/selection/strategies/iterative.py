@@ -46,7 +46,6 @@ class Iterative(Selector):
     """
 
     SWEEPS = True
-    PRICES = True
     STEPS = True
     CHOICE = "the unit with the lowest score went, then the rest was measured again"
 

@@ -17,7 +17,6 @@ class OneShot(Selector):
     """Scores every unit of the unpruned model once and removes the lowest ones together."""
 
     SWEEPS = True
-    PRICES = True
     CHOICE = "the units with the lowest scores went"
 
     strategy: Literal["one_shot"] = "one_shot"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lamina.selection.trials import Search
 
 
+MARGIN = 0.999  # of the lowest price: the solver's tolerance is 1e-6
 SECONDS = 120  # for the best set of one size; 30 units take 5
 
 
@@ -45,11 +46,14 @@ class Pairwise(Selector):
 
 def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
     """The best set of each size by the quadratic model. `units` are the units that may be removed."""
+    import numpy as np
+
     sets = [frozenset[str](), *(frozenset(some) for size in (1, 2) for some in combinations(units, size))]
     search.best([Candidate(each) for each in sets], 1, 0)
     losses, _ = search.trials.losses([Candidate(each) for each in sets], search.numbers)
     alone, together = effects(dict(zip(sets, losses, strict=True)), units)
-    found = {size: least(alone, together, size) for size in sizes}
+    prices = np.array([search.trials.prices.of([unit]) for unit in units])
+    found = {size: least(alone, together, size, prices) for size in sizes}
     return {size: Candidate(frozenset(units[number] for number in numbers)) for size, numbers in found.items()}
 
 
@@ -74,8 +78,10 @@ def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> t
     return single.mean(axis=1), together
 
 
-def least(alone: np.ndarray, together: np.ndarray, size: int) -> list[int]:
-    """Numbers of the `size` units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
+def least(alone: np.ndarray, together: np.ndarray, size: int, prices: np.ndarray | float = 1.0) -> list[int]:
+    """Numbers of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
+
+    Their `prices` are at least `size` together, and above it by less than the lowest price. So none of them could stay.
 
     It is solved exactly, or, from some 60 units on, as well as SECONDS allow.
 
@@ -91,7 +97,9 @@ def least(alone: np.ndarray, together: np.ndarray, size: int) -> list[int]:
     between = vstack([hstack([x[i] + x[j], -y]), hstack([-x[i], y]), hstack([-x[j], y])])
     held = LinearConstraint(between, ub=np.repeat([1, 0, 0], len(i)))
     counted = np.repeat([1, 0], [len(alone), len(i)])
-    limits = [held, LinearConstraint(counted, size, size)] if len(i) else [LinearConstraint(counted, size, size)]
+    priced = np.concatenate([np.broadcast_to(prices, len(alone)), np.zeros(len(i))])
+    enough = LinearConstraint(priced, size, size + MARGIN * np.min(prices))
+    limits = [held, enough] if len(i) else [enough]
     costs = np.concatenate([alone, together[i, j]])
     found = milp(costs, integrality=counted, bounds=Bounds(0, 1), constraints=limits, options={"time_limit": SECONDS})
     return [int(number) for number in np.flatnonzero(found.x[: len(alone)] > 0.5)]

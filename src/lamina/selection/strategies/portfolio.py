@@ -17,12 +17,13 @@ from lamina.config.entry import Filled, Weights, option, seed_option
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, MetricName
 from lamina.config.selectors import Selector
-from lamina.models.units import parse
+from lamina.models.units import COMPONENTS, parse
 
 if TYPE_CHECKING:
     import numpy as np
 
     from lamina.engine.candidates import Candidate
+    from lamina.selection.plans import Prices
     from lamina.selection.trials import Trials
 
 # Shares of the judging documents on which sets are compared, and how many sets of a size go on from there.
@@ -30,6 +31,7 @@ STAGES = ((0.25, 8), (0.5, 4), (1.0, 1))
 AROUND = 2  # sets of a size around which exchanges are tried
 CUTS = 200  # of the last documents in two, which correct the winner's loss
 EXCHANGE, NONE = "exchange", "none"
+OF_LAYERS = " (layers)"  # behind the name of a metric that proposes whole layers beside halves
 BOUNDARIES = "cosine"  # the metric by which strategies compare boundaries
 
 
@@ -38,10 +40,13 @@ class Portfolio(Selector):
 
     The members choose by one part of the calibration: metrics by one sweep of single removals, strategies by the
     similarities of the streams. Every set is measured on the other part (`held_back`), or on the calibration `judge`,
-    together with exchanges of one layer around the best sets, and with every one of `repairs` in place. What loses most
+    together with exchanges of one unit around the best sets, and with every one of `repairs` in place. What loses most
     on a quarter and on half of these documents leaves; the least loss on all of them wins. Its loss is corrected for
     being the best of many: the last half of the documents, on which no set left, is cut in two many times, one part
     chooses among the sets and the other measures.
+
+    With `units: both`, metrics propose halves of layers, and once more whole layers; strategies that read the streams
+    propose whole layers. A layer counts as its two halves, so that all of them compete.
     """
 
     SEARCHES = True
@@ -56,9 +61,7 @@ class Portfolio(Selector):
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
-    exchanges: int = option(
-        "Sets of each size that are tried around the best proposals, one layer exchanged.", 16, ge=0
-    )
+    exchanges: int = option("Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0)
     repairs: list[Filled] = option(
         "Repairs (names under `repairs`) with which every set is measured beside the bare one.",
         [],
@@ -85,8 +88,8 @@ class Portfolio(Selector):
         for name in self.members:
             if name not in [*strategies, *metrics]:
                 raise wrong(f"'{name}' proposes no sets. Write some of {listed([*strategies, *metrics])}.", "members")
-            if name in runs and self.units != "layer":
-                raise wrong(f"'{name}' proposes whole layers alone. Leave it out, or write units: layer.", "members")
+            if name in runs and self.units not in ("layer", "both"):
+                raise wrong(f"'{name}' proposes whole layers alone. Write units: layer or both.", "members")
         return self
 
     @property
@@ -216,7 +219,7 @@ def decide(
     for size, choice in choices.items():
         better = [other for other in sorted(choices) if other > size and choices[other]["loss"] < choice["loss"]]
         if better:
-            choice["note"] = f"Without {better[0]} units the model loses less on these documents than without {size}."
+            choice["note"] = f"At size {better[0]} the model loses less on these documents than at size {size}."
     return choices, rows
 
 
@@ -242,14 +245,30 @@ def corrected(losses: Sequence[np.ndarray], judges: Judges, seed: int) -> float:
     return float(np.mean(found))
 
 
+def halved(layers: Iterable[str]) -> frozenset[str]:
+    """Both halves of each layer."""
+    return frozenset(f"{layer}.{part}" for layer in layers for part in COMPONENTS[1:])
+
+
 def exchanged(
-    units: frozenset[str], free: Iterable[str], scores: Mapping[str, float], most: int
+    units: frozenset[str], free: Iterable[str], scores: Mapping[str, float], most: int, prices: Prices
 ) -> list[frozenset[str]]:
-    """At most `most` sets with one unit exchanged, first those in which a low score goes for a high one by rank."""
+    """At most `most` sets with one unit exchanged, first those in which a low score goes for a high one by rank.
+
+    If the new unit counts less than the old one, the lowest others go as well; if more, the highest ones may stay.
+    """
     back = sorted(units, key=lambda unit: (-scores[unit], parse(unit)))
     out = sorted(set(free) - units, key=lambda unit: (scores[unit], parse(unit)))
     pairs = sorted((i + j, i, one, other) for i, one in enumerate(back) for j, other in enumerate(out))
-    return [units - {one} | {other} for _, _, one, other in pairs[:most]]
+    found: dict[frozenset[str], None] = {}
+    for _, _, one, other in pairs:
+        if len(found) == most:
+            break
+        kept, more = ([unit for unit in part if unit not in (one, other)] for part in (reversed(back), out))
+        new = frozenset(prices.enough([other, *kept, *more], prices.size(units)))
+        if prices.size(new) >= prices.size(units):
+            found[new] = None
+    return list(found)
 
 
 def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int) -> None:
@@ -260,15 +279,20 @@ def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options
     from lamina.modules import load
     from lamina.selection.trials import Search
 
-    draw, choosing = np.random.default_rng(0), np.arange(held, trials.count)
-    trials.losses([Candidate(), *(Candidate(frozenset({unit})) for unit in units)], choosing)
+    draw, choosing, prices = np.random.default_rng(0), np.arange(held, trials.count), trials.prices
+    members, singles = list(options.members), [frozenset({unit}) for unit in units]
+    if options.units == "both":
+        singles += map(halved, dict.fromkeys(unit.split(".")[0] for unit in units))
+        members += [name + OF_LAYERS for name in members if name in METRICS]
+    trials.losses([Candidate(), *map(Candidate, singles)], choosing)
     for kind in Selector.kinds():
         if kind.SEARCHES and kind.title() in options.members:
             own = kind.from_options({"strategy": kind.title(), "metric": options.metric})
             search = Search(kind.title(), trials, choosing, np.ones(trials.count))
             load(f"{Selector.PACKAGE}.{kind.title()}").find(search, units, sizes, own)
     drawn = {
-        size: {each: frozenset(draw.permutation(units)[:size].tolist()) for each in options.members} for size in sizes
+        size: {each: frozenset(prices.enough(draw.permutation(units).tolist(), size)) for each in members}
+        for size in sizes
     }
     scores = {unit: float(draw.random()) for unit in units}
     patches: Any = {name: object() for name in options.repairs}
@@ -281,4 +305,4 @@ def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options
         }
 
     judges = Judges([np.arange(held)], [1.0])
-    decide(trials, judges, drawn, lambda each: exchanged(each, units, scores, options.exchanges), form, 0)
+    decide(trials, judges, drawn, lambda each: exchanged(each, units, scores, options.exchanges, prices), form, 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import seed_option
 from lamina.config.selectors import Selector
+from lamina.models.units import all_units
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, Request, Step
@@ -21,8 +22,7 @@ class Random(Selector):
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The first `request.removed` of a seeded permutation, so that plans of one seed are nested."""
-    layers = [layer for layer in range(request.n_layers) if layer not in request.protected]
-    random.Random(request.seed).shuffle(layers)
-    units = [request.name(layer) for layer in layers[: request.removed]]
-    return replace(previous, removed=request.removed, units=units)
+    """The first units of a seeded permutation, so that plans of one seed are nested, but for prices that differ."""
+    units = [unit for unit in all_units(request.n_layers, request.kind) if request.may_go(unit)]
+    random.Random(request.seed).shuffle(units)
+    return replace(previous, removed=request.removed, units=request.prices.enough(units, request.removed))
