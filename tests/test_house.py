@@ -64,7 +64,7 @@ def test_imports_point_down() -> None:
     assert not upwards, f"{len(upwards)} imports do not point down:\n" + "\n".join(upwards)
 
 
-@pytest.mark.parametrize(("folder", "total", "longest"), [("src", 27_500, 350), ("tests", 23_100, 500)])
+@pytest.mark.parametrize(("folder", "total", "longest"), [("src", 27_500, 350), ("tests", 24_000, 500)])
 def test_python_files_are_short_and_together_few(folder: str, total: int, longest: int) -> None:
     counts = {str(file.relative_to(ROOT)): lines(file) for file in (ROOT / folder).rglob("*.py")}
     assert {name: count for name, count in counts.items() if count > longest} == {}
