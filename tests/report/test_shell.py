@@ -1,8 +1,8 @@
 """Questions are asked by name, answers read well, and the page of questions is what the queries answer."""
 
-import builtins
 import csv
 import io
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,20 +63,6 @@ def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> No
         database.opened("nowhere.duckdb")
 
 
-def test_the_shell_answers_until_it_is_left_and_survives_mistakes(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed = iter(["SELECT count(*)", "AS n FROM models;", "SELECT nope;", ".tables", ".query nope", ".help", ".quit"])
-    monkeypatch.setattr(builtins, "input", lambda _: next(typed))
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(shell, "QUERIES", QUERIES)
-    shell.converse(connection)
-    said = capsys.readouterr().out
-    assert "n\n-\n1\n(1 rows)" in said and '"nope" was not found' in said and "no question 'nope'" in said
-    assert "benchmark_samples" in said and said.count(".quit ends") == 2
-    assert next(typed, None) is None
-
-
 def test_every_question_says_when_it_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
     with database.connect(VIEWS, write_tables(tmp_path)) as connection:
@@ -86,22 +72,12 @@ def test_every_question_says_when_it_has_no_answer(tmp_path: Path, monkeypatch: 
     assert shell.answered(duckdb.connect(), "SELECT 1 AS n") == "n\n-\n1\n(1 rows)"
 
 
-def test_a_script_gets_answers_alone_and_ends_with_its_first_error(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT count(*) AS n\nFROM models;\nSELECT 2 AS two"))
-    shell.converse(connection)
-    assert capsys.readouterr().out == "n\n-\n1\n(1 rows)\ntwo\n---\n2\n(1 rows)\n"
-    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT nope;\nSELECT 1;"))
-    with pytest.raises(LaminaError, match="nope"):
-        shell.converse(connection)
-
-
-@pytest.mark.parametrize("end", ["quit", "exit;", ".quit", "QUIT"])
-def test_words_of_other_shells_are_understood(
-    end: str, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither becomes the beginning of the next statement."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"help\nSELECT 1 AS n;\n{end}\nSELECT nope;"))
-    shell.converse(connection)
-    assert capsys.readouterr().out == f"{shell.HELP}\nn\n-\n1\n(1 rows)\n"
+def test_without_a_question_the_shell_of_duckdb_opens_the_database(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    with duckdb.connect() as made:
+        made.execute(f"ATTACH '{tmp_path}/results/lamina.duckdb' AS it (STORAGE_VERSION 'v1.0.0')")
+        made.execute("CREATE VIEW it.models AS SELECT 41 + 1 AS n")
+    command = [sys.executable, "-m", "lamina.report.shell"]
+    typed = "SELECT n FROM models; CREATE TABLE more AS SELECT 1;"
+    ended = subprocess.run(command, input=typed, cwd=tmp_path, capture_output=True, text=True)
+    assert "42" in ended.stdout and "read-only" in ended.stdout + ended.stderr

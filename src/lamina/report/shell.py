@@ -1,13 +1,10 @@
-"""Questions to a run: `make query Q=NAME` answers a file of `sql/queries`, `make sql` opens a shell on the database.
-
-The shell is the duckdb command if it is installed.
+"""Questions to a run: `make query Q=NAME` answers a file of `sql/queries`, `make sql` opens DuckDB's own shell on
+the database.
 """
 
 import argparse
 import csv
 import os
-import readline  # noqa: F401, gives input() its history and arrow keys
-import shutil
 import signal
 import sys
 import textwrap
@@ -24,8 +21,6 @@ from lamina.report import queries as sql
 
 DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
 WIDTH = 100  # characters of a line
-VIEWS = "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal ORDER BY ALL"
-HELP = "End a query with ;   .tables lists the views   .queries lists questions   .query NAME answers one   .quit ends"
 
 
 def query(name: str, folder: Path = QUERIES) -> Path:
@@ -75,51 +70,6 @@ def answered(connection: duckdb.DuckDBPyConnection, text: str, width: float = fl
     return "\n".join(lines + ([] if rows else list(filter(None, [sql.why_empty(text)]))))
 
 
-def converse(connection: duckdb.DuckDBPyConnection) -> None:
-    """Answer queries from standard input, until its end or `.quit`. A script ends with its first error."""
-    terminal = sys.stdin.isatty()
-    if terminal:
-        print(HELP)
-    begun, line = "", ""
-    while True:
-        try:
-            line = input(("     -> " if begun else "lamina> ") if terminal else "")
-        except KeyboardInterrupt:
-            begun, line = "", ""
-            print()
-        except EOFError:
-            line = ";" if begun else ".quit"  # a script may leave out its last semicolon
-        begun = f"{begun}\n{line}".strip()
-        word = begun.rstrip("; ").lower()
-        if word in (".quit", "quit", ".exit", "exit"):
-            return
-        if word in ("help", "?"):
-            begun = ".help"
-        if begun and (begun.startswith(".") or begun.endswith(";")):
-            try:
-                print(_reply(connection, begun))
-            except LaminaError as error:
-                if not terminal:
-                    raise
-                print(error)
-            begun = ""
-
-
-def _reply(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    word, _, rest = text.partition(" ")
-    if word == ".queries":
-        return "\n".join(sorted(path.stem for path in QUERIES.glob("*.sql")))
-    if word == ".query":
-        return answered(connection, query(rest.strip()).read_text(encoding="utf-8"))
-    if word.startswith("."):
-        return answered(connection, VIEWS) if word == ".tables" else HELP
-    try:
-        statements = [each.query for each in duckdb.extract_statements(text)]
-    except duckdb.Error:
-        statements = [text]  # whose answer says what is wrong
-    return "\n".join(answered(connection, each) for each in statements)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Answer the named questions, or open a shell."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -139,12 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     part for line in sql.comments(text) for part in textwrap.wrap(line, WIDTH, drop_whitespace=False)
                 ]
                 print(*lines, "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
-        if texts:
-            return
-        if command := shutil.which("duckdb"):
-            connection.close()
-            os.execv(command, [command, "-readonly", DATABASE])
-        converse(connection)
+    if not texts:
+        command = Path(sys.executable).with_name("duckdb")
+        os.execv(command, [str(command), "-readonly", DATABASE])
 
 
 if __name__ == "__main__":
