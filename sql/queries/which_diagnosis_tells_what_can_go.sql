@@ -9,10 +9,10 @@
 -- n_layers, n_samples  layers that have both numbers (a boundary goes with the layer behind it), and fewest samples of any
 -- Empty where no study lists a diagnosis of layers (void, probe or patching) beside accuracy relevance of the same model.
 WITH measured AS (
-    SELECT model, calibration, diagnosis, measure, layer, value, n_samples FROM diagnoses WHERE kind <> 'fit'
+    SELECT model, calibration, diagnosis, measure, layer, value, n_samples FROM diagnoses
     UNION ALL BY NAME
     SELECT DISTINCT model, 'none' AS calibration, 'none' AS diagnosis, 'depth' AS measure, layer, layer AS value
-    FROM relevance WHERE model IN (SELECT model FROM diagnoses WHERE kind <> 'fit')
+    FROM relevance WHERE model IN (SELECT model FROM diagnoses)
 ), paired AS (
     SELECT m.model, m.diagnosis, m.measure, r.calibration AS task, m.value AS measured, r.score AS relevance,
         least(m.n_samples, r.n_samples) AS samples

@@ -68,7 +68,7 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("calibrations.corpus.documents", "7:7", "", ['"7:7" holds no document', 'such as "7:8"']),
     ("benchmarks.perplexity.corpus_test.documents", "9:3", "", ['"9:3" holds no document', '"3:9"']),
     ("repairs.ghost.method", "gost", "", ["'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
-    ("diagnoses.variance.kind", None, "", ["is missing", "Write one of fit, patching"]),
+    ("diagnoses.variance.kind", None, "", ["is missing", "Write one of patching"]),
     ("diagnoses.variance.skip_first", 0, "", ["0", "of at least 1"]),
     ("selectors.accuracy.strategy", None, "", ["null is not allowed", "one of block"]),
     ("selectors.accuracy.metric", "acuracy", "", ["'acuracy'", "angular, cosine"]),

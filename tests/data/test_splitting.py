@@ -9,8 +9,7 @@ import torch
 
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import documents, parts
-from lamina.diagnosis import fit, probe, variance
-from lamina.diagnosis.fit import Fit as FitOptions
+from lamina.diagnosis import probe, variance
 from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.variance import Variance
 from lamina.engine import sources
@@ -64,17 +63,13 @@ def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     return [[int(number in back) for number in range(len(own))], [int(text not in kept) for text in added]]
 
 
-def curves(own: Texts, added: Texts, seed: int) -> list[list[int]]:
-    return [fit._groups([*own, *added], seed)[0]]
-
-
 def probes(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     labels = np.array([str(text[0] % 2) for text in own])
     return [probe._folds(own, labels, Probe(file="x", folds=4, seed=seed)).tolist()]
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("way", [patches, healing, loop, winners, curves, probes], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [patches, healing, loop, winners, probes], ids=lambda way: way.__name__)
 def test_no_copy_of_a_text_is_on_two_sides(way: Callable[[Texts, Texts, int], list[list[int]]], seed: int) -> None:
     own, added = repeated(seed)
     found = way(own, added, seed)
@@ -115,7 +110,6 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
         (4, lambda: training.split([training.Source(tiny.samples(copies))], 0)),
         (4, lambda: looped.folds([copies], 0)),
         (2, lambda: trials.split(copies, 0.2, 0)),
-        (3, lambda: fit.diagnose(tiny.model(), tiny.samples(copies), FitOptions(), 60)),
     ):
         with pytest.raises(LaminaError, match=f"at least {least} different documents.* has 1, in samples: 40"):
             call()

@@ -16,8 +16,7 @@ from lamina.config import healings, repairs, selectors
 from lamina.config.benchmarks import Efficiency, Generate
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
-from lamina.diagnosis import fit, patching, probe, variance, void
-from lamina.diagnosis.fit import Fit
+from lamina.diagnosis import patching, probe, variance, void
 from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.variance import Variance
@@ -298,9 +297,9 @@ def benchmark_efficiency(world: World) -> Any:
 _TIMED = ("latency", "tokens_per_second", "device", "peak_memory")
 
 
-@stage("variance", "fit", "void")
+@stage("variance", "void")
 def diagnose_layers(world: World, kind: str) -> Any:
-    module, options = {"variance": (variance, Variance()), "fit": (fit, Fit(draws=2)), "void": (void, Void())}[kind]
+    module, options = {"variance": (variance, Variance()), "void": (void, Void())}[kind]
     return module.diagnose(world.model(), world.samples, options, world.tokens)
 
 

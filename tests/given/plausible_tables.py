@@ -177,13 +177,6 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             row = key | dict(selector="base", removed=0, unit=unit, sample=sample, nll=1.0, n_tokens=1)
             turned = dict(cosine=None if unit == "none" else step[int(unit)] * rng.random())
             data["sweeps"].append(row | dict(correct=bool(right), correct_norm=bool(right)) | turned)
-    for layer, size, ridge in itertools.product(range(n_layers), (8, 16), (None, 0.0, 1.0)):
-        measure = "validated_error" if ridge is None else "unseen_error"
-        data["diagnoses"].append(
-            key
-            | dict(diagnosis="fit", kind="fit", layer=layer, measure=measure, point=ridge, value=0.3, control=0.5)
-            | dict(ci_low=0.28, ci_high=0.32, n_samples=size)
-        )
     for layer in range(1, n_layers):
         told = dict(diagnosis="empty", kind="void", measure="void", layer=layer, n_samples=40, control=0.8)
         data["diagnoses"].append(key | told | dict(value=layer / 9, ci_low=layer / 10, ci_high=layer / 8))

@@ -79,7 +79,6 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     "selector_comparisons": ("SELECT 100 * difference FROM comparisons WHERE task = 'all'", lines("x")),
     "cross_task": (CHANGE, fills),
     "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
-    "fit_calibration_size": ("SELECT value / control FROM diagnoses WHERE measure = 'validated_error'", lines("y")),
     "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
     "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
     "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("x")),

@@ -107,7 +107,7 @@ def test_a_figure_is_made_where_the_studies_give_it_data(tmp_path):
     """Tables, kinds of diagnosis, and several names of what a figure compares."""
     raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     made = figures_of(load(raw, ROOT))
-    assert FIGURES.keys() - made.keys() == {"fit_calibration_size", "what_layers_do"}
+    assert FIGURES.keys() - made.keys() == {"what_layers_do"}
     raw["diagnoses"] = {"gaps": {"kind": "void"}}
     raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
     assert figures_of(load(raw, ROOT)).keys() == {
