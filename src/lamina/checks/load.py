@@ -5,6 +5,8 @@ An entry that is known to fail later is refused here, with the key, its value an
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ from lamina.config.explain import nearest, refusal
 from lamina.config.models import Merged, Model, Sibling
 from lamina.config.repairs import OWN, Repair
 from lamina.config.replicates import expand_checkpoints, replicate
-from lamina.config.studies import Prune, Study, removed_count
+from lamina.config.studies import Prune, Size, Study, removed_count
 from lamina.errors import LaminaError
+from lamina.models import sizes as shapes
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
@@ -51,7 +54,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _check_loops(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
-        for check in (_check_repairs, _check_healings, _check_measured, _check_sizes):
+        for check in (_check_repairs, _check_healings, _check_measured, partial(_check_sizes, root)):
             if isinstance(study, Prune):
                 check(config, f"studies.{name}", study)
     files.check(config, root)
@@ -240,22 +243,31 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
             )
 
 
-def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
+def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) -> None:
     for model in study.models:
-        n_layers = config.models[model].layers
-        for entry in study.removed:
-            if n_layers is None:
-                if isinstance(entry, str):
+        entry, sizes = config.models[model], [size for size in study.removed if isinstance(size, Size)]
+        place = root / entry.source, files.entry_of(config, model)
+        known = shapes.read(entry, *place) if sizes and entry.layers else None
+        if sizes and known is None:
+            raise LaminaError(
+                f"{where}.removed: {sizes[0]} follows from the shapes of '{model}', which are read from a folder of "
+                "safetensors weights that are not quantised. Write such a folder as its source, or a number of layers."
+            )
+        for size in study.removed:
+            if entry.layers is None:
+                if isinstance(size, str):
                     raise LaminaError(
-                        f"{where}.removed: '{entry}' is a share of the layers of '{model}', whose number is "
+                        f"{where}.removed: '{size}' is a share of the layers of '{model}', whose number is "
                         f"not known here. Write layers: N in models.{model}, or a number of layers here."
                     )
                 continue
             for selector in study.selectors:
-                _check_size(config, where, model, n_layers, selector, entry)
+                _check_size(config, where, model, entry.layers, selector, size, known)
 
 
-def _check_size(config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str) -> None:
+def _check_size(
+    config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str | Size, sizes: Any
+) -> None:
     selector = config.selectors[name]
     for index in selector.protect:
         if not -n_layers <= index < n_layers:
@@ -263,12 +275,25 @@ def _check_size(config: Configuration, where: str, model: str, n_layers: int, na
                 f"selectors.{name}.protect: {index} is no layer of '{model}', which has {n_layers}. Write 0 to "
                 f"{n_layers - 1}, or -1 to -{n_layers} from the end."
             )
-    count, largest = removed_count(entry, n_layers), selector.largest_removal(n_layers)
+    largest, place = selector.largest_removal(n_layers), f"{model}/{selector.units}"
+    remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
+    if isinstance(entry, Size):
+        whole, saved = sizes.amounts(entry.what, entry.context)
+        # Whichever units a plan takes, it saves at least what the smallest ones do.
+        left = [whole - gone for gone in accumulate(sorted(saved[selector.units]), initial=0.0)]
+        limit, most = entry.limit(whole), entry.share(left[largest], whole)
+        if whole <= limit:
+            raise LaminaError(
+                f"{where}.removed: {entry} leaves '{model}' as it is ({entry.share(whole, whole)}). Write less."
+            )
+        removed = sum(amount > limit for amount in left)
+        entry.found[place] = [float(removed), left[min(removed, n_layers)], whole]
+        remedy = f"Without {largest}, {most} are left: write more."
+    count = removed_count(entry, n_layers, place)
     if count <= largest:
         return
-    share = f" ({entry})" if isinstance(entry, str) else ""
+    share = "" if isinstance(entry, int) else f" ({entry})"
     reason = f"{n_layers - sum(selector.free(n_layers)) or 'none'} protected{selector.LIMIT}"
-    remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
     raise LaminaError(
         f"{where}.removed: {count}{share} is more than selector '{name}' can remove from '{model}', which has "
         f"{n_layers} layers ({reason}). {remedy}"

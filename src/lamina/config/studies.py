@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from lamina.config.entry import Choice, Spelt, option
 from lamina.config.explain import wrong
@@ -20,20 +20,81 @@ def _share(text: str) -> str:
     return text
 
 
+# What the number of a size may end with, beside %: a share of what the unpruned model takes.
+_SCALES: Mapping[str, Mapping[str, float]] = {
+    "memory": {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
+    "latency": {},
+}
+_SHOWN = {"memory": "memory at {:,} tokens", "parameters": "the parameters", "latency": "the time of a token"}
+
+
+class Size(BaseModel):
+    """The most that may be left of one thing that users have. The fewest units that reach it go.
+
+    found: by `model/units`, how many these are, what is left, and what the unpruned model takes; `load` writes it.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    memory: str | None = None
+    parameters: str | None = None
+    latency: str | None = None
+    context: Annotated[int, Field(ge=1)] = 4096
+    found: dict[str, list[float]] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if [self.memory, self.parameters, self.latency].count(None) != 2 or not self.limit(1):
+            raise ValueError
+        return self
+
+    @property
+    def what(self) -> str:
+        """`memory`, `parameters` or `latency`."""
+        return next(what for what in _SCALES if getattr(self, what) is not None)
+
+    def limit(self, whole: float) -> float:
+        """The most that may be left where the unpruned model takes `whole`."""
+        scales = {**_SCALES[self.what], "%": whole / 100}
+        match = re.fullmatch(rf"([0-9]+(?:[.][0-9]+)?) ?({'|'.join(scales)})", getattr(self, self.what))
+        return float(match[1]) * scales[match[2]] if match else 0.0
+
+    def __str__(self) -> str:
+        return f"{getattr(self, self.what)} of {_SHOWN[self.what].format(self.context)}"
+
+    def share(self, left: float, whole: float) -> str:
+        """What is left of the whole, in words."""
+        units = [(scale, unit) for unit, scale in _SCALES[self.what].items() if scale <= whole]
+        amounts = [f"{left / scale:.3g} of {whole / scale:.3g} {unit}" for scale, unit in units[-1:]]
+        return ", ".join([*amounts, f"{100 * left / whole:.3g} %"])
+
+    def outcome(self, place: str, depth: int) -> str:
+        """What it comes to for a `model/units` of `depth` layers, in a sentence."""
+        (removed, left, whole), (model, units) = self.found[place], place.split("/")
+        named = {"layer": "layers", "both": "layers in halves"}.get(units, f"{units} sub-layers")
+        guess = " by an estimate from shapes, which the benchmark `efficiency` measures" * (self.what == "latency")
+        return f"{model}, {self}: without {removed:.0f} of {depth} {named}, {self.share(left, whole)}{guess}."
+
+
+_ALLOWED = (
+    "a number of units of at least 1, a share of the model's layers such as 25%, or a size: {memory: 6GB}, "
+    "{parameters: 75%} or {latency: 80%}"
+)
 Names = list[str]
 Removed = Annotated[
-    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(_share)],
+    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(_share)] | Size,
     Spelt,
-    Field(
-        json_schema_extra={"x-allowed": "a number of units of at least 1, or a share of the model's layers such as 25%"}
-    ),
+    Field(json_schema_extra={"x-allowed": _ALLOWED}),
 ]
 
 
-def removed_count(entry: int | str, n_layers: int | None) -> int:
-    """An entry of `removed` as a number of units: a share is taken of the layers, rounded down, at least 1."""
+def removed_count(entry: int | str | Size, n_layers: int | None, place: str = "") -> int:
+    """An entry of `removed` as a number of units: a share of the layers rounded down, at least 1; a size at `place`."""
     if isinstance(entry, int):
         return entry
+    if isinstance(entry, Size):
+        return int(entry.found[place][0])
     if n_layers is None:
         raise LaminaError(f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N.")
     return max(1, int(n_layers * Fraction(entry.rstrip("%")) / 100))
@@ -80,8 +141,11 @@ class Prune(Study):
 
     selectors: Names = option("Names of selectors.", min_length=1)
     removed: list[Removed] = option(
-        "How many units are removed, as a number or as a share of the model's layers (`25%`, rounded down, at least "
-        "1).",
+        "How many units are removed: a number, a share of the model's layers (`25%`, rounded down, at least 1), or a "
+        "size. Of a size, the fewest units that reach it go, for each model by itself. `{memory: 6GB}`: the weights, "
+        "and the cache of one text of 4,096 tokens (or of `context`). `{parameters: 75%}`, `{parameters: 6B}`: at most "
+        "these are left. `{latency: 80%}`: time of a token, estimated from the parameters that it uses. What a repair "
+        "adds is not counted.",
         min_length=1,
     )
     repairs: Names = option("Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1)

@@ -57,7 +57,7 @@ def estimate(config: Configuration, manifests: list[str], drawn: list[str], test
     return {
         "stages": {name: asdict(stage) for name, stage in stages(works).items()},
         "jobs": {output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs},
-        "notes": [note] if early else [],
+        "notes": studies.outcomes(config) + ([note] if early else []),
     }
 
 

@@ -5,8 +5,10 @@ The configuration uses this module too, so it does not import torch. What would 
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from lamina.errors import LaminaError, at
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
 _FLOATS = ("F64", "F32", "F16", "BF16")
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -31,7 +34,7 @@ _NO_VOCABULARY = ("tokenizer_config.json", "special_tokens_map.json", "added_tok
 # Tensors that only quantised weights, and weights with an adapter beside them, have.
 _QUANTISED = re.compile(r"[.](qweight|qzeros|g_idx|weight_scale(_inv)?|SCB|absmax)$")
 _ADAPTED = re.compile(r"[.](base_layer[.]weight|lora_[AB]([.]\w+)?[.]weight)$")
-_DECODER_LAYER = re.compile(r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]")
+DECODER_LAYER = re.compile(r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -225,7 +228,7 @@ def check_names(
             f"{where}: {folder} stores {odd[0]}, an adapter beside the weights. Merge the two and save the merged "
             "model (PEFT: merge_and_unload, then save_pretrained)."
         )
-    stored = {int(found[1]) for found in map(_DECODER_LAYER.match, tensors) if found}
+    stored = {int(found[1]) for found in map(DECODER_LAYER.match, tensors) if found}
     depth = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
     later = decoder.get("num_nextn_predict_layers")  # stored behind the others, and not loaded
     most = (depth or 0) + (later if isinstance(later, int) else 0)
@@ -259,6 +262,16 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
                 "training leaves. Save the model inside of the wrapper again, or rename its tensors."
             )
     return tensors
+
+
+def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
+    """Bytes of a weight that is loaded as `dtype`; for `auto` in the type of config.json, else that of most numbers."""
+    stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    counts = Counter[int]()
+    for tensor in tensors.values():
+        counts[BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
+    of_most = max(counts, key=lambda width: (width > 1, counts[width]), default=4)
+    return _WIDTHS.get(dtype) or _WIDTHS.get(stated) or of_most
 
 
 def _read_header(shard: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 _HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
-_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
 
 
 def find_model(name: str, entry: Model, root: Path) -> Path:
@@ -134,7 +132,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "parameters": count,
         "layer_parameters": sum(p.numel() for key, p in parameters.items() if _LAYER.search(key)) // n_layers,
         "attention_share": _attention_share(model),
-        "weights_bytes": count * (_WIDTHS.get(entry.dtype) or _stored_width(text_config, tensors)),
+        "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
         **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
@@ -213,15 +211,6 @@ def loading(name: str, folder: str | Path) -> Iterator[None]:
             remedy = "Correct its config.json, or write a model that this version of transformers knows."
         what = f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}"
         raise LaminaError(what) from error
-
-
-def _stored_width(config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
-    """Bytes of a weight that is loaded as it is stored: in the type of config.json, else that of most numbers."""
-    stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
-    counts = Counter[int]()
-    for tensor in tensors.values():
-        counts[checkpoint.BYTES.get(tensor["dtype"], 0)] += prod(tensor["shape"])
-    return _WIDTHS.get(stated) or max(counts, key=lambda width: (width > 1, counts[width]), default=4)
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:

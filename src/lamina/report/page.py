@@ -5,7 +5,7 @@ All intervals are 95 % intervals, as in the figures: 1.96 standard errors on eit
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def render(
     general_text: float | None = None,
     names: Mapping[str, Mapping[str, str]] = NO_NAMES,
     counted_from: str = "zero",
+    sizes: Sequence[str] = (),
 ) -> str:
     """The report as HTML.
 
@@ -62,6 +63,7 @@ def render(
     keep, general_text: what a model must keep to be recommended (`lamina.report.answers.recommendations`)
     names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
     counted_from: where the share `keep` starts, at zero or at chance
+    sizes: the sizes that were asked for, and what they came to
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
@@ -91,7 +93,7 @@ def render(
         models=rows(connection, "FROM models ORDER BY model"),
         calibrations=rows(connection, "FROM calibrations ORDER BY model, calibration"),
         questions=QUESTIONS,
-        summary=summary.summary(connection, take),
+        summary=({"Sizes": sizes} if sizes else {}) | summary.summary(connection, take),
         keep=keep,
         general_text=general_text,
         counted_from=counted_from,

@@ -141,10 +141,13 @@ class CollectFacts(Job):
 
 
 class RenderReport(FromTables):
-    """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it."""
+    """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it, and
+    `sizes` says what sizes were asked for and what they come to.
+    """
 
     report: Options[Report]
     names: dict[str, Any]
+    sizes: list[str] = []
     template: Annotated[str, READ] = ""
     included: Annotated[list[str], READ] = []
     queries: Annotated[list[str], READ] = []
@@ -155,7 +158,7 @@ class RenderReport(FromTables):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(report=config.report, names=glossary(config))
+        return cls(report=config.report, names=glossary(config), sizes=requests.outcomes(config))
 
 
 class CheckRefusals(Job):

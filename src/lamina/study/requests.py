@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from lamina.config.configuration import Configuration
-from lamina.config.studies import Prune, removed_count
+from lamina.config.studies import Prune, Size, removed_count
 from lamina.study.variant import Variant
 
 
@@ -22,6 +22,13 @@ def variants(config: Configuration) -> list[Variant]:
 def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of the plans that variants use; not the steps on the way to them."""
     return sorted({(v.model, v.calibration, v.selector, v.removed) for v in variants(config)})
+
+
+def outcomes(config: Configuration) -> list[str]:
+    """What the sizes of the studies come to, for each model and kind of unit, in sentences."""
+    entries = [entry for study in _pruning(config) for entry in study.removed if isinstance(entry, Size)]
+    places = dict.fromkeys((entry.outcome, place) for entry in entries for place in entry.found)
+    return [outcome(place, config.models[place.partition("/")[0]].layers or 0) for outcome, place in places]
 
 
 def searching(config: Configuration) -> list[str]:
@@ -167,10 +174,14 @@ def _study_variants(
     """Variants of one study in the order of its lists, of one model and calibration if they are given."""
     for studied in study.models:
         if model in (None, studied):
-            counts = [removed_count(entry, config.models[studied].layers) for entry in study.removed]
+            depth = config.models[studied].layers
+            sized = [
+                (selector, removed_count(entry, depth, f"{studied}/{config.selectors[selector].units}"))
+                for selector, entry in product(study.selectors, study.removed)
+            ]
             calibrations = [name for name in study.calibrations if calibration in (None, name)]
-            ways = product(calibrations, study.selectors, counts, study.repairs, study.healings)
-            yield from (Variant(studied, *way) for way in ways)
+            ways = product(calibrations, sized, study.repairs, study.healings)
+            yield from (Variant(studied, own, *size, *mending) for own, size, *mending in ways)
 
 
 def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:

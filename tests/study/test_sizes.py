@@ -1,0 +1,166 @@
+"""Sizes by memory, parameters and time: against hand counts and against models that are really cut."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from lamina.checks import load as configuration
+from lamina.config.configuration import Configuration
+from lamina.config.models import Model
+from lamina.errors import LaminaError
+from lamina.models import sizes
+from lamina.models.materialise import materialise
+from lamina.study import requests as studies
+from tests import ROOT
+from tests.given import tiny
+from tests.given.configurations import Raw, minimal, put, workplace
+
+C, DEPTH, WORDS, CONTEXT = 32, 5, tiny.VOCABULARY, 20
+# Query and output are C wide, keys and values have half of the heads.
+ATTENTION, MLP, APART, TIED = 3 * C * C, 3 * C * 48, 2 * WORDS * C + C, WORDS * C + C
+# Parameters of attention, MLP, what one token uses of it, norms, and beside the layers; and tokens that a layer caches.
+SHAPES: dict[str, tuple[int, int, int, int, int, list[int]]] = {
+    "llama": (ATTENTION, MLP, MLP, 2 * C, APART, [CONTEXT] * DEPTH),
+    "tied": (ATTENTION, MLP, MLP, 2 * C, TIED, [CONTEXT] * DEPTH),
+    "qwen2": (ATTENTION + 2 * C, MLP, MLP, 2 * C, APART, [CONTEXT] * DEPTH),
+    # One of two experts works for a token, and so does the router.
+    "mixtral": (ATTENTION, 2 * MLP + 2 * C, MLP + 2 * C, 2 * C, APART, [CONTEXT] * DEPTH),
+    # Every other layer looks back six tokens.
+    "gemma3_text": (ATTENTION + 2 * 8, MLP, MLP, 4 * C, TIED, [6, CONTEXT, 6, CONTEXT, 6]),
+}
+
+
+def saved(name: str, folder: Path) -> Path:
+    (tiny.model("llama", tie_word_embeddings=True) if name == "tied" else tiny.model(name)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
+    attention, mlp, used, norms, beside, held = SHAPES[name]
+    found = sizes.read(Model(source="model", layers=DEPTH), saved(name, tmp_path / "model"), "models.model")
+    assert found is not None
+    layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
+
+    whole, gone = found.amounts("parameters", CONTEXT)
+    assert whole == DEPTH * layer + beside
+    kinds = {"layer": layer, "attention": attention, "mlp": mlp, "both": attention + mlp}
+    assert gone == {kind: [count] * DEPTH for kind, count in kinds.items()}
+    whole, gone = found.amounts("memory", CONTEXT)
+    assert whole == 4 * (DEPTH * layer + beside) + sum(cached)
+    assert gone["layer"] == [4 * layer + more for more in cached]
+    assert gone["attention"] == [4 * attention + more for more in cached]
+    assert (gone["mlp"], gone["both"]) == ([4 * mlp] * DEPTH, [4 * (attention + mlp)] * DEPTH)
+    whole, gone = found.amounts("latency", CONTEXT)
+    assert (whole, gone["layer"]) == (DEPTH * (layer - mlp + used) + WORDS * C, [layer - mlp + used] * DEPTH)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    saved("gemma3_text", tmp_path / "tiny")
+    return workplace(tmp_path)
+
+
+def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
+    """A study of the tiny model, chosen by the selectors of a small configuration."""
+    raw: Raw = minimal()
+    raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
+    own = {"models": ["tiny"], "calibrations": ["recall"], "selectors": ["accuracy"], "removed": list(removed)}
+    return configuration.load(put(raw, "studies", {"sized": own | changes}), root)
+
+
+def counts(config: Configuration) -> list[int]:
+    return [variant.removed for variant in studies.variants(config)]
+
+
+def measured(what: str, removed: list[str]) -> float:
+    """Bytes with a cache of CONTEXT tokens, or parameters, of the model without some layers, as it really is."""
+    model = materialise(tiny.model("gemma3_text"), {"units": removed} if removed else None)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if what == "parameters":
+        return parameters
+    with torch.no_grad():
+        cache = model(tiny.tokens(1, CONTEXT), use_cache=True).past_key_values
+    # A window of six keeps five between two tokens, and has six while it reads one.
+    held = sum((layer.keys.shape[-2] + (layer.keys.shape[-2] == 5)) * 2 * 2 * 8 for layer in cache.layers)
+    return 2 * (parameters + held)
+
+
+@pytest.mark.parametrize("what", ["memory", "parameters"])
+def test_the_fewest_layers_go_with_which_every_plan_of_that_size_fits(what: str, root: Path) -> None:
+    # Layers 0, 2 and 4 have the small caches, and a plan may take these.
+    left = [measured(what, units) for units in ([], ["0"], ["0", "2"], ["0", "2", "4"])]
+    unit = "KB" if what == "memory" else "K"
+    for gone in (1, 2, 3):
+        for limit, expected in ((left[gone], gone), (left[gone] + 1, gone), (left[gone] - 1, gone + 1)):
+            config = study(root, {what: f"{limit / 1e3:.3f}{unit}", "context": CONTEXT})
+            assert counts(config) == [expected]
+    share = 100 * left[2] / left[0]
+    assert counts(study(root, {what: f"{share + 0.01:.4f}%", "context": CONTEXT})) == [2]
+    assert counts(study(root, {what: f"{share - 0.01:.4f}%", "context": CONTEXT})) == [3]
+
+
+def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> None:
+    attention, mlp, _, norms, beside, _ = SHAPES["gemma3_text"]
+    layer = attention + mlp + norms
+    whole, used = 5 * layer + beside, 5 * layer + WORDS * C
+    # Two layers by a number, by a share of the layers, of the parameters and of the time: one plan.
+    forms = [2, "40%", {"parameters": "70%"}, {"latency": "70%"}]
+    assert counts(study(root, *forms)) == [2]
+    config = study(root, {"parameters": "90%"}, {"latency": "90%"}, selectors=["accuracy", "heads"])
+    assert counts(config) == [1, 2]
+    expected = []
+    for what, of, shown in (("parameters", whole, True), ("time of a token", used, False)):
+        guess = "" if shown else " by an estimate from shapes, which the benchmark `efficiency` measures"
+        for gone, lost in (("1 of 5 layers", layer), ("2 of 5 attention sub-layers", 2 * attention)):
+            amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
+            told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
+            expected.append(f"tiny, 90% of the {what}: without {gone}, {told}")
+    assert studies.outcomes(config) == expected
+    assert configuration.load(copy.deepcopy(config.plain()), root) == config
+
+
+REFUSED = [
+    ({"parameters": "10%"}, "5 (10% of the parameters) is more than", "Without 4, 9.9 of 41.2 K, 24 % are left"),
+    ({"parameters": "50M"}, "leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)", "Write less."),
+    ({"memory": "6"}, "{'memory': '6'} is not allowed", "{memory: 6GB}"),
+    ({"memory": "6GB", "latency": "50%"}, "is not allowed", "{latency: 80%}"),
+    ({"latency": "5B"}, "is not allowed", "{latency: 80%}"),
+    ({"weight": "50%"}, "is not allowed", "{parameters: 75%}"),
+]
+
+
+def test_a_size_that_cannot_be_is_refused_with_the_numbers(root: Path) -> None:
+    for entry, *words in REFUSED:
+        with pytest.raises(LaminaError, match=r"^studies[.]sized[.]removed") as caught:
+            study(root, 1, entry)
+        assert [word for word in words if word not in str(caught.value)] == []
+    with pytest.raises(LaminaError, match="shapes of 'hub', which are read from a folder"):
+        study(root, {"memory": "6GB"}, models=["hub"])
+
+
+def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
+    raw = minimal()
+    raw["models"] = {"tiny": {"source": "tiny"}}
+    removed = [1, {"parameters": "90%"}, {"memory": "70%"}, {"latency": "50%", "context": 64}]
+    raw["studies"] = {"sized": raw["studies"]["prune"] | {"models": ["tiny"], "removed": removed}}
+    (root / "sized.yaml").write_text(yaml.safe_dump(raw))
+    (root / "resources").symlink_to(ROOT / "resources")
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "2", "--snakefile", str(ROOT / "Snakefile")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [*command, "--configfile", "sized.yaml"], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)
+    expected = {variant.removed for variant in studies.variants(configuration.load(raw, root))}
+    assert {int(size) for size in healed} == expected == {1, 3, 4}
