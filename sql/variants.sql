@@ -153,17 +153,26 @@ COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: of the 
 COMMENT ON COLUMN frontier.n_samples IS 'Distinct test documents behind accuracy, over all calibrations.';
 COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both a higher accuracy and a lower perplexity (one may be equal).';
 
+-- A repair that hurt on held-out documents of the calibration answers nothing; in a recipe there is none in its place.
 CREATE OR REPLACE VIEW answers AS
-WITH known AS MATERIALIZED (
+WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
         -- half a layer is half as much
-        v.removed / if(coalesce(r.component, 'layer') = 'layer', 1, 2) AS layers
+        v.removed / if(coalesce(r.component, 'layer') = 'layer', 1, 2) AS layers,
+        coalesce(healing = 'none' AND p.hurts, false) AS hurt
     FROM variants AS v LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
+    LEFT JOIN (SELECT DISTINCT model, calibration, selector, removed, repair, hurts FROM patches WHERE hurts) AS p
+        USING (model, calibration, selector, removed, repair)
     WHERE removed > 0
+),
+known AS (SELECT * EXCLUDE (hurt) FROM measured WHERE NOT hurt),
+applied AS (
+    SELECT a.repair AS recipe, k.* FROM measured AS a JOIN known AS k USING (model, calibration, selector, removed, healing)
+    WHERE k.repair = if(a.hurt, 'none', a.repair)
 ),
 kept AS MATERIALIZED (FROM kept_means WHERE removed > 0),
 recipes AS (
-    SELECT model, selector, removed, repair, healing, layers, count(*) AS n_calibrations,
+    SELECT model, selector, removed, recipe AS repair, healing, layers, count(*) AS n_calibrations,
         avg(k.kept) AS kept, sum(k.kept_stderr ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
         if(count(k.kept_above_chance) = count(*), avg(k.kept_above_chance), NULL) AS kept_above_chance,
         sum(k.kept_above_chance_stderr ** 2) AS variance_above_chance,
@@ -174,7 +183,7 @@ recipes AS (
         max(text_samples) AS text_samples, avg(parameters_ratio) AS parameters_ratio,
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
-    FROM known JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
+    FROM applied JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
         USING (model, calibration, selector, removed, repair, healing)
     GROUP BY ALL
 ),

@@ -1,6 +1,7 @@
 """`lamina.load`: a variant, an export or a model folder as a normal transformers model and tokenizer."""
 
 import functools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lamina.models.export import save as export
 from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
 from lamina.models.materialise import materialise
 from lamina.store import checksum as seal
+from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import FORM, Variant
 
@@ -32,7 +34,8 @@ def load(
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
     what: a folder with config.json (a model or an export), a model of the configuration by its name, or a variant
-        `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has made.
+        `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has made. Without the last two,
+        the repair with the least loss on held-out documents is taken, none unless it lowers it, and no healing.
     results: the workflow's folder of results, where names and variants are looked up.
     dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
     device: `cpu` or `cuda`; by default the first GPU if there is one.
@@ -80,6 +83,8 @@ def load(
 def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
     """The manifest of a model or variant by its name, and the variant. All files of the variant exist."""
     model, *rest = name.strip("/").split("/")
+    if len(rest) == 3 and rest[2].startswith("removed="):
+        name = _mended(name.strip("/"), results)
     manifest = Path(paths.manifest(model, results))
     try:
         variant = Variant.parse(name) if rest else None
@@ -101,6 +106,19 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
                 )
     facts = seal.read_json(manifest)
     return facts | {"path": _here(facts["path"], results)}, variant
+
+
+def _mended(name: str, results: Path) -> str:
+    """The name of a plan, with the repair that lowers its loss on held-out documents most, or `none`."""
+    key, _, removed = name.rpartition("/removed=")
+    plan, tables = Path(paths.plan(key, removed, results)), Path(paths.patch_table(key, "any", results)).parent
+    rows = [row for file in sorted(tables.glob("*.parquet")) for row in store.read(file).to_pylist()]
+    losses = {row["repair"]: row for row in rows if str(row["removed"]) == removed and row["loss_bare"] is not None}
+    changes = {"none": 0.0} | {repair: row["loss_repaired"] - row["loss_bare"] for repair, row in losses.items()}
+    chosen = seal.read_json(plan).get("choice") if plan.is_file() else None
+    repair = chosen["repair"] if chosen else min(changes, key=lambda each: changes[each])
+    logging.getLogger(__name__).warning("%s is loaded with repair: %s", name, repair)
+    return f"{name}/{repair}/none"
 
 
 def _here(path: str, results: Path) -> str:

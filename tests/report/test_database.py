@@ -48,6 +48,7 @@ def planted(tmp_path) -> duckdb.DuckDBPyConnection:
 NOT_THERE = {
     *("how_far_variants_vary_between_draws", "how_sure_rankings_are", "what_calibrations_share_with_tests"),
     *("what_diagnoses_found", "what_papers_report", "where_outputs_were_not_finite", "which_questions_were_cut"),
+    "which_repairs_hurt",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
 LISTS = {"which_questions_were_cut", "which_plans_were_refused"}

@@ -119,8 +119,9 @@ def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, 
     sizes: Removed layers of each plan.
     """
     stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
+    tested = HELD_OUT * read[own].packed * 2 * sum(depth - n for n in sizes)  # with and without it
     if weighed := options.automatic(own):
         # Gram matrices, errors of each chosen weight, and all plans with every weight and with none, held out.
         tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
-        return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
-    return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT)
+        return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried + tested
+    return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT) + tested

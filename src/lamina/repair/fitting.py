@@ -5,19 +5,28 @@ groups = fitting.fit(model, request, calibrations, weights, seed)
 tensors, rows = fitting.record(request, groups, name)
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import t as student
 from transformers import PreTrainedModel
 
 from lamina.config.repairs import Repair
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import Calibration, Sample
+from lamina.data.splitting import documents
+from lamina.engine import sweep as engine
 from lamina.engine import taps
-from lamina.engine.sources import Source
+from lamina.engine.candidates import Candidate
+from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
+from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch
+from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.units import parse
 from lamina.modules import load
@@ -90,10 +99,11 @@ def fit(
     weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
     """
     options, method = request.options, protocol.method(request.options.method)
+    group = partial(_group, model, request, next(iter(calibrations.values())).samples, seed)
     if not weights:
         weighing, plans = load("lamina.repair.weighing"), list(request.plans.values())
         return [
-            _group(made, _facts(model, weighed, method, made, seed), chosen)
+            group(weighed, made, _facts(model, weighed, method, made, seed), chosen)
             for weighed, made, chosen in weighing.groups(model, calibrations, plans, request.boundaries, options, seed)
         ]
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
@@ -104,12 +114,12 @@ def fit(
             facts: dict[Boundary, dict[str, Any]] = {}
             for boundary, each in made.items():
                 facts |= _facts(model, sources, method, {boundary: each}, seed, behind[boundary])
-            groups.append(_group(made, facts, {removed: {}}))
+            groups.append(group(sources, made, facts, {removed: {}}))
         return groups
     every = sorted({boundary for part in request.boundaries.values() for boundary in part})
     collected = method.collect(model, sources, every, options, seed)
     made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-    return [_group(made, _facts(model, sources, method, made, seed), dict.fromkeys(request.plans, {}))]
+    return [group(sources, made, _facts(model, sources, method, made, seed), dict.fromkeys(request.plans, {}))]
 
 
 def record(
@@ -128,11 +138,84 @@ def record(
 
 
 def _group(
+    model: PreTrainedModel,
+    request: Request,
+    samples: Sequence[Sample],
+    seed: int,
+    sources: Sequence[Source],
     made: Mapping[Boundary, protocol.Fit],
     facts: Mapping[Boundary, dict[str, Any]],
     chosen: Mapping[int, dict[str, Any]],
 ) -> Group:
-    return {boundary: fit.tensors for boundary, fit in made.items()}, facts, chosen
+    """What was fitted on `sources`, with its losses on those `samples` of the first one that are held out."""
+    held = [sample for sample, out in zip(samples, split(sources, seed)[0], strict=True) if out]
+    try:
+        harm = _harm(model, request, [request.plans[removed] for removed in chosen], held, made)
+    except LaminaError as refusal:
+        logging.getLogger(__name__).warning("Whether the repair helps is not measured. %s", refusal)
+        harm = {}
+    tensors = {boundary: fit.tensors for boundary, fit in made.items()}
+    return tensors, facts, {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()}
+
+
+def _harm(
+    model: PreTrainedModel,
+    request: Request,
+    plans: list[Plan],
+    samples: list[Sample],
+    made: Mapping[Boundary, protocol.Fit],
+) -> dict[int, dict[str, Any]]:
+    """Columns of table `patches` by size, of plans that no portfolio chose, on samples that no patch has seen."""
+    plans = [plan for plan in plans if not plan.get("choice")]
+    parts = {at: protocol.Fitted(request.options.method, fit.validated) for at, fit in made.items()}
+    maps = {at: part.as_patch() for at, part in parts.items()}
+    candidates, alone = dict[Any, Candidate](), dict[Any, np.ndarray]()
+    for plan in plans:
+        removed, units = plan["removed"], frozenset(plan["units"])
+        candidates[removed, False], here = Candidate(units), request.boundaries[removed]
+        if linear := {at: patch for at in here if (patch := maps[at])}:
+            candidates[removed, True] = Candidate(units, linear)
+        else:
+            variant = materialise(model, plan, {at: parts[at] for at in here})
+            alone |= losses(variant, samples, {(removed, True): Candidate()})
+    found = losses(model, samples, candidates, plans) | alone if plans else {}
+    (numbers,) = documents([[sample.sequence() for sample in samples]])
+    return {size: compared(found[size, False], found[size, True], numbers) for size, mended in found if mended}
+
+
+def losses(
+    model: PreTrainedModel, samples: Sequence[Sample], candidates: Mapping[Any, Candidate], plans: Iterable[Plan] = ()
+) -> dict[Any, np.ndarray]:
+    """Negative log-likelihood and number of the scored tokens of each sample, by candidate (samples, 2).
+
+    plans: those of the candidates, which say what takes the place of layers.
+    """
+    records = {name: record for plan in plans for name, record in plan.get("replacements", {}).items()}
+    units = {unit for candidate in candidates.values() for unit in candidate.removed}
+    given = replacements.layers(model, units, records)
+    with engine.opened(model, samples, outputs=False, replacements=given) as session:
+        session.measure(range(len(samples)), candidates)
+    read = {name: [session.scores.sample(name, number) for number in range(len(samples))] for name in candidates}
+    return {name: np.array([[row["nll"], row["n_tokens"]] for row in rows]) for name, rows in read.items()}
+
+
+def compared(bare: np.ndarray, repaired: np.ndarray, numbers: Sequence[int]) -> dict[str, Any]:
+    """Losses per token, from what `losses` gives, and whether the second is surely higher.
+
+    numbers: the number of each sample's document, from 0.
+    """
+    sums = np.zeros((1 + max(numbers), 2))
+    np.add.at(sums, list(numbers), np.stack([repaired[:, 0] - bare[:, 0], bare[:, 1]], axis=1))
+    (difference, tokens), count = sums.sum(axis=0), len(sums)
+    residuals = sums @ [1, -difference / tokens]
+    error = np.sqrt((residuals**2).sum() * count / (count - 1)) / tokens if count > 1 else np.inf
+    return {
+        "loss_bare": float(bare[:, 0].sum() / tokens),
+        "loss_repaired": float(repaired[:, 0].sum() / tokens),
+        "loss_stderr": float(error) if np.isfinite(error) else None,
+        "n_loss": count,
+        "hurts": bool(difference / tokens > student.ppf(0.975, max(1, count - 1)) * error),
+    }
 
 
 def _row(plan: Plan, repair: str, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:

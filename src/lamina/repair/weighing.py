@@ -18,13 +18,11 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Calibration, Sample
-from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.moments import Statistics, Sums
 from lamina.engine.sources import Source, split
-from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch
-from lamina.repair import protocol
+from lamina.repair import fitting, protocol
 from lamina.repair.protocol import Fit, Tensors
 
 GRID = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -132,14 +130,10 @@ def _losses(
         for plan in plans
         for weight, made in patches.items()
     }
-    records = {name: record for plan in plans for name, record in plan.get("replacements", {}).items()}
-    given = replacements.layers(model, {unit for plan in plans for unit in plan["units"]}, records)
-    with engine.opened(model, samples, outputs=False, replacements=given) as session:
-        session.measure(range(len(samples)), everyone)
     losses: dict[int, dict[float | None, float]] = {plan["removed"]: {} for plan in plans}
-    for removed, weight in everyone:
-        rows = [session.scores.sample((removed, weight), number) for number in range(len(samples))]
-        losses[removed][weight] = sum(row["nll"] for row in rows) / sum(row["n_tokens"] for row in rows)
+    for (removed, weight), rows in fitting.losses(model, samples, everyone, plans).items():
+        nll, tokens = rows.sum(axis=0)
+        losses[removed][weight] = float(nll / tokens)
     return losses
 
 

@@ -27,6 +27,7 @@ QUESTIONS = (
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
     "which_questions_were_cut",
+    "which_repairs_hurt",
 )
 WAY = ("repair", "healing")
 Rows = Sequence[Mapping[str, Any]]
@@ -108,6 +109,13 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
         for row in hurt
     ]
     sentences = [f"A repair hurt: {_first(lines)}."] if lines else []
+    lines = [
+        f"{row['repair']} after {row['removed']} out by {row['selector']} on {row['calibration']} "
+        f"({row['loss_bare']:.3g} to {row['loss_repaired']:.3g} nats per token, n = {row['n_loss']})"
+        for row in answer(connection, "which_repairs_hurt")
+    ]
+    if lines:
+        sentences.append(f"A repair hurt on held-out documents of its calibration, and none is taken: {_first(lines)}.")
     lines = []
     known = [row for row in answer(connection, "which_variants_there_are") if row["own_kept_stderr"] is not None]
     recipes = grouped(known, "model", "calibration", "selector", "repair", "healing").values()

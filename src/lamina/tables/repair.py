@@ -44,6 +44,13 @@ general_loss_before (double): Loss of the cut model without the repair, in nats 
 general_loss (double): The same with a repair that has not seen them; chosen among few weights on them.
 general_kept (bool): Whether general_loss is within the tolerance; if not, no weight is, and it is the least.
 n_general (int64): Number of those held-out samples.
+loss_bare (double): Loss of the cut model without the repair, in nats per token, on the held-out samples of the
+    variant's own calibration. It and the four below are those of the plan; null for a portfolio's, which were chosen
+    with their repair.
+loss_repaired (double): The same with a repair that has not seen them.
+loss_stderr (double): Standard error of loss_repaired - loss_bare, over documents; null for one document.
+n_loss (int64): Number of those documents.
+hurts (bool): Whether loss_repaired is surely higher: the difference is above 0 with its 95 % interval.
 """)
 
 TRAINING = VARIANT.table("""
