@@ -8,7 +8,6 @@ tensors, rows = fitting.record(request, groups, name)
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,18 @@ def fit(
     weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
     """
     options, method = request.options, protocol.method(request.options.method)
-    group = partial(_group, model, request, next(iter(calibrations.values())).samples, seed)
+
+    def group(sources: Sequence[Source], made: Mapping[Boundary, protocol.Fit], facts: Any, chosen: Any) -> Group:
+        """What was fitted on sources, of which the first is the variants' own calibration."""
+        flags = zip(next(iter(calibrations.values())).samples, split(sources, seed)[0], strict=True)
+        plans, harm = [request.plans[removed] for removed in chosen], dict[int, dict[str, Any]]()
+        try:
+            harm = _harm(model, request, plans, [sample for sample, held in flags if held], made)
+        except LaminaError as refusal:
+            logging.getLogger(__name__).warning("Whether the repair helps is not measured. %s", refusal)
+        tensors = {boundary: fit.tensors for boundary, fit in made.items()}
+        return tensors, facts, {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()}
+
     if not weights:
         weighing, plans = load("lamina.repair.weighing"), list(request.plans.values())
         return [
@@ -135,27 +145,6 @@ def record(
                 tensors |= patch.tensors(removed, {boundary: fits[boundary] for boundary in part})
                 rows += [_row(plan, name, boundary, facts[boundary] | more) for boundary in part]
     return tensors, rows
-
-
-def _group(
-    model: PreTrainedModel,
-    request: Request,
-    samples: Sequence[Sample],
-    seed: int,
-    sources: Sequence[Source],
-    made: Mapping[Boundary, protocol.Fit],
-    facts: Mapping[Boundary, dict[str, Any]],
-    chosen: Mapping[int, dict[str, Any]],
-) -> Group:
-    """What was fitted on `sources`, with its losses on those `samples` of the first one that are held out."""
-    held = [sample for sample, out in zip(samples, split(sources, seed)[0], strict=True) if out]
-    try:
-        harm = _harm(model, request, [request.plans[removed] for removed in chosen], held, made)
-    except LaminaError as refusal:
-        logging.getLogger(__name__).warning("Whether the repair helps is not measured. %s", refusal)
-        harm = {}
-    tensors = {boundary: fit.tensors for boundary, fit in made.items()}
-    return tensors, facts, {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()}
 
 
 def _harm(
