@@ -264,7 +264,7 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", path)
     named = dict(model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm")
-    assert row == named | described
+    assert row == named | described | dict(n_asked=None, n_right=None, temperature=None)
     (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
     assert row["replicate_of"] == "draws"
 
