@@ -16,7 +16,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import removed_layers, runs
+from lamina.models.surgery import runs
 from lamina.models.units import all_units
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
@@ -35,7 +35,7 @@ def patched(units: list[str], seed: int, bias: bool, channels: int = 32) -> Cand
             0.3 * torch.randn(channels, channels, generator=draw) / channels**0.5,
             torch.randn(channels, generator=draw) if bias else None,
         )
-        for boundary in runs(removed_layers(units), DEPTH)
+        for boundary in runs(units, DEPTH)
     }
     return Candidate(frozenset(units), patches)
 

@@ -202,13 +202,14 @@ def _check_references(config: Configuration, where: str, study: Study) -> None:
 
 
 def _check_repairs(config: Configuration, where: str, study: Prune) -> None:
-    mending = [name for name in study.repairs if name != "none"]
+    folded = [name for name in study.repairs if name != "none" and not config.repairs[name].LINEAR]
     for name in study.selectors:
         units = config.selectors[name].units
-        if mending and units != "layer":
+        if folded and units != "layer":
             raise LaminaError(
-                f"{where}.repairs: '{mending[0]}' mends the boundary of whole layers, but selector '{name}' removes "
-                f"{units} units. Write repairs: [none] in this study, or units: layer in selectors.{name}."
+                f"{where}.repairs: '{folded[0]}' is folded into weights before removed layers, but selector '{name}' "
+                f"removes {units} units. List repairs of method {Repair.of_stream()} in this study, or write units: "
+                f"layer in selectors.{name}."
             )
 
 

@@ -71,7 +71,7 @@ def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, 
     depth, sequences, labels = len(layers_of(model)), [ids for ids, _ in given], np.array([label for _, label in given])
     last: dict[int, list[Any]] = {}
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         places = batch.real.sum(1) - 1
         lines = torch.arange(len(places), device=places.device)
         vectors = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()

@@ -69,7 +69,7 @@ class _Sums:
         self.total, self.squares = np.zeros((2, samples, depth + 1)), np.zeros((2, samples, depth + 1))
         self.ratio = np.zeros((2, samples, depth))
 
-    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         """Add a batch, one line and boundary at a time, because float64 streams are large. It waits for a GPU twice."""
         import torch
 

@@ -57,7 +57,7 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
     counts = np.zeros((2, len(PARTS), len(samples), depth - 1))
     generator = torch.Generator().manual_seed(0)
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         norms = torch.stack([streams[place].float().norm(dim=-1) for place in range(depth + 1)]).cpu()
         for line, (index, length) in enumerate(zip(batch.samples, batch.real.sum(1).tolist(), strict=True)):
             growth = norms[:, line, :length].diff(dim=0)

@@ -63,7 +63,7 @@ class Candidate:
         others = {parse(unit)[0]: other for unit in self.removed if (other := replacement(unit))}
         for layer, part in (parse(unit) for unit in self.removed if not replacement(unit)):
             parts.setdefault(layer, set()).add(part)
-        repairs = {end: patch for (_, end), patch in self.patches.items()}
+        repairs = {int(end): patch for (_, end), patch in self.patches.items()}
         operations = []
         for layer in range(depth + 1):
             here = parts.get(layer, set())

@@ -94,7 +94,7 @@ class _Similarities:
         self.norm = np.zeros((samples, count))
         self.magnitude = torch.zeros(count, channels, dtype=torch.float64, device=on)
 
-    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         """Sum up chunks of tokens on the device, so that memory never holds the products of whole streams."""
         line, place = batch.real.nonzero(as_tuple=True)
         size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))

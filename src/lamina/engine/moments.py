@@ -106,7 +106,7 @@ def collect(
     seed: int,
     tokens: int = TOKENS,
     memory: int = MEMORY,
-    regressors: Mapping[int, nn.Module] | None = None,
+    regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
@@ -127,11 +127,11 @@ def collect(
 
         def add(
             batch: taps.Batch,
-            streams: Mapping[int, torch.Tensor],
+            streams: Mapping[float, torch.Tensor],
             held: torch.Tensor,
             weight: float,
             splits: Sequence[Mapping[Boundary, Moments]] = (fit, heldout),
-            starts: Sequence[int] = starts,
+            starts: Sequence[float] = starts,
         ) -> None:
             given = dict(zip(starts, batch.outputs, strict=True))
             for sums, lines in zip(splits, (~held, held), strict=True):
@@ -169,13 +169,13 @@ def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> di
 
 def accumulate(
     sums: Mapping[Boundary, Moments],
-    streams: Mapping[int, torch.Tensor],
-    inputs: Mapping[int, torch.Tensor],
+    streams: Mapping[float, torch.Tensor],
+    inputs: Mapping[float, torch.Tensor],
     wanted: torch.Tensor,
     weight: float,
 ) -> None:
     """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
-    seen: set[int] = set()
+    seen: set[float] = set()
     channels = next(iter(streams.values())).shape[-1]
     chunks = _chunks(wanted, channels)
     # Memory must run out before anything is added: X, Y, the stand-in for X, and two copies. The amount is the same for

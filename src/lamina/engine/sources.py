@@ -26,7 +26,7 @@ class Source:
 
 HELDOUT_SHARE = 0.2
 
-Consumer = Callable[[taps.Batch, Mapping[int, torch.Tensor], torch.Tensor, float], None]
+Consumer = Callable[[taps.Batch, Mapping[float, torch.Tensor], torch.Tensor, float], None]
 """As `taps.Consumer`, with a flag for each line that is held out (lines,), and the weight of their source."""
 
 
@@ -47,7 +47,7 @@ def counted(sources: Sequence[Source]) -> int:
 def run(
     model: PreTrainedModel,
     sources: Sequence[Source],
-    boundaries: Sequence[int],
+    boundaries: Sequence[float],
     consumer: Consumer,
     seed: int,
     tokens: int = TOKENS,
@@ -62,6 +62,6 @@ def run(
 
 
 def _consume(
-    consumer: Consumer, held: torch.Tensor, weight: float, batch: taps.Batch, streams: Mapping[int, torch.Tensor]
+    consumer: Consumer, held: torch.Tensor, weight: float, batch: taps.Batch, streams: Mapping[float, torch.Tensor]
 ) -> None:
     consumer(batch, streams, held[batch.samples], weight)

@@ -1,11 +1,14 @@
 """One way to run a model over sequences and look at its residual stream at the boundaries of its layers.
 
-Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm.
+Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm. Boundary l + ½ is
+between attention and MLP of layer l: what the layer gives without its MLP.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import torch
@@ -13,11 +16,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.engine.batches import by_length, halved, in_two, padded
+from lamina.engine.forking import silencer
 from lamina.errors import LaminaError
-from lamina.models import cutting
+from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
 from lamina.models.devices import moved
-from lamina.models.structure import layers_of, text_config
+from lamina.models.structure import halves, layers_of, text_config
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,16 @@ class Batch:
     samples: list[int]
     real: torch.Tensor
     outputs: Sequence[torch.Tensor] = ()
-    called: Mapping[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+    called: Mapping[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
 
-Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
+Consumer = Callable[[Batch, Mapping[float, torch.Tensor]], None]
 """Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them.
 
 It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
 """
 
-Run = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]], None]
+Run = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[float], Consumer, int, Sequence[nn.Module]], None]
 """`run`, or a function that hands over other streams at some boundaries."""
 
 
@@ -50,7 +54,7 @@ Run = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consume
 def run(
     model: PreTrainedModel,
     sequences: Sequence[Sequence[int]],
-    boundaries: Sequence[int],
+    boundaries: Sequence[float],
     consumer: Consumer,
     tokens: int,
     outputs: Sequence[nn.Module] = (),
@@ -62,13 +66,14 @@ def run(
     batch, see `positions`; a batch too large for a GPU is halved, unless batches must stay `whole`. `outputs` are
     modules before the last boundary whose outputs are wanted too.
 
-    Raises LaminaError if a stream holds NaN, or the model has more than one.
+    Raises LaminaError if a stream holds NaN, the model has more than one, or a boundary within a layer does not exist.
     """
     wanted, width = sorted(set(boundaries)), text_config(model).hidden_size
     body: Any = model.base_model
+    inner = _without_mlp(model, wanted)
     with (
         _ending_at(model, wanted),
-        tapped(model, wanted) as (streams, called),
+        tapped(model, wanted, inner) as (streams, called),
         _listening(outputs, model.device) as given,
     ):
 
@@ -92,7 +97,7 @@ def run(
                 halved(once, samples, in_two)
 
 
-def _check(model: PreTrainedModel, streams: Mapping[int, torch.Tensor], real: torch.Tensor, width: int) -> None:
+def _check(model: PreTrainedModel, streams: Mapping[float, torch.Tensor], real: torch.Tensor, width: int) -> None:
     if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
@@ -105,7 +110,7 @@ def _check(model: PreTrainedModel, streams: Mapping[int, torch.Tensor], real: to
         assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
 
 
-def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
+def entering(variant: PreTrainedModel, position: float, boundary: float) -> Run:
     """A `run` that replaces the model's stream at `boundary` by the stream that enters layer `position` of a variant.
 
     The variant runs over each batch a second time, so that both streams stand beside each other token by token.
@@ -114,13 +119,13 @@ def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
     def run_both(
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
-        boundaries: Sequence[int],
+        boundaries: Sequence[float],
         consumer: Consumer,
         tokens: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
-        def beside(batch: Batch, streams: Mapping[int, torch.Tensor]) -> None:
-            def give(_: Batch, entered: Mapping[int, torch.Tensor]) -> None:
+        def beside(batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
+            def give(_: Batch, entered: Mapping[float, torch.Tensor]) -> None:
                 consumer(batch, {**streams, boundary: entered[position]})
 
             # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the same order.
@@ -132,6 +137,41 @@ def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
     return run_both
 
 
+def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
+    """By number, copies without MLP of the layers within which boundaries lie; they share the model's tensors.
+
+    Raises LaminaError if a layer is not its attention and then its MLP, each added to the stream before it.
+    """
+    numbers = sorted({int(boundary) for boundary in boundaries if boundary % 1})
+    parts = [{number: _without(layers_of(model)[number], part) for number in numbers} for part in ("mlp", "attention")]
+    if numbers:
+        body: Any = model.base_model
+        with tapped(model, [place for number in numbers for place in (number, number + 1)]) as (streams, called):
+            body(input_ids=torch.tensor([check.probe(model)], device=model.device), use_cache=False)
+        for number in numbers:
+            stream = streams[number]
+            for part in parts:
+                stream = called[number](part[number], stream)
+            # The same arithmetic in the same order gives the same numbers.
+            far = check.distance(stream[0], streams[number + 1][0], torch.float32)
+            if not far <= torch.finfo(model.dtype).eps:
+                raise LaminaError(
+                    f"no stream lies between attention and MLP in layer {number} of the model family "
+                    f"'{text_config(model).model_type}': the MLP does not read what attention leaves, or a norm stands "
+                    "on the stream. No repair fits a removed half of it. Write repairs: [none], or units: layer."
+                )
+    return parts[0]
+
+
+def _without(layer: nn.Module, part: str) -> nn.Module:
+    """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*layer.parameters(), *layer.buffers())}
+    copied = copy.deepcopy(layer, memo)
+    for half in halves(copied)[part]:
+        half.module.register_forward_hook(silencer([0], 1, half.residual), with_kwargs=True)
+    return copied
+
+
 def positions(tokens: int, held: int) -> int:
     """Token positions of a batch when `held` streams are kept of it, so that memory follows the budget `tokens`.
 
@@ -141,10 +181,10 @@ def positions(tokens: int, held: int) -> int:
 
 
 @contextmanager
-def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[None]:
+def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[None]:
     """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
     layers, config = layers_of(model), text_config(model)
-    behind = list(layers[max(1, *boundaries) :]) if boundaries else []
+    behind = list(layers[ceil(max(1, *boundaries)) :]) if boundaries else []
     depth = len(layers)
     cutting.set_depth(config, depth - len(behind))
     del layers[len(layers) - len(behind) :]
@@ -156,17 +196,19 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[No
 
 
 @contextmanager
-def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
+def tapped(
+    model: PreTrainedModel, boundaries: Sequence[float], inner: Mapping[int, nn.Module] | None = None
+) -> Iterator[tuple[dict[float, Any], dict[float, Any]]]:
     """While open, every forward pass puts the stream at each boundary into a mapping, on the model's first device, and
-    into another how to call a layer there.
+    into another how to call a layer there. `inner` are the layers without MLP that boundaries within layers need.
     """
     layers, on = layers_of(model), model.device
-    streams: dict[int, torch.Tensor] = {}
-    called: dict[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
+    streams: dict[float, torch.Tensor] = {}
+    called: dict[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
 
-    def entering(boundary: int) -> Callable[..., None]:
+    def entering(boundary: float) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            streams[boundary] = (args[0] if args else kwargs["hidden_states"]).to(on)
+            stream = args[0] if args else kwargs["hidden_states"]
             others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
 
             def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
@@ -175,6 +217,7 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
                 return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
 
             called[boundary] = call
+            streams[boundary] = (call(inner[int(boundary)], stream) if inner and boundary % 1 else stream).to(on)
 
         return hook
 
@@ -182,7 +225,7 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
         streams[len(layers)] = _stream(output).to(on)
 
     handles = [
-        layers[boundary].register_forward_pre_hook(entering(boundary), with_kwargs=True)
+        layers[int(boundary)].register_forward_pre_hook(entering(boundary), with_kwargs=True)
         if boundary < len(layers)
         else layers[-1].register_forward_hook(leaving)
         for boundary in boundaries

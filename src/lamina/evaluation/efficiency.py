@@ -22,7 +22,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import own_tensors
 from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import NoAttention, removed_layers, runs
+from lamina.models.surgery import NoAttention, runs
 from lamina.models.units import parse
 from lamina.study.variant import Variant
 
@@ -49,8 +49,7 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
     for variant, plan in plans.items():
         if plan is not None and not plan["units"]:
             continue
-        gone = removed_layers(plan["units"]) if plan else []
-        count = len(runs(gone, max(gone, default=0) + 1))
+        count = len(runs(plan["units"], 1 + max(parse(unit)[0] for unit in plan["units"]))) if plan else 0
         parts = frozenset(Counter(part for _, part in map(parse, plan["units"])).items()) if plan else None
         per_run = None if variant.repair == "none" else count
         chosen.setdefault((parts, variant.repair, per_run), (replace(variant, healing="none"), count))

@@ -20,9 +20,8 @@ from lamina.engine.batches import TOKENS
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
-from lamina.models.boundary import Patch, assert_finite
+from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import context
-from lamina.models.export.modeling_lamina import patch_dtype
 from lamina.models.units import parse
 from lamina.store.unfinished import Progress
 
@@ -47,13 +46,12 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
         return Candidate()
     if parts.adapter is not None or parts.plan.get("replacements"):  # which are layers of other models
         return None
-    to, patches = (model.device, patch_dtype(model.dtype)), {}
+    patches = {}
     for boundary, fitted in (parts.patches or {}).items():
         repair = fitted.as_patch()
         if repair is None:
             return None
-        bias = None if repair.bias is None else repair.bias.to(*to)
-        patches[boundary] = Patch(repair.operator.to(*to), bias)
+        patches[boundary] = repair.to(model.device, model.dtype)
     return Candidate(frozenset(parts.plan["units"]), patches)
 
 

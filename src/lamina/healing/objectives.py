@@ -20,9 +20,10 @@ from lamina.data.calibrations import Sample
 from lamina.engine.batches import padded
 from lamina.engine.taps import tapped
 from lamina.errors import LaminaError
+from lamina.models.boundary import Place
 from lamina.models.export.modeling_lamina import Patched, repair
 from lamina.models.structure import final_norm_of, layers_of
-from lamina.models.surgery import kept_layers, removed_layers, runs
+from lamina.models.surgery import kept_layers, runs
 
 _CHUNK = 1 << 23  # numbers in float32 at a time, 32 MiB
 
@@ -56,9 +57,9 @@ class Objective:
         places: dict[int, int] = {}
         if name == "lm+hidden":
             kept = kept_layers(base, plan["units"])
-            ends = [end for _, end in runs(removed_layers(plan["units"]), len(layers_of(base)))]
-            places = {end: sum(layer < end for layer in kept) for end in ends}
-            if not places:
+            found = runs(plan["units"], len(layers_of(base)))
+            places = {int(run[1]): Place.of(run, kept).position for run in found}
+            if any(place % 1 for run in found for place in run):
                 raise LaminaError(
                     "objective: lm+hidden compares streams where layers went, and this plan removes halves of layers. "
                     "Write objective: lm or distill, or heal a selector with units: layer."
@@ -97,7 +98,7 @@ class Objective:
             return [loss, *([self._distance(mine, theirs, read)] if self.places else [])]
 
     def _distance(
-        self, mine: Mapping[int, torch.Tensor], theirs: Mapping[int, torch.Tensor], real: torch.Tensor
+        self, mine: Mapping[float, torch.Tensor], theirs: Mapping[float, torch.Tensor], real: torch.Tensor
     ) -> torch.Tensor:
         """‖h - ĥ‖² / ‖h‖² summed over real tokens, mean over runs: h enters the layer after the run in the unpruned
         model, and ĥ in the variant, after its patch (arXiv 2403.17887, eq. 8, without the division).

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,18 +13,27 @@ from lamina.errors import LaminaError
 from lamina.models.export import modeling_lamina
 from lamina.models.export.modeling_lamina import patch_dtype
 from lamina.models.structure import family_of, final_norm_of, layers_of
-from lamina.models.surgery import kept_layers, removed_layers, runs
+from lamina.models.surgery import kept_layers, runs
+from lamina.models.units import parse
 
-Boundary = tuple[int, int]
-"""(start, end): layers start … end-1 of the base model are gone as one run."""
+Boundary = tuple[float, float]
+"""(start, end): layers start … end-1 of the base model are gone as one run; 3.5 is behind the attention of layer 3.
+
+Where a run ends behind an attention, its layer has none left. So a patch acts on the stream that enters layer ⌊end⌋.
+"""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run of layers was, seen from the model without it."""
+    """Where a run of units was, seen from the model without it."""
 
     boundary: Boundary
     position: int  # how many of the variant's layers stand before it; the number of the one behind, if there is one
+
+    @classmethod
+    def of(cls, boundary: Boundary, kept: Sequence[int]) -> "Place":
+        """The place of a run in a variant that has the `kept` layers."""
+        return cls(boundary, sum(layer < int(boundary[1]) for layer in kept))
 
 
 class Repairing(Protocol):
@@ -54,9 +63,13 @@ class Patch:
         if module is None:
             raise _no_place(variant, place.boundary)
         weight = next(module.parameters(), self.operator)
-        to = (weight.device, patch_dtype(weight.dtype))
-        bias = None if self.bias is None else self.bias.to(*to)
-        modeling_lamina.patch_before(module, self.operator.to(*to), bias)
+        mine = self.to(weight.device, weight.dtype)
+        modeling_lamina.patch_before(module, mine.operator, mine.bias)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Patch":
+        """This patch on a device, beside weights of a dtype."""
+        to = (device, patch_dtype(dtype))
+        return replace(self, operator=self.operator.to(*to), bias=None if self.bias is None else self.bias.to(*to))
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
@@ -99,9 +112,14 @@ def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping
             raise _no_place(model, boundary)
 
 
-def check_boundaries(model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Repairing]) -> None:
+def check_boundaries(model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Any]) -> None:
     """Refuse repairs that do not belong to the runs that `units` leave, by a LaminaError."""
-    boundaries = runs(removed_layers(units), len(layers_of(model)))
+    if family_of(model).stream_norm and any(parse(unit)[1] in ("attention", "mlp") for unit in units):
+        raise LaminaError(
+            f"a norm stands on the stream of the model family '{family_of(model).name}', which runs also where halves "
+            "went, so no repair fits removed halves of it. Write repairs: [none], or units: layer in the selector."
+        )
+    boundaries = runs(units, len(layers_of(model)))
     if set(repairs) != set(boundaries):
         raise LaminaError(
             f"the patch repairs boundaries {sorted(repairs)} but the plan leaves {boundaries}. "

@@ -46,7 +46,7 @@ def materialise(
 
     model: the unpruned base model.
     plan: a plan with its `units`, and what its `replacements` are; None gives the base model itself (shared).
-    patches: one repair per contiguous run of removed layers, keyed by boundary in base numbering.
+    patches: one repair per contiguous run of removed units, keyed by boundary in base numbering.
     adapter: folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter, which is merged
         into copies of the weights that it changes; or trained patches, which replace `patches`; or both; or trained
         weights, which replace the weights of the whole model.
@@ -67,7 +67,7 @@ def materialise(
     if patches is not None:
         check_boundaries(model, plan["units"], patches)
         for boundary, repair in sorted(patches.items()):
-            repair.apply(variant, Place(boundary, sum(layer < boundary[1] for layer in kept)))
+            repair.apply(variant, Place.of(boundary, kept))
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from math import ceil
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.export.modeling_lamina import NoAttention, NoMLP
 from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
-from lamina.models.units import parse
+from lamina.models.units import parse, replacement
 
 # Attributes in which modules keep the number of their layer; by it they find their part of a cache.
 NUMBERED = ("layer_idx", "layer_id")
@@ -27,26 +28,37 @@ _TIED = {
 }
 
 
-def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:
-    """Contiguous runs of removed layers as boundaries (start, end): layers start … end-1 are gone.
+def runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
+    """Contiguous runs of removed units as boundaries (start, end): l + ½ is between attention and MLP of layer l.
 
-    >>> runs([3, 7, 4], 12)
-    [(3, 5), (7, 8)]
+    >>> runs(["3", "7", "4", "9.mlp", "10.attention"], 12)
+    [(3, 5), (7, 8), (9.5, 10.5)]
 
     Raises LaminaError if a layer is outside 0 … depth-1.
     """
-    gone = sorted(set(removed))
-    outside = [layer for layer in gone if not 0 <= layer < depth]
-    if outside:
-        raise LaminaError(f"layer {outside[0]} does not exist: the model has layers 0 … {depth - 1}.")
-    starts = [layer for layer in gone if layer - 1 not in gone]
-    ends = [layer + 1 for layer in gone if layer + 1 not in gone]
-    return list(zip(starts, ends, strict=True))
+    halves: set[int] = set()
+    for layer, part in (parse(unit) for unit in units if not replacement(unit)):
+        if layer >= depth:
+            raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
+        halves.update({"attention": [2 * layer], "mlp": [2 * layer + 1]}.get(part, [2 * layer, 2 * layer + 1]))
+    ends = [[_place(n + side) for n in sorted(halves) if n + step not in halves] for side, step in ((0, -1), (1, 1))]
+    return list(zip(*ends, strict=True))
 
 
-def removed_layers(units: Sequence[str]) -> list[int]:
-    """Numbers of the whole layers among the units."""
-    return sorted(layer for layer, component in map(parse, units) if component == "layer")
+def units_of(start: float, end: float) -> list[str]:
+    """The units that a run removes.
+
+    >>> units_of(9.5, 12)
+    ['9.mlp', '10', '11']
+    """
+    first, last = ceil(start), int(end)
+    before, behind = [f"{int(start)}.mlp"] * (start < first), [f"{last}.attention"] * (end > last)
+    return [*before, *map(str, range(first, last)), *behind]
+
+
+def _place(half: int) -> float:
+    """The boundary before a half, when the halves of all layers are counted from 0."""
+    return half / 2 if half % 2 else half // 2
 
 
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:

@@ -67,7 +67,7 @@ def measure(
     channels = int(text_config(model).hidden_size)
     sums = [_Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen))))) for _ in patches]
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
         # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
         reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)

@@ -24,10 +24,9 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models import replacements
-from lamina.models.boundary import Boundary, Patch
+from lamina.models.boundary import Boundary, Patch, check_boundaries
 from lamina.models.materialise import materialise
-from lamina.models.surgery import removed_layers, runs
-from lamina.models.units import parse
+from lamina.models.surgery import runs
 from lamina.modules import load
 from lamina.repair import check, patch, protocol
 from lamina.repair.protocol import Tensors
@@ -59,26 +58,12 @@ class Request:
         return {plan["removed"]: reason for plan, _, reason in reversed(self.refusals)}
 
 
-def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
-    """Boundaries of the runs of whole layers that a plan removes.
-
-    Raises LaminaError if the plan removes sub-layers, for which there are no patches yet.
-    """
-    if any(component in ("attention", "mlp") for _, component in map(parse, plan["units"])):
-        raise LaminaError(
-            f"selector '{plan['selector']}' removes {plan.get('kind', 'sub-layer')} units, and a patch repairs removed "
-            "layers only. Use repairs: [none] for it, or a selector with units: layer."
-        )
-    return runs(removed_layers(plan["units"]), depth)
-
-
 def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
     """What a repair with these options is to be fitted for. Plans without units were refused and are left out."""
     found = Request(options, {}, {}, [])
-    method = protocol.method(options.method)
     for plan in (plan for plan in plans if plan["units"]):
-        where = boundaries(plan, depth)
-        refusals = [(plan, at, reason) for at in where if (reason := protocol.refused(method, at))]
+        where = runs(plan["units"], depth)
+        refusals = [(plan, at, reason) for at in where if (reason := protocol.refused(options, at))]
         found.refusals.extend(refusals)
         if not refusals:
             found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, where
@@ -98,6 +83,8 @@ def fit(
     weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
     """
     options, method = request.options, protocol.method(request.options.method)
+    for removed, plan in request.plans.items():
+        check_boundaries(model, plan["units"], dict.fromkeys(request.boundaries[removed]))
 
     def group(sources: Sequence[Source], made: Mapping[Boundary, protocol.Fit], facts: Any, chosen: Any) -> Group:
         """What was fitted on sources, of which the first is the variants' own calibration."""

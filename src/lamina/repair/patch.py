@@ -17,7 +17,7 @@ from lamina.models.boundary import Boundary
 from lamina.repair.protocol import Fitted, Tensors
 from lamina.store import parquet as store
 
-_KEY = re.compile(r"removed=(\d+)/(\d+)-(\d+)/(.+)")
+_KEY = re.compile(r"removed=(\d+)/(\d+(?:[.]5)?)-(\d+(?:[.]5)?)/(.+)")
 
 
 def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
@@ -28,6 +28,10 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
         for (start, end), named in fitted.items()
         for name, tensor in named.items()
     }
+
+
+def _place(written: str) -> float:
+    return float(written) if "." in written else int(written)
 
 
 def save(
@@ -57,7 +61,7 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
             if match is None or method is None:
                 raise LaminaError(f"{path} holds '{key}', which is not part of a patch. Run fit_patch again.")
             if int(match[1]) == removed:
-                tensors.setdefault((int(match[2]), int(match[3])), {})[match[4]] = handle.get_tensor(key)
+                tensors.setdefault((_place(match[2]), _place(match[3])), {})[match[4]] = handle.get_tensor(key)
     if not tensors:
         raise LaminaError(f"{path} holds no patch of size removed={removed}. Run fit_patch again.")
     return {boundary: Fitted(str(method), named) for boundary, named in tensors.items()}

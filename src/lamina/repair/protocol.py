@@ -61,9 +61,14 @@ def method(name: str) -> Repair:
     return cast(Repair, load(f"lamina.repair.methods.{name}"))
 
 
-def refused(repair: Repair, boundary: Boundary) -> str | None:
+def refused(options: Any, boundary: Boundary) -> str | None:
     """Why a method cannot repair a run, by its function `refused(boundary)` if it has one; None if it can."""
-    says = getattr(repair, "refused", None)
+    if not options.LINEAR and any(place % 1 for place in boundary):
+        return (
+            f"{options.method} changes weights before removed layers, and a run of halves begins or ends within a "
+            f"layer. Use a repair of the stream: {options.of_stream()}, or units: layer in the selector."
+        )
+    says = getattr(method(options.method), "refused", None)
     return says(boundary) if says else None
 
 

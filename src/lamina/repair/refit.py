@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from lamina.engine import moments, taps
 from lamina.engine.moments import Moments, Statistics
 from lamina.engine.sources import Source
-from lamina.models.boundary import Boundary, Patch
+from lamina.models.boundary import Boundary, Patch, Place
 from lamina.models.materialise import materialise
+from lamina.models.surgery import kept_layers, units_of
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.repair.protocol import Fit
@@ -56,9 +57,10 @@ def fit(
     return fits, behind
 
 
-def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: int) -> taps.Run:
+def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
     """A pass whose stream at `start` is that of the model with `patches` in place of the runs before."""
     if not patches:
         return taps.run
-    units = [str(layer) for boundary in patches for layer in range(*boundary)]
-    return taps.entering(materialise(model, {"units": units}, patches), start - len(units), start)
+    units = [unit for boundary in patches for unit in units_of(*boundary)]
+    position = Place.of((start, start), kept_layers(model, units)).position + start % 1
+    return taps.entering(materialise(model, {"units": units}, patches), position, start)

@@ -31,7 +31,7 @@ from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import removed_layers, runs
+from lamina.models.surgery import runs, units_of
 from lamina.repair import protocol
 
 ON_DEVICE = HELD = 8 << 30
@@ -70,8 +70,8 @@ class Repairs:
 
 
 def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
-    """The boundaries of all runs of layers that candidates lack."""
-    return sorted({run for one in candidates for run in runs(removed_layers(sorted(one.removed)), depth)})
+    """The boundaries of all runs of units that candidates lack."""
+    return sorted({run for one in candidates for run in runs(one.removed, depth)})
 
 
 def fitted(
@@ -125,8 +125,7 @@ def patches(
                 f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place while "
                 f"candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
             )
-        to = (place, torch.float32)
-        yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
+        yield boundary, patch.to(place, torch.float32)
 
 
 class Looped:
@@ -195,7 +194,7 @@ class Growing:
         wanted = boundaries(candidates, self.repairs.depth)
         new = [run for run in wanted if run not in self._patches[0]]
         if new:
-            fitted = self._fitted([Candidate(frozenset(map(str, range(*run)))) for run in new])
+            fitted = self._fitted([Candidate(frozenset(units_of(*run))) for run in new])
             for mine, theirs in zip(self._patches, fitted.patches, strict=True):
                 mine |= theirs
         for mine in self._patches:

@@ -18,7 +18,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
-from lamina.models.surgery import removed_layers, runs
+from lamina.models.surgery import runs
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.looped import Repairs
@@ -47,7 +47,7 @@ def rows(
     candidates = [Candidate(frozenset(without)) for without in gone.values()]
     repairs = looped.fitted(model, [Source(sequences)], candidates, Ghost(), SEED)
     shares = unexplained(model, sequences, repairs, tokens)
-    of_unit = {unit: runs(removed_layers(without), len(layers_of(model))) for unit, without in gone.items()}
+    of_unit = {unit: runs(without, len(layers_of(model))) for unit, without in gone.items()}
     return [
         {"unit": unit, "sample": sample.index, "residual": sum(float(shares[run][number]) for run in boundaries)}
         for unit, boundaries in of_unit.items()
@@ -62,9 +62,9 @@ def unexplained(
     wanted = sorted(repairs.patches[0])
     errors = {run: torch.zeros(len(sequences), dtype=torch.float64, device=model.device) for run in wanted}
     nothing = torch.zeros((), dtype=torch.float64, device=model.device)
-    spread: dict[int, _Spread] = {end: (nothing, nothing, 0) for _, end in wanted}
+    spread: dict[float, _Spread] = {end: (nothing, nothing, 0) for _, end in wanted}
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         # Each sample under the patch that scores its fold.
         folds = [repairs.fold[number] for number in batch.samples]
         for scored, patches in enumerate(repairs.patches):

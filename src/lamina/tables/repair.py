@@ -9,9 +9,10 @@ that is used is fitted on all of them. Where a repair is fitted on several calib
 with the weight that it is fitted with.
 
 healing (string): Always none: patches are fitted before healing.
-boundary (string): The removed run as start-end in base numbering: layers start to end - 1 are gone.
-start (int64): First removed layer of the run; the patch acts on the stream entering it.
-end (int64): First layer after the run.
+boundary (string): The removed run as start-end in base numbering: layers start to end - 1 are gone; 3.5 lies between
+    attention and MLP of layer 3.
+start (double): Where the run begins; the patch maps the stream there.
+end (double): Where the run ends.
 refused (string): Why the run cannot be repaired, and the remedy; all below is null then. Null for a fit.
 ridge (double): Regularisation strength, relative to the mean eigenvalue of the Gram matrix; null without one.
 ridge_at_edge (bool): Whether the choice fell on an edge of the grid, so that a better one may lie outside.

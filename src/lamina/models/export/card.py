@@ -10,6 +10,7 @@ from lamina.config.selectors import Selector
 from lamina.models.cutting import shifts
 from lamina.models.export.gguf_file import FILE
 from lamina.models.gguf import is_gguf
+from lamina.models.surgery import units_of
 from lamina.models.units import parse, replacement
 from lamina.study.variant import Variant
 from lamina.version import VERSION
@@ -36,7 +37,7 @@ class Facts(Source):
 
     form: str  # stock, code or gguf
     parameters: tuple[int, int]  # of the base model and of the export
-    boundaries: Sequence[tuple[int, int]]  # runs of removed layers (start, end) in base numbering, end exclusive
+    boundaries: Sequence[tuple[float, float]]  # runs of removed units in base numbering, end exclusive
     patched: bool  # whether the export applies a patch at each of them
     zeroed: bool  # whether removed halves are still there as zero weights
     base_card: Mapping[str, Any]  # metadata of the base model's card
@@ -214,7 +215,8 @@ def _repairs(facts: Facts) -> str:
     if facts.variant.repair == facts.variant.healing == "none":
         return "## Repairs\n\nNone: no patch and no training after the removal."
     lines = []
-    places = ", ".join(f"{start}–{end - 1}" if end - start > 1 else str(start) for start, end in facts.boundaries)
+    gone = [units_of(*run) for run in facts.boundaries]
+    places = ", ".join("–".join(dict.fromkeys((units[0], units[-1]))) for units in gone)
     if facts.patched:
         lines.append(
             f"Patch `{facts.variant.repair}`, fitted without training on the calibration: one linear map of the "

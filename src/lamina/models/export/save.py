@@ -208,7 +208,7 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         **vars(source),
         form=form,
         parameters=(counts[0], counts[1]),
-        boundaries=runs(set(range(depth)) - set(kept), depth),
+        boundaries=runs(source.plan["units"], depth),
         patched=bool(modeling_lamina.describe(variant)["patches"]),
         zeroed=form == "stock" and bool(halved),
         base_card=_front_matter(Path(source.manifest["path"])),

@@ -71,7 +71,7 @@ def collect(
     block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
     totals = {boundary: [_empty(channels, model.device) for _ in range(2)] for boundary in sorted(set(boundaries))}
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float) -> None:
         # All sums of a batch are there before any is added, so that it may be halved.
         added = []
         for boundary, splits in totals.items():

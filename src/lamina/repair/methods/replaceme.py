@@ -77,13 +77,13 @@ def collect(
     return ((boundary, Trained(sums, trained[boundary])) for boundary, sums in statistics)
 
 
-def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[int, nn.Module]:
+def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[float, nn.Module]:
     """The module into which the map of each start is folded."""
     from lamina.models.export.writing import down_projection
 
     if reason := next(filter(None, map(refused, boundaries)), None):
         raise LaminaError(reason)
-    return {start: down_projection(model, start - 1) for start, _ in boundaries}
+    return {start: down_projection(model, int(start) - 1) for start, _ in boundaries}
 
 
 @dataclass
@@ -111,7 +111,7 @@ def _train(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
-    before: Mapping[int, nn.Module],
+    before: Mapping[float, nn.Module],
     options: ReplaceMe,
     seed: int,
 ) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
@@ -135,7 +135,7 @@ def _train(
     share = 1 / min(TOKENS, sum(len(sequence) for source in sources for sequence in source.sequences))
 
     @torch.enable_grad()
-    def step(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+    def step(batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float) -> None:
         given = dict(zip(starts, batch.outputs, strict=True))
         optimiser.zero_grad()
         for (start, end), pair in parameters.items():

@@ -122,10 +122,10 @@ def _recalling(
     width = int(text_config(model).hidden_size) * torch.empty((), dtype=model.dtype).element_size()
     if sum(map(len, sequences)) * width * len(places) > HELD:
         return None
-    held: dict[tuple[int, ...], dict[int, torch.Tensor]] = {}
-    shallow: dict[int, PreTrainedModel] = {}
+    held: dict[tuple[int, ...], dict[float, torch.Tensor]] = {}
+    shallow: dict[float, PreTrainedModel] = {}
 
-    def keep(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def keep(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         for line, number in enumerate(batch.samples):
             tokens = tuple(sequences[number])
             held[tokens] = {place: streams[place][line, : len(tokens)].clone() for place in places}
@@ -135,7 +135,7 @@ def _recalling(
     def run(
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
-        boundaries: Sequence[int],
+        boundaries: Sequence[float],
         consumer: taps.Consumer,
         tokens: int,
         outputs: Sequence[nn.Module] = (),
@@ -143,9 +143,9 @@ def _recalling(
         first = min(boundaries)
         if first not in shallow:
             shallow[first] = share(model)
-            remove(shallow[first], [str(layer) for layer in range(first)])
+            remove(shallow[first], [str(layer) for layer in range(int(first))])
 
-        def give(batch: taps.Batch, _: Mapping[int, torch.Tensor]) -> None:
+        def give(batch: taps.Batch, _: Mapping[float, torch.Tensor]) -> None:
             lines = [held[tuple(sequences[number])] for number in batch.samples]
             streams = {p: pad_sequence([line[p] for line in lines], batch_first=True) for p in boundaries}
             consumer(replace(batch, called={first: batch.called[0]}), streams)
@@ -192,7 +192,7 @@ def _train(
     from lamina.models.structure import layers_of
     from lamina.repair.protocol import Fit
 
-    layer = alone(layers_of(model)[boundary[0] - 1], model.device).float().requires_grad_(True)
+    layer = alone(layers_of(model)[int(boundary[0]) - 1], model.device).float().requires_grad_(True)
     optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
     errors: dict[str, float] = {}
     state: dict[str, torch.Tensor] = {}
@@ -239,7 +239,7 @@ def _run(
     entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
     places = before, start, end = boundary[0] - 1, *boundary
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         given, cut, wanted = (streams[place] for place in (before, start, end))
         weight = torch.tensor([weighed[number][1] for number in batch.samples], device=given.device)[:, None]
         weight = weight * batch.real
