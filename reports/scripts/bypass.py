@@ -2,15 +2,18 @@
 
 `PYTHONPATH=src python reports/scripts/bypass.py addition,facts 250 OUT.csv`: tasks of the embedded model, documents
 that the repairs are fitted on. The plans are those of `../portfolio/halves.csv`, chosen by the loss of the same 250
-documents. What OUT.csv holds is not measured again.
+documents, and plans of halves that are chosen with the bypasses in place. What OUT.csv holds is not measured again.
 
-A bypass that reads the norm is no repair of lamina: here it is a hook on a cut model. Its map is fitted on what the
-norm before the first removed half gives.
+A bypass that reads the norm is no repair of lamina and exists only here. Its map is fitted on what the norm before the
+first removed half gives.
 """
 
 import csv
 import sys
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from portfolio_regret import TOKENS, WORLDS, documents
@@ -19,21 +22,31 @@ from lamina.config.calibrations import Calibration as Entry
 from lamina.data.prepare import prepare
 from lamina.engine import moments
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import Candidate
+from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.sources import Source
-from lamina.models.boundary import Place
+from lamina.models.boundary import Patch
 from lamina.models.load import load_folder
-from lamina.models.materialise import materialise
-from lamina.models.structure import final_norm_of, layers_of
-from lamina.models.surgery import kept_layers, runs
+from lamina.models.structure import halves, layers_of
+from lamina.models.surgery import runs
+from lamina.models.units import all_units
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
+from lamina.selection import looped
+from lamina.selection.plans import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = ROOT / "reports/portfolio/halves.csv"
-WAYS = ("layer iterative", "both iterative")
+WAYS = ("layer iterative", "both iterative", "both iterative with ghost")
 RANKS = {"full": (None,), "held-out": (8, 16, 24, 32, 48, None), "16": (16,), "32": (32,)}
 TEXT = {"text": "microworld_corpus", "split": "validation", "documents": "0:50", "length": 128}
+FORMS = [
+    ("stream", "full"),
+    ("norm", "full"),
+    ("stream", "held-out"),
+    ("stream", "16"),
+    ("stream", "32"),
+    ("norm", "16"),
+]
 HEAD = "task units_and_strategy removed units reads rank ranks parameters base_parameters accuracy loss"
 HEAD += " loss_change loss_change_stderr text_loss"
 
@@ -55,20 +68,14 @@ def fits(model, sequences, wanted, reads):
     return found
 
 
-def reading_norms(model, units, maps):
-    """The cut model with x + norm(x) M where each run went."""
-    variant, kept = materialise(model, {"units": sorted(units)}), kept_layers(model, sorted(units))
-    for run, operator in maps.items():
-        layers, place = layers_of(variant), Place.of(run, kept).position
-        norm = reader(model, run[0])
+@dataclass(frozen=True, eq=False)
+class Reading(Patch):
+    """x + norm(x) M in a pass."""
 
-        def hook(module, args, kwargs, norm=norm, operator=operator):
-            x = args[0] if args else kwargs.pop("hidden_states")
-            return (x + norm(x) @ operator, *args[1:]), kwargs
+    norm: Any = None
 
-        behind = layers[place] if place < len(layers) else final_norm_of(variant)
-        behind.register_forward_pre_hook(hook, with_kwargs=True)
-    return variant
+    def repaired(self, stream):
+        return stream + self.norm(stream) @ self.operator
 
 
 def scores(model, samples, forms):
@@ -78,43 +85,65 @@ def scores(model, samples, forms):
         return {name: [session.scores.sample(name, number) for number in range(len(samples))] for name in forms}
 
 
+def plans_of(way, task, model, samples):
+    """The units of each size that a way to choose removes."""
+    if way != WAYS[2]:
+        told = [row for row in csv.DictReader(PLANS.open()) if (row["task"], row["units_and_strategy"]) == (task, way)]
+        return {int(row["removed"]): frozenset(row["units"].split()) for row in told}
+    depth, parts = len(layers_of(model)), halves(layers_of(model)[0])
+    counts = {part: sum(w.numel() for half in some for w in half.module.parameters()) for part, some in parts.items()}
+    attention, gone, plans = counts["attention"] / sum(counts.values()), [], {}
+    for size in (1, 2, 3):
+        current = Candidate(frozenset(gone))
+        wanted = {CURRENT: current} | {unit: current.without(unit) for unit in all_units(depth, "both", gone)}
+        sources = [Source([sample.sequence() for sample in samples])]
+        repairs = looped.fitted(model, sources, list(wanted.values()), Ghost(), 0)
+        with engine.opened(model, samples, TOKENS, False) as session:
+            looped.Looped(session, repairs).measure(range(len(samples)), wanted)
+            losses = {
+                unit: np.mean([session.scores.sample(unit, number)["nll"] for number in range(len(samples))])
+                for unit in wanted
+            }
+        before = losses.pop(CURRENT)
+        ranked = sorted(((unit, float(loss - before)) for unit, loss in losses.items()), key=lambda entry: entry[1])
+        request = Request(size, "both", depth, frozenset(), 0, attention=attention)
+        gone += [unit for unit, _ in request.lowest(ranked, gone)]
+        plans[size] = frozenset(gone)
+    return plans
+
+
 def main(tasks: list[str], count: int, out: Path) -> None:
     rows = list(csv.reader(out.read_text().splitlines()))[1:] if out.is_file() else []
-    known, of = {row[0] for row in rows}, WORLDS["reference"]
+    known, of = {(row[0], row[1]) for row in rows}, WORLDS["reference"]
     manifest = {"path": str(of.folder), "source": str(of.folder), "trust_remote_code": False}
     manifest |= {"chat_template": False, "fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
     model = load_folder(str(of.folder), of.dtype, False)
     depth, width = len(layers_of(model)), model.config.hidden_size
     manifest["vocabulary"] = model.config.vocab_size
     size = sum(weight.numel() for weight in model.parameters())
-    for task in [task for task in tasks if task not in known]:
-        pool, test = documents("reference", task)
-        text = prepare("corpus", Entry.from_options(TEXT), manifest, ROOT)
-        drawn = np.random.default_rng(0).permutation(len(pool.samples))[:count]
-        sequences = [pool.samples[number].sequence() for number in drawn]
-        plans = {
-            (row["units_and_strategy"], int(row["removed"])): frozenset(row["units"].split())
-            for row in csv.DictReader(PLANS.open())
-            if row["task"] == task and row["units_and_strategy"] in WAYS
-        }
+    text = prepare("corpus", Entry.from_options(TEXT), manifest, ROOT)
+    drawn = {task: documents("reference", task) for task in tasks}
+    for way, task in product(WAYS, tasks):
+        if (task, way) in known:
+            continue
+        pool, test = drawn[task]
+        chosen = [pool.samples[number] for number in np.random.default_rng(0).permutation(len(pool.samples))[:count]]
+        plans, sequences = plans_of(way, task, model, chosen), [sample.sequence() for sample in chosen]
         wanted = sorted({run for units in plans.values() for run in runs(units, depth)})
         made = {reads: fits(model, sequences, wanted, reads) for reads in ("stream", "norm")}
         samples, forms = (*test.samples, *text.samples), {}
-        for (way, n), units in plans.items():
-            forms[way, n, "none", ""] = Candidate(units)
-            for rank in RANKS if way == WAYS[1] else ["full"]:
-                fitted = {run: made["stream"][rank][run].tensors for run in runs(units, depth)}
-                patches = {run: ghost.as_patch(tensors) for run, tensors in fitted.items()}
-                forms[way, n, "stream", rank] = Candidate(units, patches)
-        seen = scores(model, samples, forms)
-        for (way, n), units in plans.items():
-            for rank in ["full", "16"] if way == WAYS[1] else ["full"]:
-                fitted = {run: made["norm"][rank][run].tensors["operator"] for run in runs(units, depth)}
-                name = (way, n, "norm", rank)
-                seen |= scores(reading_norms(model, units, fitted), samples, {name: Candidate()})
-        asked = len(test.samples)
-        for (way, n, reads, rank), told in seen.items():
-            units, bare = plans[way, n], seen[way, n, "none", ""]
+        for n, units in plans.items():
+            forms[n, "none", ""] = Candidate(units)
+            for reads, rank in FORMS if way == WAYS[1] else FORMS[:2]:
+                fitted = {run: made[reads][rank][run].tensors["operator"] for run in runs(units, depth)}
+                norms = {run: reader(model, run[0]) for run in fitted}
+                patches = {run: Reading(each, norm=norms[run]) for run, each in fitted.items()}
+                if reads == "stream":
+                    patches = {run: Patch(each) for run, each in fitted.items()}
+                forms[n, reads, rank] = Candidate(units, patches)
+        seen, asked = scores(model, samples, forms), len(test.samples)
+        for (n, reads, rank), told in seen.items():
+            units, bare = plans[n], seen[n, "none", ""]
             losses, before = (np.array([one["nll"] for one in some[:asked]]) for some in (told, bare))
             right = [one.get("correct_norm", one["correct"]) for one in told[:asked]]
             ranks = [made[reads][rank][run].facts["rank"] for run in runs(units, depth)] if rank else []

@@ -103,10 +103,6 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         ["calibrations.mine.choices: 'mine.jsonl'", "benchmarks.tasks.mine", "Split the file"],
     ),
     ("selectors.accuracy.protect", [8], "", ["8 is no layer of 'small'", "Write 0 to 7"]),
-    (
-        *("studies.prune.selectors", ["heads"], None),
-        ["studies.prune.repairs: 'ghost'", "'heads' removes attention units", "repairs: [none]"],
-    ),
     # No such model or file.
     *(
         ("models.small.source", name, "", [f"there is no folder '{name}'", "Write the path"])
@@ -297,10 +293,6 @@ SELECTOR_MISMATCHES = [
         "repair: 'ghost' | metric 'cosine' | Write metric: acceptance, accuracy,  | or leave `repair` out",
     ),
     ("metric: taylor, strategy: one_shot, repair: ghost", "repair: 'ghost' | metric 'taylor' | not measured by that"),
-    (
-        "metric: accuracy, units: mlp, repair: ghost",
-        "repair: 'ghost' | whole layers | removes mlp units | Write units: layer",
-    ),
     ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
     ("metric: residual, budget: exact", "budget: 'exact' | 'residual' | not measured by removing"),
     ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
@@ -343,6 +335,15 @@ def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> No
     raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
     assert message.startswith("selectors.odd.repair: 'chain' has `refit: true`") and "without `refit`" in message
+
+
+def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> None:
+    raw = put(put(minimal(), "studies.prune.selectors", ["heads"]), "studies.prune.repairs", ["ghost"])
+    assert config.load(copy.deepcopy(raw), root)
+    raw = put(put(raw, "repairs.fold", {"method": "replaceme"}), "studies.prune.repairs", ["fold"])
+    message = refusal(raw, root)
+    assert message.startswith("studies.prune.repairs: 'fold' is folded into weights")
+    assert "'heads' removes attention units" in message and "ghost or linearpatch" in message
 
 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:

@@ -19,6 +19,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.models.surgery import runs
 from lamina.models.units import all_units
 from lamina.repair import protocol
 from lamina.repair.methods import ghost
@@ -38,9 +39,9 @@ def options(**values: Any) -> Any:
     return repairs.Repair.from_options({"method": "ghost", "ridge": RIDGE, **values})
 
 
-def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
+def candidates(removed: Sequence[str], depth: int = DEPTH, kind: str = "layer") -> dict[str, Candidate]:
     """The current model and each further removal, by the names of a sweep."""
-    return listed(Candidate(frozenset(removed)), all_units(depth, "layer", removed))[0]
+    return listed(Candidate(frozenset(removed)), all_units(depth, kind, removed))[0]
 
 
 def repairs_for(model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0) -> Repairs:
@@ -101,21 +102,23 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("unit", ["3", "3.mlp"])
 @pytest.mark.parametrize("settings", METHODS, ids=[str(each["method"]) for each in METHODS])
-def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any]) -> None:
+def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: str) -> None:
     """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
     model, samples = tiny.model(), random_samples(13, count=14)
-    told, wanted, chosen = [s.sequence() for s in samples], candidates(["1"]), repairs.Repair.from_options(settings)
+    told, chosen = [s.sequence() for s in samples], repairs.Repair.from_options(settings)
+    wanted = candidates(["1"], kind="layer" if unit == "3" else "both")
     fitted, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
     with engine.opened(model, samples, outputs=False) as session:
-        Looped(session, fitted).measure(range(len(samples)), {"3": wanted["3"]})
+        Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
     scored = [sample for sample, at in zip(samples, fitted.fold, strict=True) if at == 0]
     others = [sequence for sequence, at in zip(told, fitted.fold, strict=True) if at == 1]
     fits = {
         boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
-        for boundary, statistics in method.collect(model, [Source(others)], [(1, 2), (3, 4)], chosen, 0)
+        for boundary, statistics in method.collect(model, [Source(others)], runs(["1", unit], DEPTH), chosen, 0)
     }
-    expected = naive(materialise(model, {"units": ["1", "3"]}, fits), scored, [])
+    expected = naive(materialise(model, {"units": ["1", unit]}, fits), scored, [])
     found = [session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)] for s in scored]
     assert np.abs(np.concatenate(found) - expected).max() < 1e-4
 

@@ -179,12 +179,6 @@ class Selector(Choice):
                 "budget: full, or units: layer.",
             ),
             (
-                self.repair and halves,
-                "repair",
-                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units. "
-                "Write units: layer, or leave `repair` out.",
-            ),
-            (
                 self.repair and not removes,
                 "repair",
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "

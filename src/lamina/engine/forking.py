@@ -21,7 +21,6 @@ from lamina.engine.packing import Batch
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
-from lamina.models.export.modeling_lamina import repair
 from lamina.models.families import FAMILIES
 from lamina.models.structure import halves, layers_of, text_config
 
@@ -149,8 +148,7 @@ class ForkingLayer(nn.Module):
     def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
         if patch is None:
             return stream
-        patch = patch.to(stream.device, next(self.layer.parameters()).dtype)
-        return repair(stream, patch.operator, patch.bias)
+        return patch.to(stream.device, next(self.layer.parameters()).dtype).repaired(stream)
 
     def _run(
         self, state: Streams, together: Sequence[Branch], hidden: torch.Tensor, args: Any, kwargs: Any

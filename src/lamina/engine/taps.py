@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.engine.batches import by_length, halved, in_two, padded
-from lamina.engine.forking import silencer
+from lamina.engine.forking import ForkingLayer, silencer
 from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
@@ -165,6 +165,7 @@ def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[in
 
 def _without(layer: nn.Module, part: str) -> nn.Module:
     """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
+    layer = layer.layer if isinstance(layer, ForkingLayer) else layer  # a pass within a session
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*layer.parameters(), *layer.buffers())}
     copied = copy.deepcopy(layer, memo)
     for half in halves(copied)[part]:

@@ -66,6 +66,10 @@ class Patch:
         mine = self.to(weight.device, weight.dtype)
         modeling_lamina.patch_before(module, mine.operator, mine.bias)
 
+    def repaired(self, stream: torch.Tensor) -> torch.Tensor:
+        """The stream (..., C) behind the patch."""
+        return modeling_lamina.repair(stream, self.operator, self.bias)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "Patch":
         """This patch on a device, beside weights of a dtype."""
         to = (device, patch_dtype(dtype))
