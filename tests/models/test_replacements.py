@@ -17,7 +17,7 @@ from lamina.models import replacements
 from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import fitting
+from lamina.models.surgery import runs
 from lamina.selection.plans import Plan, Request, Step
 from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
@@ -136,8 +136,7 @@ def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_th
 
 
 def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
-    plan = {"selector": "s", "units": ["2", "3.@math", "4"]}
-    assert fitting.boundaries(plan, 6) == [(2, 3), (4, 5)]
+    assert runs(["2", "3.@math", "4"], 6) == [(2, 3), (4, 5)]
 
 
 def test_the_configuration_names_what_is_wrong_with_donors() -> None:

@@ -154,7 +154,7 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
         of_clean, from_clean = difference(clean), dict(streams)
         of_corrupt, from_corrupt = difference(corrupt), dict(streams)
 
-    def patched(ids: torch.Tensor, given: Mapping[float, torch.Tensor], where: torch.Tensor) -> torch.Tensor:
+    def patched(ids: torch.Tensor, given: dict[float, torch.Tensor], where: torch.Tensor) -> torch.Tensor:
         differences = []
         for number, layer in enumerate(layers):
             with _replaced(layer, given[number], where):

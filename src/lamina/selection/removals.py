@@ -88,8 +88,8 @@ def rows(
         weights.setdefault(scored, 0.0)
         sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
         at = list(weights).index(scored)
-        looks = [each for look in observed.values() for each in (look.model, look.before, look.after) if each]
-        repairs = looped.fitted(model, sources, [*wanted.values(), *looks], loop.repair, loop.seed, at)
+        seen = [each for look in observed.values() for each in (look.model, look.before, look.after) if each]
+        repairs = looped.fitted(model, sources, [*wanted.values(), *seen], loop.repair, loop.seed, at)
     with engine.opened(model, calibration.samples, budgeted, outputs, layers) as session:
         measuring = looped.Looped(session, repairs) if looped else session
         if budget is None:
