@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
+import lamina
 from lamina.data import calibrations
 from lamina.engine import taps
 from lamina.engine.candidates import Candidate
@@ -26,11 +27,16 @@ from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.repair.methods.linearpatch import LinearPatch
 from lamina.repair.methods.replaceme import ReplaceMe
+from lamina.study import paths
 from tests.engine.test_candidates import measured
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.families.test_families import base_folder, plan_of, source_of
 from tests.given import tiny
 from tests.repair.test_ghost import LENGTHS, sequences
+from tests.repair.test_repairs import PRUNED
+from tests.repair.test_repairs import fitted as by_script
+from tests.repair.test_repairs import results as results  # a fixture
+from tests.stages.test_refused_repairs import plan
 
 # The norms that read the stream between attention and MLP, and the modules whose outputs are added to the stream.
 NORMS = {"llama": "post_attention_layernorm", "gpt2": "ln_2", "gemma2": "pre_feedforward_layernorm"}
@@ -171,6 +177,20 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
     assert sum(row["parameters"] for row in rows) == added
     counts = [sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, bare)]
     assert counts[0] - counts[1] == added
+
+
+@torch.no_grad()
+def test_the_workflow_fits_bypasses_of_every_size_and_loads_them(results: Path) -> None:
+    for size, units in ((1, ["2.mlp"]), (2, ["1.attention", "4.mlp"])):
+        plan(results, size, units)
+    rows = by_script(results, "mine", method="ghost")
+    told = sorted((row["removed"], row["boundary"], row["start"], row["end"]) for row in rows)
+    assert told == [(1, "2.5-3", 2.5, 3), (2, "1-1.5", 1, 1.5), (2, "4.5-5", 4.5, 5)]
+    assert all(row["refused"] is None and row["mae_after"] > 0 for row in rows)
+    model, _ = lamina.load("tiny/words/cosine/removed=2/mine/none", results, device="cpu")
+    patches = patch.load(paths.patch(PRUNED.key, "mine", results), 2)
+    wanted = materialise(tiny.model(), plan_of(["1.attention", "4.mlp"]), patches)
+    torch.testing.assert_close(model(tiny.tokens()).logits, wanted(tiny.tokens()).logits, atol=1e-5, rtol=1e-5)
 
 
 def test_runs_are_those_of_halves_in_order() -> None:

@@ -16,11 +16,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.engine.batches import by_length, halved, in_two, padded
-from lamina.engine.forking import ForkingLayer, silencer
+from lamina.engine.forking import ForkingLayer, parallel, silencer
 from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
-from lamina.models.devices import moved
+from lamina.models.devices import moved, place_of
 from lamina.models.structure import halves, layers_of, text_config
 
 
@@ -149,12 +149,12 @@ def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[in
         with tapped(model, [place for number in numbers for place in (number, number + 1)]) as (streams, called):
             body(input_ids=torch.tensor([check.probe(model)], device=model.device), use_cache=False)
         for number in numbers:
-            stream = streams[number]
+            stream = streams[number].to(place_of(parts[0][number]))
             for part in parts:
                 stream = called[number](part[number], stream)
             # The same arithmetic in the same order gives the same numbers.
             far = check.distance(stream[0], streams[number + 1][0], torch.float32)
-            if not far <= torch.finfo(model.dtype).eps:
+            if number in parallel(layers_of(model)) or not far <= max(1e-5, torch.finfo(model.dtype).eps):
                 raise LaminaError(
                     f"no stream lies between attention and MLP in layer {number} of the model family "
                     f"'{text_config(model).model_type}': the MLP does not read what attention leaves, or a norm stands "
