@@ -52,7 +52,7 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
     cut = dict(model="mine", calibration="c4", selector="streamline", removed=7, healing="none", n_shot=0)
     told = cut | dict(stderr=0.03, n_samples=100, higher_is_better=True, task_version="1")
     rows = [
-        told | dict(task=task, repair=repair, metric=metric, value=0.5 + 0.02 * n + (metric == "acc_norm"))
+        told | dict(task=task, repair=repair, metric=metric, value=0.51 + 0.02 * n + (metric == "acc_norm"))
         for repair, tasks in (("ghost", names), ("linearpatch", names[1:]))
         for n, task in enumerate(tasks)
         for metric in ("acc", "acc_norm")
@@ -69,7 +69,7 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
         "acc",
     )
     assert (found["published"], found["within"], found["n_samples"]) == (0.6010, True, 900)
-    assert found["ours"] == pytest.approx(0.58) and found["stderr"] == pytest.approx(0.01)
+    assert found["ours"] == pytest.approx(0.59) and found["stderr"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("paper", ["rethinking-layer-relevance", "ghosted-layers"])
