@@ -93,11 +93,6 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             f"`trust_remote_code: true` under models.{name}."
         )
     checkpoint.check_loadable(folder, config, f"models.{name}.source", entry.source)
-    if method := checkpoint.quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
-        raise LaminaError(
-            f"{where} is quantised ({method}). Download it (hf download, with --local-dir FOLDER) and write the "
-            "folder, which is then dequantised once."
-        )
     tensors = checkpoint.read_weights(folder, f"models.{name}.source")
     checkpoint.check_names(tensors, folder, config, f"models.{name}.source")
     keys = checkpoint.LAYER_KEYS
