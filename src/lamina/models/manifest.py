@@ -180,7 +180,7 @@ def layer_parameters(model: "PreTrainedModel") -> int:
     from lamina.models.structure import text_config
 
     config, count = text_config(model), 0.0
-    chosen = next((each for name in _CHOSEN if (each := getattr(config, name, None))), None)
+    chosen: int = next((each for name in _CHOSEN if (each := getattr(config, name, 0))), 0)
     for name, weight in model.named_parameters():
         experts = getattr(model.get_submodule(name.rpartition(".")[0]), "num_experts", 0)
         stacked = chosen and weight.dim() == 3 and len(weight) == experts

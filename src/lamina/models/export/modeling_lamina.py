@@ -221,5 +221,5 @@ class LaminaForCausalLM(Special, BaseModel):  # type: ignore[misc]
 Decoder: Any = MODEL_MAPPING.get(BaseConfig, BaseModel)
 
 
-class LaminaModel(Special, Decoder):  # type: ignore[misc]
+class LaminaModel(Special, Decoder):
     """The same without a head: what AutoModel and the Transformers backend of vLLM build."""
