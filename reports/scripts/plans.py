@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import chdir
 from functools import reduce
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from lamina.cost.estimate import estimate
 from lamina.cost.forecast import Stage, duration, size
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
+from lamina.models.manifest import layer_parameters
 from lamina.store import parquet as store
 from tests import ROOT
 
@@ -71,13 +71,10 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
     """What the estimate reads of a manifest."""
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
-        parameters = dict(AutoModelForCausalLM.from_config(config).named_parameters())
-    of_layers = sum(prod(weight.shape) for key, weight in parameters.items() if ".layers." in key)
+        model = AutoModelForCausalLM.from_config(config)
     told = dict(n_layers=config.num_hidden_layers, hidden_size=config.hidden_size, dtype="bfloat16")
-    count = sum(prod(weight.shape) for weight in parameters.values())
-    return told | dict(
-        path=str(folder), parameters=count, layer_parameters=of_layers // told["n_layers"], trust_remote_code=False
-    )
+    counts = dict(parameters=model.num_parameters(), layer_parameters=layer_parameters(model) // told["n_layers"])
+    return told | counts | dict(path=str(folder), trust_remote_code=False)
 
 
 def samples(config: Configuration, calibration: str) -> list[Sample]:

@@ -3,21 +3,35 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_papers_report.sql
 --
 -- One row per number of config/papers/expected.csv that this run has measured too: models by their source, the rest by
--- the names that config/papers/*.yaml give. Read in the project's folder.
+-- the names that config/papers/*.yaml give. A column of several tasks is their mean.
 -- published, ours       share of right answers; stderr: of ours, over n_samples test documents
 -- within                whether they differ by at most two standard errors; null where the error is unknown
--- Empty where no variant of a paper was benchmarked on a task of its table.
+-- Empty where no variant of a paper was benchmarked on the tasks of its table.
 WITH published AS (
-    UNPIVOT (SELECT * RENAME ("table" AS table_number) FROM read_csv('config/papers/expected.csv', types = {'paper': 'VARCHAR'}))
-    ON COLUMNS(* EXCLUDE (paper, table_number, source, calibration, selector, removed, repair, healing))
+    UNPIVOT (SELECT * RENAME ("table" AS table_number) FROM read_csv('config/papers/expected.csv',
+        types = {'paper': 'VARCHAR', 'metric': 'VARCHAR'}))
+    ON COLUMNS(* EXCLUDE (paper, table_number, source, calibration, selector, removed, repair, healing, metric))
     INTO NAME task VALUE published
+),
+asked AS (SELECT p.*, unnest(string_split(p.task, ' ')) AS each FROM published AS p),
+measured AS (  -- the metric that a paper names, else the task's main one
+    SELECT NULL AS named, * FROM scores
+    UNION ALL
+    SELECT metric AS named, * FROM against_base WHERE part_of IS NULL
+),
+compared AS (
+    SELECT p.paper, p.table_number, s.model, s.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
+        string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
+        sqrt(sum(s.stderr ** 2)) / count(s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
+    FROM asked AS p
+    JOIN models AS m USING (source)
+    JOIN measured AS s ON s.model = m.model AND s.task = p.each AND s.selector = p.selector AND s.removed = p.removed
+        AND s.repair = p.repair AND s.healing = p.healing AND s.named IS NOT DISTINCT FROM p.metric
+        AND s.calibration = if(p.calibration = 'own', p.each, p.calibration)
+    GROUP BY ALL
+    HAVING count(*) = len(string_split(p.task, ' '))
 )
-SELECT paper, table_number, s.model, s.calibration, s.selector, s.removed, s.repair, s.healing, s.task, s.metric,
-    published, s.value AS ours, s.stderr, s.value - published AS difference,
-    abs(difference) <= 2 * s.stderr AS within, s.n_samples
-FROM published AS p
-JOIN models AS m USING (source)
-JOIN scores AS s ON s.model = m.model AND s.task = p.task AND s.selector = p.selector AND s.removed = p.removed
-    AND s.repair = p.repair AND s.healing = p.healing
-    AND s.calibration = if(p.calibration = 'own', p.task, p.calibration)
-ORDER BY paper, table_number, s.model, s.removed, s.calibration, s.selector, s.healing, s.task;
+SELECT * EXCLUDE (stderr, n_samples), stderr, ours - published AS difference,
+    abs(difference) <= 2 * stderr AS within, n_samples
+FROM compared
+ORDER BY paper, table_number, model, removed, calibration, selector, repair, healing, task;

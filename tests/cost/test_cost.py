@@ -23,6 +23,7 @@ from lamina.engine.candidates import Candidate, swept
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
+from lamina.models.manifest import layer_parameters
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import weighing
@@ -31,6 +32,7 @@ from lamina.selection.trials import Trials, run
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study import requests as studies
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import minimal, workplace
 
@@ -249,3 +251,15 @@ def test_a_rate_that_no_device_has_is_refused_with_an_example(written: str) -> N
     with pytest.raises(LaminaError, match=f"RATE={written}: .* such as RATE=100"):
         forecast.readable(written)
     assert forecast.readable("2.5") == 2.5
+
+
+@pytest.mark.parametrize(("family", "chosen", "experts"), [("gpt_oss", 2, 4), ("llama4_text", 1, 4), ("mixtral", 2, 4)])
+def test_a_token_computes_with_the_experts_that_it_chooses(family: str, chosen: int, experts: int) -> None:
+    """By hand: of the three matrices (C × 48) of each expert, those of the chosen ones; everything else whole."""
+    model = configurations.model(family)
+    wide = model.config.hidden_size * model.config.intermediate_size
+    idle = 3 * wide * (experts - chosen)
+    layers = sum(weight.numel() for weight in layers_of(model).parameters())
+    assert layer_parameters(model) == layers - idle * len(layers_of(model))
+    dense = tiny.model()
+    assert layer_parameters(dense) == sum(weight.numel() for weight in layers_of(dense).parameters())

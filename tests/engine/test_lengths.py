@@ -79,6 +79,8 @@ def test_each_of_these_models_turns_there() -> None:
         # With few heads many tokens are worth exactly nothing, and the length of a row says which of them are kept.
         ("deepseek_v32", {"index_topk": TURN, "index_n_heads": 4}),
         ("hy_v4", {"index_topk": TURN}),
+        # It keeps the best keys, and which of them depends on the length: also beyond the first half of a text.
+        *(("doge", {"keep_window_size": kept}) for kept in (TURN, 40, 50)),
     ],
 )
 def test_numbers_that_depend_on_what_runs_beside_them_are_refused(model_type: str, settings: dict[str, Any]) -> None:

@@ -126,6 +126,14 @@ def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
     if "attn_layer_indices" in told and told["attn_layer_indices"] is None:
         # None would leave no attention, which no model has.
         settings["attn_layer_indices"] = [1, 3]
+    if told.get("attention_hidden_size") == 2 * (told.get("hidden_size") or 0):
+        settings["attention_hidden_size"] = 2 * WIDTH
+    if told.get("languages"):
+        settings["default_language"] = told["languages"][0]
+    if told.get("rope_parameters") == {} and settings.get("layer_types"):
+        # Each kind of layer has its own, and the default none.
+        rotation = {"rope_type": "default", "rope_theta": 10000.0}
+        settings["rope_parameters"] = dict.fromkeys(settings["layer_types"], rotation)
     if told.get("per_layer_config"):
         settings["per_layer_config"] = _per_layer(told, settings)
     return kind(**{**settings, **changes})

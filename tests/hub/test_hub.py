@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lamina.config.benchmarks import Task
 from lamina.config.calibrations import Calibration
@@ -27,6 +28,7 @@ from tests.given import tiny
 from tests.given.scripts import ENVIRONMENT, given, script
 from tests.hub import server
 from tests.hub.server import Hub, Repository
+from tests.models.test_quantised import fp8, state_config
 
 # In one worker, so that all ask the hub once.
 pytestmark = pytest.mark.xdist_group("hub")
@@ -73,6 +75,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     root = tmp_path_factory.mktemp("hub")
     words, texts = save_model(root / "words"), save_texts(root / "texts")
     big = save_model(root / "big", vocab_size=BIG)
+    fp8(packed := save_model(root / "packed"))
+    state_config(awq := save_model(root / "awq"), load_file(words / "model.safetensors"), {"quant_method": "awq"})
     for name, folder in (("broken", big), ("late", big), ("cut off", texts)):
         (root / name).symlink_to(folder)
     repositories = {
@@ -82,6 +86,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         ("models", "lab/licensed"): Repository(words, gated=401, token=TOKEN),
         ("models", "lab/broken"): Repository(root / "broken", breaks=1),
         ("models", "lab/late"): Repository(root / "late", breaks=7),
+        ("models", "lab/packed"): Repository(packed),
+        ("models", "lab/awq"): Repository(awq),
         ("datasets", "lab/texts"): Repository(texts),
         ("datasets", "lab/stream"): Repository(texts),
         ("datasets", "lab/shut"): Repository(texts, gated=401),
@@ -154,6 +160,8 @@ def first(place: Place) -> dict[str, str]:
             "closed": place.model("closed", "lab/closed"),
             "revision": place.model("revision", "lab/words", revision="v9"),
             "nobody": place.model("nobody", "nobody/nothing"),
+            "packed": place.model("packed/manifest", "lab/packed"),
+            "awq": place.model("awq", "lab/awq"),
             "broken": place.model("broken", "lab/broken"),
             "late": late,
             "late again": late,
@@ -197,6 +205,17 @@ def test_a_model_by_its_id_is_that_of_the_hub(first: dict[str, str], place: Plac
         assert torch.equal(load_model(manifest)(ids).logits, tiny.model("llama")(ids).logits)
 
 
+def test_a_quantised_model_is_dequantised_once_it_is_here(first: dict[str, str], place: Place, tmp_path: Path) -> None:
+    assert first["packed"] == ""
+    manifest = checksum.read_json(place.folder / "packed/manifest.json")
+    assert (manifest["source"], manifest["path"]) == ("lab/packed", "packed/checkpoint")
+    worth = fp8(tmp_path / "packed")
+    model = load_model(manifest | {"path": str(place.folder / manifest["path"])})
+    assert sum(weight.numel() for weight in model.parameters()) == manifest["parameters"]
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(weight, worth[name], rtol=0, atol=0)
+
+
 def test_a_gated_model_is_had_with_a_token(first: dict[str, str]) -> None:
     assert first["licensed"] == ""
 
@@ -208,6 +227,7 @@ def test_a_gated_model_is_had_with_a_token(first: dict[str, str]) -> None:
         ("closed", "models.closed.source: 'lab/closed' is gated: accept its licence"),
         ("revision", "models.revision.revision: 'lab/words' has no revision 'v9'. Write an existing one."),
         ("nobody", "models.nobody.source: 'nobody/nothing' is neither a local folder nor a model on the hub"),
+        ("awq", "models.awq.source: 'lab/awq' is quantised (awq), and layers are measured and cut in floating point"),
         ("late", "models.late.source: the download of 'lab/late' broke off (RemoteProtocolError). Start again"),
         ("texts gated", "gated dataset on the Hub. You must be authenticated to access it. Correct its id or"),
         ("texts revision", "Revision 'v9' doesn't exist for dataset 'lab/texts' on the Hub. Correct its id or"),

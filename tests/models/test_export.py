@@ -11,10 +11,8 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import (
-    PreTrainedModel,
-    dynamic_module_utils,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedModel, dynamic_module_utils
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import lamina
 from lamina.errors import LaminaError
@@ -27,6 +25,7 @@ from lamina.models.structure import layers_of
 from lamina.models.surgery import remove
 from lamina.repair import patch
 from lamina.store import parquet as store
+from tests.families import configurations
 from tests.families.test_families import base_folder, plan_of, random_adapter, source_of
 from tests.given import tiny
 
@@ -190,6 +189,7 @@ def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
         ("gemma3_text", ["1", "2"], True),  # one whole period
         ("gemma3_text", ["10", "11"], True),  # the last layers
         ("gemma3_text", ["3"], False),
+        ("gpt_oss", ["3"], False),
         ("gemma3_text", ["1", "2", "5", "6"], True),  # two periods
         ("mistral", ["3"], True),  # a window in all layers
     ],
@@ -198,14 +198,75 @@ def test_the_card_names_other_programs_only_where_layers_keep_their_kinds(
     family: str, units: list[str], right: bool, tmp_path: Path
 ) -> None:
     pattern = ["sliding_attention", "full_attention"] * 6
-    base = tiny.model(family, depth=12, **({"layer_types": pattern} if family == "gemma3_text" else {}))
+    given = {} if family == "mistral" else {"layer_types": pattern}
+    made = configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
+    base = made or tiny.model(family, depth=12, **given)
     export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
     types = json.loads((tmp_path / "export/config.json").read_text()).get("layer_types", [])
     assert right == (types == pattern[: len(types)])
     card = (tmp_path / "export/README.md").read_text()
-    assert ("vllm serve" in card) == ("convert_hf" in card) == right
+    assert ("convert_hf" in card) == right
+    assert ("Not to llama.cpp or vLLM" in card) == (not right and family == "gpt_oss") == ("vllm serve" not in card)
     assert ("this cut shifts them: layer 3 is of another kind" in card) == (not right)
     assert ("prune-layers" in card) == (family == "mistral")
+
+
+def through(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> tuple[torch.Tensor, None]:
+    """Causal attention in the place where vLLM puts its own; `mine` is what the model was called with."""
+    module.config.seen[module.layer_idx] = given["mine"]
+    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * given["scaling"]
+    ahead = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(ahead, -torch.inf).softmax(-1)
+    return (weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "gpt2"])
+def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_on(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks AutoModel for the classes, sets the attention through the configuration and loads weights by their names.
+
+    Base class of 0.33.0: vllm/model_executor/models/transformers/base.py, choice of it: models/registry.py.
+    """
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", through)
+    base, ids = tiny.model(family), tiny.tokens()[:, :8]
+    folder, trust = tmp_path / "export", {"trust_remote_code": True}
+    export.export(base, source_of(base_folder(tmp_path / "base"), ["1", "4"]), folder, random_patches((1, 2), (4, 5)))
+    assert "vllm serve FOLDER --trust-remote-code" in (folder / "README.md").read_text()
+    config: Any = AutoConfig.from_pretrained(folder, **trust)
+    assert next(name for name in config.auto_map if name.startswith("AutoModel")) == "AutoModel"
+    config._attn_implementation = "vllm"
+    model = AutoModel.from_config(config, **trust).eval()
+    assert type(model).is_backend_compatible() and model.base_model_prefix == base.base_model_prefix
+    stored, inside = load_file(folder / "model.safetensors"), f"{base.base_model_prefix}."
+    lost = model.load_state_dict({name.removeprefix(inside): value for name, value in stored.items()}, strict=False)
+    assert not lost.missing_keys and set(lost.unexpected_keys) <= {"lm_head.weight"}
+    config.seen = {}
+    places = torch.arange(ids.shape[1])[None]
+    with torch.no_grad():
+        stream = model(ids, position_ids=places, use_cache=False, return_dict=False, mine="given")[0]
+    assert config.seen == dict.fromkeys(range(3), "given")
+    expected = materialise(base, plan_of(["1", "4"]), random_patches((1, 2), (4, 5)))
+    torch.testing.assert_close(base.get_output_embeddings()(stream), logits(expected, ids), atol=1e-5, rtol=1e-5)
+    ours = AutoModel.from_pretrained(folder, **trust)
+    torch.testing.assert_close(ours(ids, use_cache=False).last_hidden_state, stream, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "units", "words"),
+    [
+        ("llama", ["1.attention"], "wants attention in every layer, and layer 1 has none"),
+        ("llama", ["1.mlp"], "vllm serve FOLDER --trust-remote-code"),
+        ("bloom", ["1.mlp"], "not called in the way that vLLM's Transformers backend replaces"),
+    ],
+)
+def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
+    family: str, units: list[str], words: str, tmp_path: Path
+) -> None:
+    source = source_of(base_folder(tmp_path / "base"), units)
+    export.export(tiny.model(family), source, tmp_path / "export", form="code")
+    card = (tmp_path / "export/README.md").read_text()
+    assert words in card and ("vllm serve" in card) == words.startswith("vllm serve")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The report in a browser: every control works, no request leaves the page, and it reads without scripts and small."""
 
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from lamina.report import database, explorer
 from lamina.report import page as report
 from lamina.report.figures.drawing import drawn
 from lamina.report.queries import query_text
+from lamina.store import parquet as store
 from tests import ROOT
 from tests.given import chromium
 from tests.given.figures import FIGURES
@@ -212,6 +214,18 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
             assert "trust_remote_code" in card and "Best that loads everywhere" in card
         elif "make export" in card:
             assert "transformers, vLLM, llama.cpp" in card
+
+
+def test_a_card_says_where_removed_halves_save_nothing(two_models, tmp_path):
+    shutil.copytree(two_models, tmp_path / "halves")
+    rows = store.read(two_models / "plans.parquet").to_pylist()
+    halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
+    store.write(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
+    for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
+        connection = database.connect(VIEWS, folder.glob("*.parquet"))
+        page = report.render(connection, [], TEMPLATE, {}, 0.5, None, {"stock": {}})
+        saved = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page)
+        assert saved and all(text.count("nothing in a stock export") == words for text in saved)
 
 
 @pytest.mark.parametrize(

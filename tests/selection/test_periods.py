@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import Gemma3TextConfig, GptOssConfig, Llama4TextConfig, LlamaConfig, Qwen3MoeConfig, SmolLM3Config
+from transformers import (
+    DeepseekV3Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    Llama4TextConfig,
+    LlamaConfig,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+)
 
 from lamina.checks.load import load
 from lamina.config.selectors import Selector
@@ -30,6 +38,7 @@ TYPES = (PATTERN * DEPTH)[:DEPTH]
         (GptOssConfig(num_hidden_layers=8), (1, 3, 5, 7)),
         (SmolLM3Config(num_hidden_layers=8), (3, 7)),
         (Llama4TextConfig(num_hidden_layers=8), (3, 7)),
+        (DeepseekV3Config(num_hidden_layers=8), (3, 4, 5, 6, 7)),  # three dense layers first
         (Qwen3MoeConfig(num_hidden_layers=8, decoder_sparse_step=2), (1, 3, 5, 7)),
     ],
     ids=lambda value: getattr(value, "model_type", ""),

@@ -24,7 +24,7 @@ LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _MOST_LAYERS = 10_000
 # Formats that transformers turns into floating point numbers on any machine.
-_DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
+DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 _OTHER_HEAD = re.compile(
     r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$|(?i:bert|electra|mpnet|encoder)\w*Model$"
@@ -93,10 +93,10 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
             f"{config} is of a {classes[0]}, which does not predict the next token. Write a causal language model."
         )
     method = quantisation(settings)
-    if method and method not in _DEQUANTISED:
+    if method and method not in DEQUANTISED:
         raise LaminaError(
             f"{model} is quantised ({method}), and layers are measured and cut in floating point. Write the checkpoint "
-            f"that it was made from, or one that is dequantised here: {', '.join(_DEQUANTISED)}, or a .gguf file."
+            f"that it was made from, or one that is dequantised here: {', '.join(DEQUANTISED)}, or a .gguf file."
         )
     attention = decoder.get("_attn_implementation") or decoder.get("attn_implementation")
     if "flash" in str(attention) and find_spec("flash_attn") is None:

@@ -55,7 +55,7 @@ def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
 
 
 def kinds(config: PretrainedConfig, depth: int) -> list[int]:
-    """For each layer, the first of the layers that the lists of a configuration make equal to it; 0 if all are alike.
+    """For each layer, the first of those that lists and counts of a configuration make equal to it; 0 if all are alike.
 
     Kinds are full or sliding attention, with or without positions, dense or of experts.
     """
@@ -64,6 +64,7 @@ def kinds(config: PretrainedConfig, depth: int) -> list[int]:
         only = copy.deepcopy(config)
         cut(only, [layer], depth)
         lists = {name: list(value) for name, value in vars(only).items() if isinstance(value, (list, tuple))}
+        lists |= {name: [value] for name, value in vars(only).items() if _LEADING.fullmatch(name)}
         alone.append(lists | {"": only.to_dict().get("per_layer_config")})
     return [alone.index(settings) for settings in alone]
 

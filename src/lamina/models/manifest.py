@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
 _HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")  # experts that a token goes through
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 
 
@@ -76,9 +77,9 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
     Returns dict: path (relative to the current folder if it is in there), source, revision, weights_sha256,
     settings_sha256 (of its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size
-    C, vocabulary, family (the config's `model_type`), parameters, layer_parameters (of one layer, on average),
-    attention_share (of attention in the parameters of its layers' halves), weights_bytes (all three of the model as it
-    is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series and step.
+    C, vocabulary, family (the config's `model_type`), parameters, layer_parameters (of one layer, on average, that one
+    token meets), attention_share (of attention in the parameters of its layers' halves), weights_bytes (of the model as
+    it is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series, step.
 
     Raises LaminaError if config or weights are missing or cut off, the model is none that can be loaded or judged, code
     is present but not allowed, or the number of layers or the family is not the one that the config file promises.
@@ -92,11 +93,6 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             f"`trust_remote_code: true` under models.{name}."
         )
     checkpoint.check_loadable(folder, config, f"models.{name}.source", entry.source)
-    if method := checkpoint.quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
-        raise LaminaError(
-            f"{where} is quantised ({method}). Download it (hf download, with --local-dir FOLDER) and write the "
-            "folder, which is then dequantised once."
-        )
     tensors = checkpoint.read_weights(folder, f"models.{name}.source")
     checkpoint.check_names(tensors, folder, config, f"models.{name}.source")
     keys = checkpoint.LAYER_KEYS
@@ -115,8 +111,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     if entry.family not in (None, family):
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     model = skeleton(folder, entry.source, entry.trust_remote_code)
-    parameters = dict(model.named_parameters())
-    count = sum(each.numel() for each in parameters.values())
+    count = sum(each.numel() for each in model.parameters())
     here = Path.cwd()
     same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
     return {
@@ -130,7 +125,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "vocabulary": text_config.get("vocab_size"),
         "family": family,
         "parameters": count,
-        "layer_parameters": sum(p.numel() for key, p in parameters.items() if _LAYER.search(key)) // n_layers,
+        "layer_parameters": layer_parameters(model) // n_layers,
         "attention_share": _attention_share(model),
         "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
         **{key: getattr(entry, key) for key in same},
@@ -178,6 +173,19 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
         with torch.device("meta"):
             built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
     return built
+
+
+def layer_parameters(model: "PreTrainedModel") -> int:
+    """The parameters of all layers that one token meets: of stacked experts, as many as it chooses."""
+    from lamina.models.structure import text_config
+
+    config, count = text_config(model), 0.0
+    chosen: int = next((each for name in _CHOSEN if (each := getattr(config, name, 0))), 0)
+    for name, weight in model.named_parameters():
+        experts = getattr(model.get_submodule(name.rpartition(".")[0]), "num_experts", 0)
+        stacked = chosen and weight.dim() == 3 and len(weight) == experts
+        count += weight.numel() * (chosen / experts if stacked else 1) if _LAYER.search(name) else 0
+    return round(count)
 
 
 def _attention_share(model: "PreTrainedModel") -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lamina.config.metrics import METRICS
 from lamina.study import paths
 
+_PUBLISHED = "config/papers/expected.csv"
 _PIVOT = re.compile(r"(FOR metric IN \()([^)]*)(\))")
 _READ = re.compile(r"^\.read (\S+)$", re.MULTILINE)  # as the shell of DuckDB has it
 
@@ -40,7 +41,12 @@ def query(name: str) -> str:
 
 def query_text(name: str) -> str:
     """The SQL of a question."""
-    return Path(query(name)).read_text(encoding="utf-8")
+    return text_of(Path(query(name)))
+
+
+def text_of(file: Path) -> str:
+    """The SQL in a file, which reads the numbers of papers from wherever lamina is."""
+    return file.read_text(encoding="utf-8").replace(_PUBLISHED, paths.own(_PUBLISHED))
 
 
 def comments(question: str) -> list[str]:

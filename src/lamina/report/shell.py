@@ -18,8 +18,9 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.report import database
 from lamina.report import queries as sql
+from lamina.study import paths
 
-DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
+DATABASE, QUERIES = "results/lamina.duckdb", Path(paths.own("sql/queries"))
 WIDTH = 100  # characters of a line
 
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--wide", action="store_true", help="print all columns")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make query … | head` ends without a word
-    texts = [query(name).read_text(encoding="utf-8") for name in args.names]
+    texts = [sql.text_of(query(name)) for name in args.names]
     with database.opened(DATABASE) as connection:
         for text in texts:
             if args.csv:

@@ -19,6 +19,13 @@ from lamina.version import VERSION
 _LICENCE = ("license", "license_name", "license_link", "extra_gated_prompt")
 _DESCRIPTIVE = ("language",)
 ONWARD = "## Where to go from here"
+# Decoders whose windows, positions and experts vLLM 0.33 takes from lists and counts (see reports/runtimes.md).
+VLLM_LISTS = frozenset(
+    "afmoe apertus cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 exaone4 exaone_moe gemma2 gemma3_text gemma4_text "
+    "gemma4_unified_text glm4_moe granite_swa granitemoe_swa granitemoehybrid laguna lfm2 lfm2_moe llama ministral3 "
+    "mistral nemotron_h olmo3 olmo_hybrid qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next smollm3 "
+    "vaultgemma".split()
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Facts(Source):
     base_card: Mapping[str, Any]  # metadata of the base model's card
     predicts_ahead: bool  # whether the base model has heads for tokens further ahead, which no export holds
     base_class: str  # the class of transformers that loads the base model
+    unserved: str  # why vLLM cannot run the code of the export; empty if it can
+    family: str  # of the decoder, as config.json names it
     kept: Sequence[int]  # base numbers of the layers that stay
     kinds: Sequence[int]  # of the base model's layers, as `lamina.models.cutting.kinds` tells them apart
     base_size: int | None  # bytes of the GGUF file that is the base model; None if it is none
@@ -138,26 +147,41 @@ def _loading(facts: Facts) -> str:
 
 
 def _onward(facts: Facts) -> str:
-    """Commands for programs that read a stock checkpoint, where they run the same model."""
-    if facts.form != "stock":
+    """Commands for programs that read the checkpoint, where they run the same model."""
+    if facts.form == "gguf":
         return ""
-    if shifts(facts.kinds, facts.kept):
+    commands, warning = [], ""
+    vllm = ("Served by vLLM, from the path of this folder", "vllm serve FOLDER")
+    if facts.form == "code":
+        if facts.unserved:
+            return f"{ONWARD}\n\nNot to vLLM or llama.cpp. {facts.unserved}"
+        served = "Served by vLLM's Transformers backend, which runs the code of this folder (read in its version 0.33)"
+        commands = [(served, "vllm serve FOLDER --trust-remote-code")]
+        warning = "Not to llama.cpp, which has no place for patches."
+    elif shifts(facts.kinds, facts.kept):
         first = next(n for n, layer in enumerate(facts.kept) if facts.kinds[layer] != facts.kinds[n])
-        return (
-            f"{ONWARD}\n\nNot to llama.cpp or vLLM. They place sliding windows, RoPE bases and experts by a layer's "
+        listed = facts.family in VLLM_LISTS
+        where = "llama.cpp" if listed else "llama.cpp or vLLM"
+        warning = (
+            f"Not to {where}. They place sliding windows, RoPE bases and experts by a layer's "
             f"number, and this cut shifts them: layer {first} is of another kind than layer {first} of the base model. "
             "They would run another model, and no error would say so. A selector with `strategy: block` and "
             "`periods: whole` makes cuts that keep the pattern."
         )
-    commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
-    # Heads that predict tokens further ahead count as layers of a GGUF, and llama-quantize leaves lists by layer whole.
-    alike = len(set(facts.kinds)) == 1 and not facts.predicts_ahead
-    if facts.cut_alone and alike and not is_gguf(facts.manifest["source"]):
-        gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
-        cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
-        commands.append(("The same layers dropped from a GGUF of the base model", cut))
-    commands.append(("Served by vLLM, from the path of this folder", "vllm serve FOLDER"))
-    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in commands)])
+        if listed:
+            warning = warning.replace("They place", "It places").replace("They would", "It would")
+            commands = [("Served by vLLM from version 0.33, which takes the kinds of layers from config.json", vllm[1])]
+    else:
+        commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+        # Heads that predict tokens further ahead count as layers of a GGUF, and llama-quantize leaves lists by layer.
+        alike = len(set(facts.kinds)) == 1 and not facts.predicts_ahead
+        if facts.cut_alone and alike and not is_gguf(facts.manifest["source"]):
+            gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
+            cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
+            commands.append(("The same layers dropped from a GGUF of the base model", cut))
+        commands.append(vllm)
+    said = [f"{words}:\n\n    {command}" for words, command in commands]
+    return "\n\n".join([ONWARD, *said, *filter(None, [warning])])
 
 
 def _removed(facts: Facts) -> str:

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import MODEL_MAPPING
 from transformers import LlamaConfig as BaseConfig
 from transformers import LlamaForCausalLM as BaseModel
 from transformers.cache_utils import CacheLayerMixin
 
 MODEL_TYPE = "lamina_llama"
+
+PLACES = ("removed", "patches")  # what a configuration says, by module path
 
 # Stands in config.json where stock classes demand a number.
 REFUSAL = (
@@ -186,16 +189,20 @@ class LaminaConfig(BaseConfig):
         return written if self.lamina is None else refusing(written, BaseConfig, REFUSAL)
 
 
-class LaminaForCausalLM(BaseModel):
-    """The base model's class with its removed halves left out and its patches in place."""
+class Special:
+    """Mixed in before a stock class: its removed halves are left out and its patches are in place."""
 
     config_class = LaminaConfig
     _keep_in_fp32_modules = [*(BaseModel._keep_in_fp32_modules or ()), "patch_operator", "patch_bias"]
 
     def __init__(self, config: LaminaConfig) -> None:
-        super().__init__(config)
+        stock: Any = super()
+        stock.__init__(config)
         if config.lamina is not None:
-            restore(self, config.lamina, config.get_text_config(decoder=True).hidden_size)
+            model: Any = self
+            above = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
+            inside = {key: {k.removeprefix(above): v for k, v in config.lamina[key].items()} for key in PLACES}
+            restore(model, inside, config.get_text_config(decoder=True).hidden_size)
 
     # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
     @classmethod
@@ -205,3 +212,14 @@ class LaminaForCausalLM(BaseModel):
     @classmethod
     def _can_set_experts_implementation(cls) -> bool:
         return bool(BaseModel._can_set_experts_implementation())
+
+
+class LaminaForCausalLM(Special, BaseModel):  # type: ignore[misc]
+    """The base model's class."""
+
+
+Decoder: Any = MODEL_MAPPING.get(BaseConfig, BaseModel)
+
+
+class LaminaModel(Special, Decoder):
+    """The same without a head: what AutoModel and the Transformers backend of vLLM build."""

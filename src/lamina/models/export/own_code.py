@@ -20,7 +20,8 @@ from lamina.models.export import modeling_lamina
 from lamina.version import VERSION
 
 CODE = "modeling_lamina.py"
-AUTO_MAP = {"AutoConfig": "modeling_lamina.LaminaConfig", "AutoModelForCausalLM": "modeling_lamina.LaminaForCausalLM"}
+_CLASSES = {"AutoConfig": "LaminaConfig", "AutoModel": "LaminaModel", "AutoModelForCausalLM": "LaminaForCausalLM"}
+AUTO_MAP = {auto: f"modeling_lamina.{name}" for auto, name in _CLASSES.items()}
 
 
 def source(config_class: str, model_class: str, model_type: str) -> str:

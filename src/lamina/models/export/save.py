@@ -214,6 +214,8 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         base_card=_front_matter(Path(source.manifest["path"])),
         predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
         base_class=auto_class(base.config).__name__,
+        unserved=_unserved(variant),
+        family=text_config(base).model_type,
         kept=kept,
         kinds=kinds(text_config(base), depth),
         base_size=file.stat().st_size if is_gguf(file) else None,
@@ -230,6 +232,20 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         "plan": dict(source.plan),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _unserved(variant: PreTrainedModel) -> str:
+    """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can, as its source says."""
+    config = text_config(variant)
+    bare = [part["layer"] for part in modeling_lamina.describe(variant)["removed"].values() if "layer" in part]
+    odd = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if config is not variant.config:
+        return "Code beside a model that sees or hears was not tried there."
+    if not variant.is_backend_compatible():
+        return "The attention of this family is not called in the way that vLLM's Transformers backend replaces."
+    if odd:
+        return f"vLLM's Transformers backend knows full and sliding attention, and not {min(odd)}."
+    return f"vLLM's Transformers backend wants attention in every layer, and layer {bare[0]} has none." if bare else ""
 
 
 def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:

@@ -24,7 +24,8 @@ class Block(Selector):
     metric: MetricName = metric_of_runs_option()
     periods: Literal["any", "whole"] = option(
         "`whole` removes only runs that leave each layer of the kind (full or sliding attention, RoPE base, experts) "
-        "that its new number has in the unpruned model. llama.cpp and vLLM tell kinds by numbers.",
+        "that its new number has in the unpruned model. llama.cpp tells kinds by numbers, for some "
+        "families vLLM too.",
         "any",
     )
 
