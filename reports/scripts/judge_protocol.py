@@ -1,14 +1,15 @@
 """What the sets of papers_protocol.py lose on questions that no choice saw, bare and repaired.
 
-`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK REPAIRED FOLDER`: `arc_easy` or `piqa`, the sizes that are
-repaired too (such as `7`, or `0` for none), and the folder of papers_protocol.py. Sets of a portfolio are read from
-reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and repair, with the right answers
+`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy` or `piqa`, sizes such as
+`7,3,5`, `ghost,ghost_general` or `none` for the sets without 7 layers, and the folder of papers_protocol.py. Sets of a
+portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and repair, with the right answers
 as a hexadecimal number of one bit for each question; what is there is not measured again.
 """
 
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from lamina.selection.sets import SearchRequest
 HEAD = "task removed way questions draw repair units n accuracy loss text_loss right losses"
 # Questions and texts that a patch is fitted on, and the share of a token of text.
 FITTED, TEXTS, SHARE = 400, 200, 0.1
+REPAIRED = ("accuracy", "block", "cosine", "pairwise", "perplexity")
 
 
 def texts(part: str, count: int):
@@ -70,52 +72,61 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
     return found
 
 
-def patched(model, task: str, gone: tuple, general: bool) -> Candidate:
-    """The candidate with a ghost patch where each run of layers was."""
+def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candidate]:
+    """The candidates with a ghost patch where each run of layers was, fitted in one pass."""
     own = [sample.sequence() for sample in questions(task, "pool", FITTED, 0).samples]
     sources = [Source(own, 1.0)]
     if general:
         sources.append(Source([sample.sequence() for sample in texts("calibration", TEXTS)], SHARE))
-    bare = Candidate(frozenset(gone))
-    runs = looped.boundaries([bare], engine.layer_count(model))
-    options = Repair.from_options({"method": "ghost"})
-    return Candidate(bare.removed, dict(looped.patches(model, sources, runs, options, 0, torch.device("cpu"))))
+    bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], engine.layer_count(model)
+    runs, options = looped.boundaries(bare, depth), Repair.from_options({"method": "ghost"})
+    found = dict(looped.patches(model, sources, runs, options, 0, torch.device("cpu")))
+    return [replace(each, patches={run: found[run] for run in looped.boundaries([each], depth)}) for each in bare]
 
 
-def main(task: str, repaired: list[int], folder: Path) -> None:
+def judged(model, candidates: dict[tuple[str, str], Candidate], held, wiki) -> dict[tuple[str, str], list[str]]:
+    """What stands behind the key of each candidate's row. All of them share a pass."""
+    found = {name: [] for name in candidates}
+    for samples in (held, wiki):
+        with engine.opened(model, samples, TOKENS, False) as session:
+            session.measure(range(len(samples)), {str(name): each for name, each in candidates.items()})
+            for name, seen in found.items():
+                seen.append([session.scores.sample(str(name), number) for number in range(len(samples))])
+    rows = {}
+    for name, (answers, texts_seen) in found.items():
+        right = "".join(str(int(each["correct_norm"])) for each in answers)
+        losses = [each["nll"] for each in answers]
+        text = sum(each["nll"] for each in texts_seen) / sum(each["n_tokens"] for each in texts_seen)
+        numbers = [len(answers), right.count("1") / len(right), np.mean(losses), text]
+        rows[name] = [*map(str, numbers), f"{int('1' + right, 2):x}", " ".join(f"{loss:.3g}" for loss in losses)]
+    return rows
+
+
+def main(task: str, sizes: list[int], repaired: list[str], folder: Path) -> None:
     out = folder / f"judged-{task}.csv"
     rows = list(csv.reader(out.read_text().splitlines()))[1:] if out.is_file() else []
-    known = {tuple(row[1:7]) for row in rows}
+    known = {(row[6], row[5]): row[7:] for row in rows}
     model = load_folder(str(WORLDS["smollm2"].folder), WORLDS["smollm2"].dtype, False)
-    held, wiki = questions(task, "held").samples, texts("test", 100)
-    judged = {(row[6], row[5]): row[7:] for row in rows}
-    for size, way, count, draw, gone in sets(task, folder, model):
-        for repair in ("none", "ghost", "ghost_general") if size in repaired and way != "halves" else ("none",):
-            listed = " ".join(gone)
-            key = (str(size), way, str(count), str(draw), repair, listed)
-            if key in known:
-                continue
-            if (listed, repair) not in judged:
-                candidate = Candidate(frozenset(gone))
-                if repair != "none":
-                    candidate = patched(model, task, gone, repair == "ghost_general")
-                measured = []
-                for samples in (held, wiki):
-                    with engine.opened(model, samples, TOKENS, False) as session:
-                        session.measure(range(len(samples)), {"it": candidate})
-                        measured.append([session.scores.sample("it", number) for number in range(len(samples))])
-                right = "".join(str(int(each["correct_norm"])) for each in measured[0])
-                losses = [each["nll"] for each in measured[0]]
-                text = sum(each["nll"] for each in measured[1]) / sum(each["n_tokens"] for each in measured[1])
-                listed_losses = " ".join(f"{loss:.3g}" for loss in losses)
-                numbers = [len(held), right.count("1") / len(held), np.mean(losses), text]
-                judged[listed, repair] = [*map(str, numbers), f"{int('1' + right, 2):x}", listed_losses]
-            rows.append([task, *key, *judged[listed, repair]])
-            with out.open("w", newline="") as file:
-                csv.writer(file).writerows([HEAD.split(), *rows])
-            print(task, *key[:5], rows[-1][8:11], flush=True)
+    held, wiki = questions(task, "held").samples, texts("test", 60)
+    chosen = sets(task, folder, model)
+    for size, repair in [(0, "none"), *((size, "none") for size in sizes), *((7, repair) for repair in repaired)]:
+        mine = [one for one in chosen if one[0] == size and (repair == "none" or one[1] in REPAIRED)]
+        new = {" ".join(one[4]): one[4] for one in mine if (" ".join(one[4]), repair) not in known}
+        bare = [Candidate(frozenset(gone)) for gone in new.values()]
+        made = patched(model, task, list(new.values()), repair == "ghost_general") if repair != "none" and new else bare
+        candidates = {(listed, repair): candidate for listed, candidate in zip(new, made, strict=True)}
+        known |= judged(model, candidates, held, wiki) if candidates else {}
+        there = {tuple(row[1:7]) for row in rows}
+        for _, way, count, draw, gone in mine:
+            key = (str(size), way, str(count), str(draw), repair, " ".join(gone))
+            if key not in there:
+                rows.append([task, *key, *known[" ".join(gone), repair]])
+                print(*rows[-1][:6], rows[-1][8:11], flush=True)
+        with out.open("w", newline="") as file:
+            csv.writer(file).writerows([HEAD.split(), *rows])
 
 
 if __name__ == "__main__":
-    task, repaired, folder = sys.argv[1:]
-    main(task, [int(size) for size in repaired.split(",")], Path(folder).resolve())
+    task, sizes, repaired, folder = sys.argv[1:]
+    listed = [repair for repair in repaired.split(",") if repair != "none"]
+    main(task, [int(size) for size in sizes.split(",")], listed, Path(folder).resolve())
