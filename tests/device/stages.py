@@ -253,8 +253,7 @@ def heal_variant_resumed(world: World) -> Any:
 @stage()
 def benchmark_task(world: World) -> Any:
     model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
-    benchmark = TaskBenchmark(task, model, world.tokenizer())
-    return _scored(benchmark, model)
+    return _scored(TaskBenchmark(task, model, world.tokenizer()), model)
 
 
 @stage()

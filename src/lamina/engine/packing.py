@@ -141,8 +141,7 @@ class Batch:
         seen = ((key == 0) | (key == query)) & (query >= 0) & (key >= 0) & (back >= 0)
         if window is not None:
             seen &= back < window
-        own = torch.eye(self.tokens.shape[1], dtype=torch.bool, device=self.tokens.device)
-        return seen | own
+        return seen | torch.eye(self.tokens.shape[1], dtype=torch.bool, device=self.tokens.device)
 
 
 def scored_positions(line: Line) -> list[int]:

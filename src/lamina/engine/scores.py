@@ -89,8 +89,7 @@ class Scores:
 
     def not_numbers(self, name: Name) -> bool:
         number = self.index[name]
-        scored = np.repeat(self.scored[number], np.diff(self.offsets))
-        return bool(np.isnan(self.loglikelihood[number, scored]).any())
+        return bool(np.isnan(self.loglikelihood[number, np.repeat(self.scored[number], np.diff(self.offsets))]).any())
 
     def rows(self, units: Iterable[Name]) -> list[dict[str, Any]]:
         """Rows of table `sweeps` (without its keys) for the given units, on the samples that each of them saw."""
