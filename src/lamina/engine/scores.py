@@ -125,9 +125,8 @@ class Scores:
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:
-            row |= {
-                metric: float(_or_infinite(self.output[metric][unit, position] / count)) for metric in OUTPUT_METRICS
-            }
+            means = {metric: self.output[metric][unit, position] / count for metric in OUTPUT_METRICS}
+            row |= {metric: float(_or_infinite(mean)) for metric, mean in means.items()}
         return row
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
