@@ -53,9 +53,8 @@ def load(
     folder = Path(what)
     if (folder / "config.json").is_file():
         own = not trust_remote_code and (folder / own_code.CODE).is_file()
-        model = load_folder(
-            folder, dtype, trust_remote_code, classes=own_code.classes(folder) if own else None, **options
-        )
+        classes = own_code.classes(folder) if own else None
+        model = load_folder(folder, dtype, trust_remote_code, classes=classes, **options)
         if not options:
             torch.nn.Module.to(model, on_device(device))
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}

@@ -145,9 +145,7 @@ def test_cut_off_weights_are_refused(root: Path) -> None:
     assert load(raw(), root)
     data = (root / "small/model.safetensors").read_bytes()
     (root / "small/model.safetensors").write_bytes(data[:-7])
-    with pytest.raises(
-        LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete safetensors file"
-    ):
+    with pytest.raises(LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete"):
         load(raw(), root)
 
 

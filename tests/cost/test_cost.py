@@ -241,9 +241,8 @@ def test_fits_by_hand() -> None:
     weighed = fitting(method="ghost", data={"own": 1, "other": "auto"})
     assert weighed - tested == pytest.approx(150 * 10 * (1 + 2) + 12 * 8 * (9 + 8))
     assert len(weighing.GRID) == work.WEIGHTS
-    assert sum(sources.split([sources.Source([[each] for each in range(1000)])], 0)[0]) / 1000 == pytest.approx(
-        work.HELD_OUT
-    )
+    (held,) = sources.split([sources.Source([[each] for each in range(1000)])], 0)
+    assert sum(held) / 1000 == pytest.approx(work.HELD_OUT)
 
 
 @pytest.mark.parametrize("written", ["abc", "0", "-3", "nan", "inf"])

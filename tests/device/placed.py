@@ -264,8 +264,7 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(found, torch.Tensor):
         return written.get(id(found)) if id(found) in written else Placed(found, at)
     if isinstance(found, (tuple, list)):
-        wrapped = [Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found]
-        return type(found)(wrapped)
+        return type(found)([Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found])
     return found
 
 

@@ -110,9 +110,7 @@ def sweep_budget(world: World, budget: str) -> Any:
 def sweep_looped(world: World) -> Any:
     model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "bias": True})
     wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
-    fitted = looped.fitted(
-        model, [Source([sample.sequence() for sample in world.samples])], wanted.values(), options, 0
-    )
+    fitted = looped.fitted(model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0)
     with engine.opened(model, world.samples, world.tokens) as session:
         looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
@@ -253,8 +251,7 @@ def heal_variant_resumed(world: World) -> Any:
 @stage()
 def benchmark_task(world: World) -> Any:
     model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
-    benchmark = TaskBenchmark(task, model, world.tokenizer())
-    return _scored(benchmark, model)
+    return _scored(TaskBenchmark(task, model, world.tokenizer()), model)
 
 
 @stage()

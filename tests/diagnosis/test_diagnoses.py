@@ -216,9 +216,8 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values, scores = rng.integers(0, 4, 9) / 4, rng.normal(size=9)
     key = dict(model="m", calibration="c", layer=0, n_samples=30)
-    rows = [
-        key | dict(diagnosis="d", kind="void", measure="void", layer=n, value=value) for n, value in enumerate(values)
-    ]
+    told = key | dict(diagnosis="d", kind="void", measure="void")
+    rows = [told | dict(layer=n, value=value) for n, value in enumerate(values)]
     base = key | dict(selector="base", removed=0, metric="accuracy", component="layer")
     relevance = [base | dict(unit=str(n), layer=n, score=score) for n, score in enumerate(scores)]
     files = write_tables(tmp_path, diagnoses=rows, relevance=relevance)

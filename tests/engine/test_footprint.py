@@ -104,7 +104,5 @@ def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> N
         if streams is None:
             needed = [footprint.capture(stages.shape, tokens, line, tokens) for tokens in (found, 2 * found)]
         else:
-            needed = [
-                footprint.sweep(stages.shape, tokens, lengths, many, line - 1, 10) for tokens in (found, 2 * found)
-            ]
+            needed = [footprint.sweep(stages.shape, t, lengths, many, line - 1, 10) for t in (found, 2 * found)]
         assert needed[0] <= 4.01e7 < needed[1]

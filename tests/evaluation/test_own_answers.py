@@ -107,9 +107,8 @@ def test_own_answers_are_those_of_transformers_prompt_by_prompt(given: Place) ->
     assert len({len(row.continuation) for row in rows}) > 2  # some end by themselves, some at the stop, some nowhere
     assert {row.continuation[-1] for row in rows} >= {EOS, STOP}
     assert [row.context for row in rows] == [sample.rows[0].context for sample in gold.samples]
-    assert [(s.document, s.runs, s.index) for s in made.samples] == [
-        (s.document, s.runs, s.index) for s in gold.samples
-    ]
+    mine, theirs = ([(s.document, s.runs, s.index) for s in each.samples] for each in (made, gold))
+    assert mine == theirs
     assert made.facts["n_asked"] == made.facts["n_samples"] == QUESTIONS and made.facts["temperature"] == 0
     assert "n_asked" not in gold.facts and gold.facts == given.questions({"task": "mine"}).facts
 
@@ -158,9 +157,7 @@ def test_a_mixture_holds_the_own_answers_of_its_part(given: Place) -> None:
 def test_what_has_no_own_answers_is_refused(given: Place) -> None:
     records = [json.loads(line) | {"a": "w1 w2"} for line in (given.root / "mine.jsonl").read_text().splitlines()]
     (given.root / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
-    words = (
-        f"calibrations.own.keep: the model answers 0 of {QUESTIONS} questions right.*Write keep: all, a larger limit"
-    )
+    words = f"calibrations.own.keep: the model answers 0 of {QUESTIONS} questions right.*Write keep: all, a larger"
     with pytest.raises(LaminaError, match=words):
         given.answered(OWN | {"keep": "right"})
     given.task(metric_list=[{"metric": "bleu"}])
@@ -180,11 +177,7 @@ CHOICES = "task 'microworld_recall' scores by multiple_choice.*Write answers: go
         ("recall", {"task": "microworld_recall", "answers": "model"}, f"calibrations.recall.answers: {CHOICES}"),
         ("mine", {"choices": "mine.jsonl", "answers": "model"}, "calibrations.mine.answers: .*Leave `answers` out"),
         ("recall", {"task": "microworld_sorting", "keep": "right"}, "calibrations.recall.keep: .*add `answers: model`"),
-        (
-            "corpus",
-            {"text": "microworld_corpus", "temperature": 1},
-            "calibrations.corpus.temperature: .*answers: model",
-        ),
+        ("corpus", {"text": "microworld_corpus", "temperature": 1}, "corpus.temperature: .*answers: model"),
         ("corpus", {"text": "microworld_corpus", "answers": "model", "prompt": 128}, "prompt: .*fewer .*than `length`"),
     ],
 )

@@ -155,9 +155,8 @@ def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:
-    export.export(
-        tiny.model(), source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "x", random_patches((1, 2))
-    )
+    source = source_of(base_folder(tmp_path / "base"), ["1"])
+    export.export(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
     model, _ = lamina.load(tmp_path / "x", device="cpu")
     with pytest.raises(LaminaError, match="itself an export"):
         remove(model, ["0"])

@@ -27,6 +27,7 @@ from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe, skeleton
 from tests.given import gguf_files, tiny
 from tests.given.configurations import minimal, put, workplace
+from tests.models.test_manifest import settings, told
 
 State = dict[str, torch.Tensor]
 
@@ -37,12 +38,6 @@ def folder(tmp_path: Path) -> Path:
     tiny.model().save_pretrained(tmp_path / "model")
     tiny.tokenizer().save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def settings(folder: Path, **changes: Any) -> None:
-    """Change config.json."""
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def weights(folder: Path, change: Callable[[State], State]) -> None:
@@ -208,10 +203,6 @@ def renamed(name: str) -> Callable[[Path], object]:
 
 def without(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).unlink()
-
-
-def told(**changes: Any) -> Callable[[Path], object]:
-    return lambda folder: settings(folder, **changes)
 
 
 def adapter(folder: Path) -> None:

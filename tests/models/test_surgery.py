@@ -12,11 +12,7 @@ from lamina.models.structure import family_of, final_norm_of, halves, layers_of,
 from lamina.models.surgery import NoAttention, remove
 from tests.families.trials import bypassed
 from tests.given import tiny
-
-
-@torch.no_grad()
-def logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=ids, use_cache=False).logits
+from tests.models.test_export import logits
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -36,9 +36,8 @@ def test_every_statistic_equals_an_independent_one() -> None:
     assert found.pearson and found.spearman
     assert found.pearson[0] == pytest.approx(stats.pearsonr(*pooled).statistic, abs=1e-3)
     assert found.spearman[0] == pytest.approx(stats.spearmanr(*pooled).statistic, abs=1e-3)
-    draws = [
-        np.corrcoef(*(np.concatenate([s[d] for s in each]) for each in (first, second)))[0, 1] for d in range(1, 201)
-    ]
+    pairs = ([np.concatenate([s[d] for s in each]) for each in (first, second)] for d in range(1, 201))
+    draws = [np.corrcoef(*pair)[0, 1] for pair in pairs]
     assert found.pearson[1:] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=2e-3)
 
     wrong, far = 0, 0

@@ -18,8 +18,7 @@ HUB: Raw = {"source": "org/model", "revision": "step{checkpoint}", "layers": 8, 
 
 def series(**changes: Any) -> Raw:
     """The hub's model trained to two steps, in the study of maps beside another one."""
-    raw = put(minimal(), "models.trained", {**HUB, **changes})
-    return put(raw, "studies.maps.models", ["trained", "small"])
+    return put(put(minimal(), "models.trained", {**HUB, **changes}), "studies.maps.models", ["trained", "small"])
 
 
 def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:

@@ -144,11 +144,8 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
     request, groups = fitted(model, options, UNITS)
     assert list(request.boundaries.values()) == [RUNS] == [runs(UNITS, 5)]
     tensors, rows = fitting.record(request, groups, "bypass")
-    assert [(row["boundary"], row["start"], row["end"]) for row in rows] == [
-        ("1-1.5", 1, 1.5),
-        ("2.5-3.5", 2.5, 3.5),
-        ("4.5-5", 4.5, 5),
-    ]
+    told = [(row["boundary"], row["start"], row["end"]) for row in rows]
+    assert told == [("1-1.5", 1, 1.5), ("2.5-3.5", 2.5, 3.5), ("4.5-5", 4.5, 5)]
     patch.save(tmp_path / "bypass.safetensors", options.method, tensors)
     patches = patch.load(tmp_path / "bypass.safetensors", len(UNITS))
     made = {run: fit.as_patch() for run, fit in patches.items()}
@@ -166,11 +163,10 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
     later = variant(input_ids=ids[:, 5:], past_key_values=first.past_key_values, use_cache=True).logits
     torch.testing.assert_close(later, wanted[:, 5:], atol=1e-4, rtol=1e-4)
 
+    source = source_of(base_folder(tmp_path / "base"), UNITS)
     with pytest.raises(LaminaError, match="a stock checkpoint has no place for a patch"):
-        export.export(
-            model, source_of(base_folder(tmp_path / "base"), UNITS), tmp_path / "stock", patches, form="stock"
-        )
-    assert export.export(model, source_of(tmp_path / "base", UNITS), tmp_path / "export", patches) == "code"
+        export.export(model, source, tmp_path / "stock", patches, form="stock")
+    assert export.export(model, source, tmp_path / "export", patches) == "code"
     again = load_folder(tmp_path / "export", "float32", True)
     torch.testing.assert_close(again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4)
     added = sum(each.operator.numel() + (0 if each.bias is None else 32) for each in made.values())

@@ -24,6 +24,7 @@ from lamina.repair.methods.linearpatch import LinearPatch
 from lamina.repair.methods.replaceme import ReplaceMe
 from lamina.repair.protocol import Fit, Fitted
 from tests.given import tiny
+from tests.repair.test_repairs import logits
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
 WEIGHTS = (1.0, 0.25)
@@ -56,11 +57,6 @@ def fits(model: PreTrainedModel, options: Any, boundaries: list[Boundary]) -> di
 def repaired(model: PreTrainedModel, units: list[str], options: Any, boundaries: list[Boundary]) -> PreTrainedModel:
     found = fits(model, options, boundaries)
     return materialise(model, {"units": units}, {b: Fitted(options.method, fit.tensors) for b, fit in found.items()})
-
-
-@torch.no_grad()
-def logits(model: Any) -> torch.Tensor:
-    return model(input_ids=tiny.tokens(), use_cache=False).logits
 
 
 def relative(ours: Any, wanted: Any) -> float:

@@ -101,7 +101,7 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
         for name in ("fit_error", "heldout_error", "mae_after", "n_tokens"):
             assert same[name] == pytest.approx(row[name], rel=1e-4)
         both = (
-            assembly.read(Variant("tiny", "words", "cosine", size, name), results).patches for name in ("auto", "fixed")
+            assembly.read(Variant("tiny", "words", "cosine", size, of), results).patches for of in ("auto", "fixed")
         )
         one, other = (kept[PLANS[size][-1]].tensors["operator"] for kept in both)
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

@@ -191,9 +191,8 @@ def test_only_the_named_tables_are_opened(study):
         some = [path for path in study if path.stem in ("relevance", "models")]
         connection = database.connect(VIEWS, some)
         assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
-        views = {
-            row[0] for row in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-        }
+        found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        views = {row[0] for row in found}
         assert views == {"relevance", "models", "relevance_wide", "disagreements", "task_agreements"}
         for view in ("plans", "scores", "jobs"):
             with pytest.raises(duckdb.CatalogException, match=view):

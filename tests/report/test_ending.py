@@ -27,9 +27,8 @@ def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
 
 def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
-    files = {
-        file.stem: file for file in write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
-    }
+    written = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+    files = {file.stem: file for file in written}
     for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
         store.write(files[name], store.read(files[name]).slice(0, 0))
     *layers, report, _ = ending.lines(tmp_path, VIEWS)

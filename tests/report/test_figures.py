@@ -141,9 +141,8 @@ def test_the_hints_of_curves_stand_on_their_points(small):
         assert said[text] == value
     drawing = draw("pruning_curves", small)
     mark = r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: #\w+'
-    unseen, marks = (
-        np.array(re.findall(mark + end, drawing), float) for end in ("; fill-opacity: 0", '[;"] ?(?!fill-)')
-    )
+    ends = ("; fill-opacity: 0", '[;"] ?(?!fill-)')
+    unseen, marks = (np.array(re.findall(mark + end, drawing), float) for end in ends)
     assert len(unseen) == len(said) and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2  # points
 
 

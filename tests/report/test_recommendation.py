@@ -22,9 +22,8 @@ def surely(row: dict, tried: int, keep: float) -> bool:
 def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
     """Found again with plain loops over the variants."""
     connection = database.connect(VIEWS, two_models.glob("*.parquet"))
-    found = {
-        (row["model"], row["name"]): row for row in recommendations(connection, 0.9, 1.8) if row["question"] == "task"
-    }
+    rows = recommendations(connection, 0.9, 1.8)
+    found = {(row["model"], row["name"]): row for row in rows if row["question"] == "task"}
     assert len(found) == 4
     for (model, calibration), row in found.items():
         mine = [v for v in explorer.variants(connection) if (v["model"], v["calibration"]) == (model, calibration)]
@@ -42,12 +41,10 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
 
 def test_a_recipe_is_a_mean_over_all_tasks(two_models):
     connection = database.connect(VIEWS, two_models.glob("*.parquet"))
-    (recipe,) = [
-        row for row in recommendations(connection, 0.5, None) if (row["model"], row["question"]) == ("a", "recipe")
-    ]
-    parts = [
-        v for v in explorer.variants(connection) if v["model"] == "a" and all(v[key] == recipe[key] for key in RECIPE)
-    ]
+    rows = recommendations(connection, 0.5, None)
+    (recipe,) = [row for row in rows if (row["model"], row["question"]) == ("a", "recipe")]
+    same = {"model": "a"} | {key: recipe[key] for key in RECIPE}
+    parts = [variant for variant in explorer.variants(connection) if same.items() <= variant.items()]
     assert recipe["n_tasks"] == len(parts) == 2
     assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)
     assert recipe["kept_stderr"] == pytest.approx(sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2)
@@ -64,9 +61,8 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
         for healing in ("lora", "none")
     ]
     for tried, wanted in ((keys, ("none", "none")), (keys[:2], ("kept", "none"))):
-        run = write(
-            tmp_path / str(len(tried)), base, [(key, same) for key in tried], [dict(calibration="c", source="t")]
-        )
+        asked = [dict(calibration="c", source="t")]
+        run = write(tmp_path / str(len(tried)), base, [(key, same) for key in tried], asked)
         (card,) = recommendations(run, 0.9, None)
         assert (card["repair"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
 

@@ -203,9 +203,7 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
     for facts, option in (({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")):
         page = report.render(connection, [], TEMPLATE, facts, 0.5, None, names)
         commands = re.findall(r"<code>make export (.*?)</code>", page)
-        assert commands and all(
-            command.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in command for command in commands
-        )
+        assert commands and all(a.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in a for a in commands)
     cards = re.findall(r"<article.*?</article>", page, re.DOTALL)
     taken = [re.search(r'<p class="answer">(Remove .*?)</p>', card) for card in cards]
     assert any(found and re.search(r"layers? \d.* of 6, chosen by ", found[1]) for found in taken)

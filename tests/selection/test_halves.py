@@ -207,9 +207,8 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     (plan,), rows = judging.searched(request)
     check(plan.units, 2, shares(model)["attention_share"])
     judges = judging.parted({"c": calibration}, options)[1]["c"]
-    assert plan.choice["loss"] == pytest.approx(
-        nats(materialise(model, {"units": plan.units}), judges).mean(), abs=1e-3
-    )
+    losses = nats(materialise(model, {"units": plan.units}), judges)
+    assert plan.choice["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     assert {"accuracy", "accuracy (layers)"} == set(plan.choice["members"])
     assert {row["member"] for row in rows if "member" in row} == {"accuracy", "accuracy (layers)", "exchange"}
 

@@ -185,9 +185,8 @@ def test_one_base_pass_serves_all_candidates() -> None:
     one, two = (fitted.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
     assert one.patches[2, 3] is two.patches[2, 3]
     # What else the repair is fitted on is halved as well, so that the mixture stays what its weights say.
-    sources = [
-        Source([sample.sequence() for sample in part], weight) for part, weight in ((samples, 1.0), (other, 0.1))
-    ]
+    weighted = ((samples, 1.0), (other, 0.1))
+    sources = [Source([sample.sequence() for sample in part], weight) for part, weight in weighted]
     seen.clear()
     more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
     assert sum(seen) == len(samples) + len(other)

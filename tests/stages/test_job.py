@@ -47,9 +47,8 @@ JOBS = {kind.rule(): kind for kind in kinds() if not kind.__subclasses__()}
 
 
 def a_sweep(**more: Any) -> SweepUnits:
-    loop = Loop(
-        repair=repairs.Repair.from_options({"method": "ghost", "rank": 8}), weights=[("c", 1.0)], protect=[0], seed=3
-    )
+    ghost = repairs.Repair.from_options({"method": "ghost", "rank": 8})
+    loop = Loop(repair=ghost, weights=[("c", 1.0)], protect=[0], seed=3)
     options = {"pass_": "removal", "units": "layer", "loop": loop, "block": 1, "blocks": 2, "tokens": 64}
     files = {"manifest": "m.json", "calibration": "c.parquet", "output": "it's {a} $b.parquet"}
     return SweepUnits(**options | {"keys": {"calibration": "c"}} | files | more)

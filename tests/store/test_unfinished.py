@@ -73,9 +73,8 @@ def test_a_sweep_goes_on_with_what_is_left(batches: int, tmp_path: Path, monkeyp
     assert len(ran) == whole - batches
     # What belongs to another job is no beginning of this one.
     ran.clear()
-    assert (
-        engine.sweep(model, asked, UNITS, tokens=100, progress=Progress(progress.file, "other")).rows(UNITS) == wanted
-    )
+    other = Progress(progress.file, "other")
+    assert engine.sweep(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
     assert len(ran) == whole
 
 

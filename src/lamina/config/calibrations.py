@@ -5,18 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from lamina.config.entry import (
-    DOCUMENTS_ALLOWED,
-    Choice,
-    Documents,
-    Filled,
-    Place,
-    Weights,
-    group_option,
-    option,
-    replicates_option,
-    seed_option,
-)
+from lamina.config import entry
+from lamina.config.entry import Choice, Documents, Filled, Place, Weights, option
 from lamina.config.explain import wrong
 
 CORPUS = "microworld_corpus"
@@ -49,7 +39,7 @@ NUM_FEWSHOT = option(
     ge=0,
 )
 TEXT = option("A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`.")
-_DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED)
+_DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED)
 _LENGTH = option(
     "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
 )
@@ -79,8 +69,8 @@ class Calibration(Choice):
     score: Literal["acc_norm", "acc"] = option(
         "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).", "acc_norm"
     )
-    group: Filled | None = group_option()
-    replicates: int = replicates_option()
+    group: Filled | None = entry.group_option()
+    replicates: int = entry.replicates_option()
 
     @property
     def drawn(self) -> list[str]:
@@ -114,7 +104,7 @@ class Task(Calibration):
     split: Split = _SPLIT
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT
-    seed: int = seed_option()
+    seed: int = entry.seed_option()
     trust_code: bool = trust_code_option()
     answers: Literal["gold", "model"] = _ANSWERS
     keep: Literal["all", "right"] = _KEEP
@@ -130,7 +120,7 @@ class Tasks(Calibration):
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = _SPLIT
     num_fewshot: int = NUM_FEWSHOT
-    seed: int = seed_option()
+    seed: int = entry.seed_option()
     trust_code: bool = trust_code_option()
     answers: Literal["gold", "model"] = _ANSWERS
     keep: Literal["all", "right"] = _KEEP
@@ -188,7 +178,7 @@ class Mixture(Calibration):
         min_length=1,
     )
     limit: int | None = option("Number of samples drawn; `null` takes as many as the shares allow.", None, ge=1)
-    seed: int = seed_option()
+    seed: int = entry.seed_option()
 
 
 class Choices(Calibration):
@@ -204,4 +194,4 @@ class Choices(Calibration):
     choices: Place = option("A .jsonl file of your own questions with `query`, `choices` and `gold` in each line.")
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT
-    seed: int = seed_option()
+    seed: int = entry.seed_option()

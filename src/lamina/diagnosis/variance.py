@@ -115,9 +115,8 @@ def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[di
     ]
     for name, x in (("exponential", layers), ("power", np.log(layers))):
         fitted = interval_rows(np.stack(_line(x, grown), 1), documents, samples)
-        rows += [
-            {"measure": f"{name}_{what}{suffix}", **row} for what, row in zip(("slope", "r2"), fitted, strict=True)
-        ]
+        pairs = zip(("slope", "r2"), fitted, strict=True)
+        rows += [{"measure": f"{name}_{what}{suffix}", **row} for what, row in pairs]
     return rows
 
 

@@ -27,24 +27,16 @@ MEMORY = 8 << 30  # bytes of what one pass collects
 
 @dataclass
 class Moments:
-    """Sums over the tokens of one split; D = Y - X.
+    """Sums over the tokens of one split; D = Y - X."""
 
-    xx, xd: XᵀX and XᵀD, (C, C). `xx` is shared between boundaries with the same start.
-    x, d: column sums, (C,).
-    dd: sum of squares of D, scalar.
-    weight: sum of the weights of the rows, by which means are taken.
-    tokens: number of rows.
-    yy: sum of squares of Y, scalar; only if X is not the stream at the start of the run.
-    """
-
-    xx: torch.Tensor
-    xd: torch.Tensor
-    x: torch.Tensor
+    xx: torch.Tensor  # XᵀX, (C, C), shared between boundaries with the same start
+    xd: torch.Tensor  # XᵀD, (C, C)
+    x: torch.Tensor  # column sums, (C,)
     d: torch.Tensor
-    dd: torch.Tensor
-    weight: float = 0.0
-    tokens: int = 0
-    yy: torch.Tensor | None = None
+    dd: torch.Tensor  # sum of squares of D, scalar
+    weight: float = 0.0  # sum of the weights of the rows, by which means are taken
+    tokens: int = 0  # number of rows
+    yy: torch.Tensor | None = None  # sum of squares of Y, scalar; only if X is not the stream at the start of the run
 
     def plus(self, other: "Moments") -> "Moments":
         pairs = ((getattr(self, name), getattr(other, name)) for name in vars(self))

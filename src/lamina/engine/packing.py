@@ -91,17 +91,13 @@ def _common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a batch is scored, as numbers on the host.
+    """Where a batch is scored, as numbers on the host."""
 
-    line, position: line and position of each place whose logits are needed, (places,).
-    at, targets, rows: for each scored token the place that predicts it, the token, and its row of scores.
-    """
-
-    line: np.ndarray
+    line: np.ndarray  # of each place whose logits are needed, (places,)
     position: np.ndarray
-    at: np.ndarray
-    targets: np.ndarray
-    rows: np.ndarray
+    at: np.ndarray  # for each scored token the place that predicts it, (tokens,)
+    targets: np.ndarray  # the token
+    rows: np.ndarray  # its row of scores
 
 
 def places(lines: Sequence[Line], offsets: np.ndarray) -> Places:
@@ -145,8 +141,7 @@ class Batch:
         seen = ((key == 0) | (key == query)) & (query >= 0) & (key >= 0) & (back >= 0)
         if window is not None:
             seen &= back < window
-        own = torch.eye(self.tokens.shape[1], dtype=torch.bool, device=self.tokens.device)
-        return seen | own
+        return seen | torch.eye(self.tokens.shape[1], dtype=torch.bool, device=self.tokens.device)
 
 
 def scored_positions(line: Line) -> list[int]:

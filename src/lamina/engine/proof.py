@@ -52,9 +52,8 @@ class Proof:
         text = self.samples[0].sequence()[:_LONG]
         check.check(model, text, max((sample.sequence() for sample in self.samples), key=len))
         rows = [row for sample in self.samples for row in sample.rows]
-        self.wanted = [
-            check.logits(model, (row.context + row.continuation)[:-1], len(row.continuation)) for row in rows
-        ]
+        texts = [((row.context + row.continuation)[:-1], len(row.continuation)) for row in rows]
+        self.wanted = [check.logits(model, *text) for text in texts]
         if any(wanted.isnan().any() for wanted in self.wanted):
             # The model is refused later, when its numbers are needed.
             self.known = (self.windows is not None, False, True, "")

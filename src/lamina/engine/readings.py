@@ -24,25 +24,22 @@ _LEAST = 1e-38  # below which p log p is 0 in float32
 
 @dataclass(frozen=True)
 class Readings:
-    """Numbers of one pass, on the host, in float64.
+    """Numbers of one pass, on the host, in float64: by candidate, and what `moved` gives by observation.
 
-    scores, hits: by candidate, the log-likelihood of each scored token, and whether it was the likeliest, (tokens,).
-    outputs: by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
-        (metrics, runs); empty where outputs are not compared. A place that several choices share predicts a token of
-        each and counts once for each: so a sum does not depend on how rows are packed.
-    starts: the first place of each run, (runs,).
-    moved: by observation, 1 - cos averaged over each line's stream and the angle at its last token over π, (2, lines).
+    `outputs` are sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample. A place that
+    several choices share predicts a token of each and counts once for each: so a sum does not depend on how rows are
+    packed.
     """
 
-    scores: dict[Any, np.ndarray]
-    hits: dict[Any, np.ndarray]
-    outputs: dict[Any, np.ndarray]
-    starts: np.ndarray
-    moved: dict[Any, np.ndarray]
+    scores: dict[Any, np.ndarray]  # log-likelihood of each scored token, (tokens,)
+    hits: dict[Any, np.ndarray]  # whether it was the likeliest
+    outputs: dict[Any, np.ndarray]  # (metrics, runs); empty where outputs are not compared
+    starts: np.ndarray  # the first place of each run, (runs,)
+    moved: dict[Any, np.ndarray]  # (2, lines)
 
 
 def moved(batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Distance between two streams (lines, T, C): (2, lines), as `Readings.moved` has it; NaN for a line without one.
+    """Distance between two streams (lines, T, C): (2, lines); NaN for a line without one.
 
     Block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2], and the angle at its last token
     over π [arXiv 2403.17887, eq. 6].

@@ -89,8 +89,7 @@ class Scores:
 
     def not_numbers(self, name: Name) -> bool:
         number = self.index[name]
-        scored = np.repeat(self.scored[number], np.diff(self.offsets))
-        return bool(np.isnan(self.loglikelihood[number, scored]).any())
+        return bool(np.isnan(self.loglikelihood[number, np.repeat(self.scored[number], np.diff(self.offsets))]).any())
 
     def rows(self, units: Iterable[Name]) -> list[dict[str, Any]]:
         """Rows of table `sweeps` (without its keys) for the given units, on the samples that each of them saw."""
@@ -126,9 +125,8 @@ class Scores:
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:
-            row |= {
-                metric: float(_or_infinite(self.output[metric][unit, position] / count)) for metric in OUTPUT_METRICS
-            }
+            means = {metric: self.output[metric][unit, position] / count for metric in OUTPUT_METRICS}
+            row |= {metric: float(_or_infinite(mean)) for metric, mean in means.items()}
         return row
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:

@@ -26,17 +26,12 @@ from lamina.models.structure import halves, layers_of, text_config
 
 @dataclass(frozen=True)
 class Batch:
-    """What a pass ran on.
+    """What a pass ran on."""
 
-    samples: numbers of the sequences, (lines,).
-    real: True where a token is real and not padding, (lines, T), on the device.
-    outputs: outputs of the modules that were asked for, (lines, T, C) each, in their order.
-    called: by boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
-    """
-
-    samples: list[int]
-    real: torch.Tensor
-    outputs: Sequence[torch.Tensor] = ()
+    samples: list[int]  # numbers of the sequences, (lines,)
+    real: torch.Tensor  # True where a token is real and not padding, (lines, T), on the device
+    outputs: Sequence[torch.Tensor] = ()  # of the modules that were asked for, (lines, T, C) each, in their order
+    # By boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
     called: Mapping[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
 

@@ -16,21 +16,14 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class Sizes:
-    """A model by its shapes.
+    """A model by its shapes."""
 
-    parts: parameters of each layer by part: attention, mlp, norm.
-    active: those of them that one token uses, of experts only the chosen.
-    outside, head: parameters beside the layers, and of the matrix that gives the logits.
-    cached: numbers that a token leaves in the cache of each layer, and the most tokens that it holds.
-    width: bytes of a number.
-    """
-
-    parts: list[dict[str, float]]
-    active: list[dict[str, float]]
-    outside: int
-    head: int
-    cached: list[tuple[int, float]]
-    width: int
+    parts: list[dict[str, float]]  # parameters of each layer by part: attention, mlp, norm
+    active: list[dict[str, float]]  # those of them that one token uses, of experts only the chosen
+    outside: int  # parameters beside the layers
+    head: int  # parameters of the matrix that gives the logits
+    cached: list[tuple[int, float]]  # numbers that a token leaves in the cache of each layer; most tokens that it holds
+    width: int  # bytes of a number
 
     def amounts(self, what: str, context: int) -> tuple[float, dict[str, list[float]]]:
         """What the whole model takes, and what each layer gives back, by kind of unit.

@@ -40,18 +40,15 @@ KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}  # units o
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two metrics over some tasks; intervals are (statistic, low, high).
-
-    variance_ratio: mean over units of the variance of true scores across tasks, that of the first metric divided by
-        that of the second; None for one task, or if the second metric does not vary across tasks. The scores are
-        standardised over all units and tasks of a metric.
-    """
+    """Agreement of two metrics over some tasks; intervals are (statistic, low, high)."""
 
     n_units: int
     pearson: Interval | None  # of the true scores over all units and tasks; None where all scores of a metric are equal
     spearman: Interval | None  # likewise
     misranked: Interval  # share of units in another place by the second metric; low is what is sure, high what may be
     badly: Interval  # the same of places that are more than `BADLY` away
+    # Mean over units of the variance of true scores across tasks, that of the first metric divided by that of the
+    # second; scores are standardised over all units and tasks of a metric. None for one task, or without variance.
     variance_ratio: Interval | None
     p_value: float | None  # two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task
 

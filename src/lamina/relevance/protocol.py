@@ -40,8 +40,7 @@ class Metric:
     def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
         """Ends of the 95 % intervals, (units,), from `scores` by bootstrap `weights`; the first row is the estimate."""
         if type(self).score is Metric.score:
-            errors = ratio_errors(weights, *self.terms(columns, context))
-            return studentised(scores, errors, columns.seen[1:])
+            return studentised(scores, ratio_errors(weights, *self.terms(columns, context)), columns.seen[1:])
         return interval(np.where(np.isfinite(scores[1:]), scores[1:], np.nan), columns.n_samples)
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:

@@ -128,8 +128,7 @@ def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, 
         measured = np.maximum.accumulate(np.log(within / (within + others)), axis=0)
     true_within = np.maximum(SIZES**2, LEAST) * seen
     truths = np.log(true_within / (true_within + true_apart))
-    of_draws = [np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]
-    return np.array(of_draws), shares
+    return np.array([np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]), shares
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:

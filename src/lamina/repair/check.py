@@ -24,16 +24,11 @@ from lamina.relevance.statistics import bootstrap_weights
 
 @dataclass
 class _Sums:
-    """Weighted sums of one boundary, of the errors in Y before the repair and after it.
+    """Weighted sums of one boundary, of the errors in Y before the repair and after it."""
 
-    absolute: absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
-    tokens: weight of these tokens, (2,).
-    squares: squared errors before and after, and squares of Y itself, by sample, (3, samples).
-    """
-
-    absolute: torch.Tensor
-    tokens: torch.Tensor
-    squares: torch.Tensor
+    absolute: torch.Tensor  # absolute errors summed over tokens, before and after, of held-out and others, (2, 2, C)
+    tokens: torch.Tensor  # weight of these tokens, (2,)
+    squares: torch.Tensor  # squared errors before and after, and squares of Y itself, by sample, (3, samples)
 
 
 def measure(

@@ -39,18 +39,12 @@ Group = tuple[Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Map
 
 @dataclass(frozen=True)
 class Request:
-    """What a repair is to be fitted for.
-
-    options: the repair's entry in the configuration.
-    plans: those that it can repair, by size.
-    boundaries: the boundaries of each of them, by size.
-    refusals: plan and boundary of what it cannot repair, and why.
-    """
+    """What a repair is to be fitted for: its entry in the configuration, and by size the plans that it can repair."""
 
     options: Repair
     plans: dict[int, Plan]
     boundaries: dict[int, list[Boundary]]
-    refusals: list[tuple[Plan, Boundary, str]]
+    refusals: list[tuple[Plan, Boundary, str]]  # plan and boundary of what it cannot repair, and why
 
     @property
     def reasons(self) -> dict[int, str]:

@@ -21,17 +21,12 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Fit:
-    """The result of `fit` for one boundary.
+    """The result of `fit` for one boundary."""
 
-    tensors: the repair, fitted on all samples.
-    validated: the repair, fitted without the held-out samples; every reported error is measured with it.
-    facts: columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
-        apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired
-        stream.
-    """
-
-    tensors: Tensors
-    validated: Tensors
+    tensors: Tensors  # the repair, fitted on all samples
+    validated: Tensors  # the repair, fitted without the held-out samples; every reported error is measured with it
+    # Columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they apply
+    # ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired stream.
     facts: Mapping[str, Any]
 
 

@@ -86,9 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 names, rows = ask(connection, text)
                 csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
             else:
-                lines = [
-                    part for line in sql.comments(text) for part in textwrap.wrap(line, WIDTH, drop_whitespace=False)
-                ]
+                wrapped = (textwrap.wrap(line, WIDTH, drop_whitespace=False) for line in sql.comments(text))
+                lines = [part for parts in wrapped for part in parts]
                 print(*lines, "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
     if not texts:
         command = Path(sys.executable).with_name("duckdb")

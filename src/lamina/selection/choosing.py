@@ -103,8 +103,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
         means = np.nanmean(hits(columns.values, context.score), axis=1)
     current = float(means[0]) if np.isfinite(means[0]) else None
     accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
-    ranked = [(unit, score) for unit, score, _ in entries]
-    return None, Step(ranked, current, accuracies)
+    return None, Step([(unit, score) for unit, score, _ in entries], current, accuracies)
 
 
 def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:

@@ -51,17 +51,11 @@ def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[in
 
 @dataclass(frozen=True)
 class Repairs:
-    """The patches of all runs, by fold.
+    """The patches of all runs, by fold. Candidates with the same run share the patch, and so their stream."""
 
-    fold: of each sample of the calibration.
-    patches: for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
-        run share the patch object, so that they share their stream.
-    depth: L.
-    """
-
-    fold: Sequence[int]
-    patches: Sequence[Mapping[Boundary, Patch]]
-    depth: int
+    fold: Sequence[int]  # of each sample of the calibration
+    patches: Sequence[Mapping[Boundary, Patch]]  # for each fold, those that score it, fitted on the other fold
+    depth: int  # L
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""

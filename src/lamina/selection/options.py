@@ -17,16 +17,12 @@ class _Options(BaseModel):
 
 
 class Loop(_Options):
-    """The repair in place, and the calibrations that it is fitted on.
-
-    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
-    `protect` are not scored.
-    """
+    """The repair in place, and the calibrations that it is fitted on."""
 
     repair: Options[Repair]
-    weights: list[tuple[str, float]]
-    protect: list[int]
-    seed: int
+    weights: list[tuple[str, float]]  # of a token of each calibration, the variant's own first
+    protect: list[int]  # layers that are not scored
+    seed: int  # draws the folds
 
     @property
     def module(self) -> str:
@@ -80,11 +76,9 @@ class Beside(_Options):
 
 @dataclass(frozen=True)
 class Scored:
-    """A calibration that a step is scored on: the files of its samples and of its sweep, the weight of its scores, and
-    how its choices are compared, `acc` or `acc_norm`.
-    """
+    """A calibration that a step is scored on: the files of its samples and of its sweep, and how its scores count."""
 
     calibration: str
     sweep: str
-    score: str
+    score: str  # how its choices are compared, `acc` or `acc_norm`
     weight: float = 1.0

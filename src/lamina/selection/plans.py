@@ -41,28 +41,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """The evidence about the current model when a strategy decides.
+    """The evidence about the current model when a strategy decides."""
 
-    `ranked` lists the present units with their scores, least relevant first. `current_accuracy` and `accuracies` are
-    accuracies on the calibration, before and after each unit's removal. `angles[start, span]` is the angular distance
-    between boundaries of the base model.
-    """
-
-    ranked: Sequence[tuple[str, float | None]] = ()
-    current_accuracy: float | None = None
-    accuracies: dict[str, float] = field(default_factory=dict)
-    angles: dict[tuple[int, int], float] = field(default_factory=dict)
+    ranked: Sequence[tuple[str, float | None]] = ()  # the present units with their scores, least relevant first
+    current_accuracy: float | None = None  # on the calibration
+    accuracies: dict[str, float] = field(default_factory=dict)  # after each unit's removal
+    angles: dict[tuple[int, int], float] = field(default_factory=dict)  # by start and span, of the base model
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What units count in a size: one each, and halves of both kinds the share of a layer's price that they have.
-
-    `attention` is the share of attention; the MLP has the rest.
-    """
+    """What units count in a size: one each, and halves of both kinds the share of a layer's price that they have."""
 
     kind: str = "layer"
-    attention: float = 0.0
+    attention: float = 0.0  # the share of attention; the MLP has the rest
 
     @property
     def shares(self) -> dict[str, float]:
@@ -93,19 +85,15 @@ class Prices:
 
 @dataclass(frozen=True)
 class Request:
-    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`.
-
-    `kinds` are those of its layers if the cut must not shift them (see `lamina.models.cutting.kinds`), else empty.
-    `attention` is the share of a layer's parameters that its attention has; the MLP has the rest.
-    """
+    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`."""
 
     removed: int
     kind: str
     n_layers: int
     protected: frozenset[int]
     seed: int
-    kinds: Sequence[int] = ()
-    attention: float = 0.0
+    kinds: Sequence[int] = ()  # of its layers if the cut must not shift them, see `lamina.models.cutting.kinds`
+    attention: float = 0.0  # the share of a layer's parameters that its attention has
 
     @property
     def prices(self) -> Prices:

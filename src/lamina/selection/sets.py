@@ -30,31 +30,20 @@ from lamina.store import parquet as store
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a selector's search for whole sets is given; `searched` of the module `SEARCH` of its class takes it.
+    """What a selector's search for whole sets is given; `searched` of the module `SEARCH` of its class takes it."""
 
-    model: The base model, complete.
-    calibrations: By name: first the one that compares sets, then those that judge, or that a repair is fitted on.
-    keys: Model, calibration and selector, as plans name them.
-    score: `acc` or `acc_norm`.
-    tokens: Budget of one pass: lines x streams x length.
-    loop, loops: The repair in place of every candidate; the repairs by name with which every set is tried.
-    replacements, manifest: Whose layers may replace the model's own, and the manifest of the model, which they are
-        compared with. Halves of both kinds need its `attention_share`.
-    log: The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
-    """
-
-    model: PreTrainedModel
-    calibrations: Mapping[str, Calibration]
+    model: PreTrainedModel  # the base model, complete
+    calibrations: Mapping[str, Calibration]  # the first compares sets; others judge, or repairs are fitted on them
     selector: Any
     sizes: Sequence[int]
-    keys: Mapping[str, Any]
-    score: str = "acc_norm"
-    tokens: int | str = "auto"
-    loop: Loop | None = None
-    loops: Mapping[str, Loop] = field(default_factory=dict)
-    replacements: Given | None = None
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    log: Path | None = None
+    keys: Mapping[str, Any]  # model, calibration and selector, as plans name them
+    score: str = "acc_norm"  # or `acc`
+    tokens: int | str = "auto"  # budget of one pass: lines x streams x length
+    loop: Loop | None = None  # the repair in place of every candidate
+    loops: Mapping[str, Loop] = field(default_factory=dict)  # the repairs by name with which every set is tried
+    replacements: Given | None = None  # whose layers may replace the model's own
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # of the model; halves need its `attention_share`
+    log: Path | None = None  # the losses so far; a search that was killed goes on from it if it has the same `origin`
     origin: str = ""
 
     @property

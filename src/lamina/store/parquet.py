@@ -57,8 +57,7 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
 
 def _footer(columns: pa.Schema, metadata: Mapping[str, str]) -> str:
     """A hash of the names of columns and the metadata of a table, for which Parquet has no checksum."""
-    described = [sorted(metadata.items()), columns.names]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([sorted(metadata.items()), columns.names]).encode()).hexdigest()
 
 
 def metadata(path: str | Path) -> dict[str, str]:

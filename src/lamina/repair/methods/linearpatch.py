@@ -35,18 +35,13 @@ class LinearPatch(Repair):
 
 @dataclass
 class Channels:
-    """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q.
+    """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q."""
 
-    ratios: over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source.
-    xx, xy, yy: over tokens, weighted, of X², XY and Y².
-    samples: sum of the weights of the samples.
-    """
-
-    ratios: torch.Tensor
-    xx: torch.Tensor
+    ratios: torch.Tensor  # over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source
+    xx: torch.Tensor  # of X², XY and Y² over tokens, weighted
     xy: torch.Tensor
     yy: torch.Tensor
-    samples: float = 0.0
+    samples: float = 0.0  # sum of the weights of the samples
     tokens: int = 0
 
     def plus(self, other: Channels) -> Channels:

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
+from lamina.config import selectors
 from lamina.config.entry import Filled, Weights, option, seed_option
 from lamina.config.explain import wrong
 from lamina.config.metrics import METRICS, MetricName, those
-from lamina.config.selectors import (
-    Combine,
-    Selector,
-    also_option,
-    combine_option,
-    donors_option,
-    metric_option,
-    repair_option,
-)
+from lamina.config.selectors import Combine, Selector
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, Request, Step
@@ -50,7 +43,7 @@ class Iterative(Selector):
     CHOICE = "the unit with the lowest score went, then the rest was measured again"
 
     strategy: Literal["iterative"] = "iterative"
-    metric: MetricName = metric_option()
+    metric: MetricName = selectors.metric_option()
     budget: Literal["full", "exact", "race"] = option(
         "Whether every unit sees every sample (`full`) or leaves once it cannot be the minimum (`exact`, `race`).",
         "full",
@@ -65,10 +58,10 @@ class Iterative(Selector):
         "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.", 0.01, ge=0
     )
     seed: int = seed_option()
-    repair: Filled | None = repair_option()
-    also: Weights = also_option()
-    combine: Combine = combine_option()
-    donors: list[Filled] = donors_option()
+    repair: Filled | None = selectors.repair_option()
+    also: Weights = selectors.also_option()
+    combine: Combine = selectors.combine_option()
+    donors: list[Filled] = selectors.donors_option()
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:
