@@ -2,8 +2,9 @@
 
 `PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy` or `piqa`, sizes such as
 `7,3,5`, `ghost,ghost_general` or `none` for the sets without 7 layers, and the folder of papers_protocol.py. Sets of a
-portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and repair, with the right answers
-as a hexadecimal number of one bit for each question; what is there is not measured again.
+portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and
+repair, with the right answers as a hexadecimal number of one bit for each question, behind a first 1. What is there is
+not measured again.
 """
 
 import csv
