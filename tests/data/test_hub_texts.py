@@ -265,5 +265,5 @@ def test_the_examples_of_the_guide_are_calibrations() -> None:
     guide = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
     found = [entry for example in examples for entry in example.get("calibrations", {}).values()]
-    assert len(found) == 8
+    assert len(found) == 10
     assert all(entries.Calibration.from_options(entry).options() for entry in found)

@@ -219,8 +219,8 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
     for variant in (together, apart, elsewhere, refused, halves):
         wanted += [variant, replace(variant, repair="ghost"), replace(variant, repair="ghost", healing="lora")]
     chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
-    counted = {wanted[0]: 0, together: 1, halves: 0, replace(together, repair="ghost"): 1}
-    assert chosen == counted | {replace(apart, repair="ghost"): 2, replace(halves, repair="ghost"): 0}
+    counted = {wanted[0]: 0, together: 1, halves: 2, replace(together, repair="ghost"): 1}
+    assert chosen == counted | {replace(apart, repair="ghost"): 2, replace(halves, repair="ghost"): 2}
 
 
 def published(model: Any, tokenizer: Any, texts: list[str], window: int, between: str) -> float:
