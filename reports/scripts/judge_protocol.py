@@ -1,8 +1,8 @@
 """What the sets of papers_protocol.py lose on questions that no choice saw, bare and repaired.
 
-`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy` or `piqa`, sizes such as
-`7,3,5`, `ghost,ghost_general` or `none` for the sets without 7 layers, and the folder of papers_protocol.py. Sets of a
-portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and
+`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy` or `piqa`, sizes beside 7
+such as `3,5`, `ghost,ghost_general` or `none` for the sets without 7 layers, and the folder of papers_protocol.py. Sets
+of a portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and
 repair, with the right answers as a hexadecimal number of one bit for each question, behind a first 1. What is there is
 not measured again.
 """
@@ -32,7 +32,7 @@ from lamina.selection.sets import SearchRequest
 HEAD = "task removed way questions draw repair units n accuracy loss text_loss right losses"
 # Questions and texts that a patch is fitted on, and the share of a token of text.
 FITTED, TEXTS, SHARE = 400, 200, 0.1
-REPAIRED = ("accuracy", "block", "cosine", "pairwise", "perplexity")
+REPAIRED = ("accuracy", "block", "pairwise", "perplexity")
 
 
 def texts(part: str, count: int):
@@ -67,8 +67,10 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
         found += [(size, way, FITTED, 0, tuple(sorted(gone, key=int))) for way, gone in ways.items()]
     with (ROOT / "reports/portfolio/smollm2.csv").open() as file:
         for row in csv.DictReader(file):
-            if row["task"] == task and row["member"]:
-                key = (int(row["removed"]), "portfolio", int(row["documents"]), int(row["draw"]))
+            # The portfolio, and accuracy from the same questions.
+            way = {"half": "portfolio", "accuracy": "accuracy"}.get(row["way"])
+            if row["task"] == task and way and (way == "portfolio" or row["removed"] == "7"):
+                key = (int(row["removed"]), way, int(row["documents"]), int(row["draw"]))
                 found.append((*key, tuple(row["units"].split())))
     return found
 
@@ -110,8 +112,17 @@ def main(task: str, sizes: list[int], repaired: list[str], folder: Path) -> None
     model = load_folder(str(WORLDS["smollm2"].folder), WORLDS["smollm2"].dtype, False)
     held, wiki = questions(task, "held").samples, texts("test", 60)
     chosen = sets(task, folder, model)
-    for size, repair in [(0, "none"), *((size, "none") for size in sizes), *((7, repair) for repair in repaired)]:
-        mine = [one for one in chosen if one[0] == size and (repair == "none" or one[1] in REPAIRED)]
+    for size, repair in [
+        (0, "none"),
+        (7, "none"),
+        *((7, repair) for repair in repaired),
+        *((n, "none") for n in sizes),
+    ]:
+        mine = [
+            one
+            for one in chosen
+            if one[0] == size and (repair == "none" or (one[1] in REPAIRED and (one[1] != "accuracy" or one[2] > 100)))
+        ]
         new = {" ".join(one[4]): one[4] for one in mine if (" ".join(one[4]), repair) not in known}
         bare = [Candidate(frozenset(gone)) for gone in new.values()]
         made = patched(model, task, list(new.values()), repair == "ghost_general") if repair != "none" and new else bare
