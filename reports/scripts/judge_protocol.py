@@ -1,6 +1,6 @@
 """What the sets of papers_protocol.py lose on questions that no choice saw, bare and repaired.
 
-`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy` or `piqa`, sizes beside 7
+`PYTHONPATH=src python reports/scripts/judge_protocol.py TASK SIZES REPAIRS FOLDER`: `arc_easy`, `piqa`, sizes beside 7
 such as `3,5`, `ghost,ghost_general` or `none` for the sets without 7 layers, and the folder of papers_protocol.py. Sets
 of a portfolio are read from reports/portfolio/smollm2.csv. It writes `FOLDER/judged-TASK.csv`, a row for each set and
 repair, with the right answers as a hexadecimal number of one bit for each question, behind a first 1. What is there is
