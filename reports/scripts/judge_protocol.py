@@ -69,7 +69,7 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
         for row in csv.DictReader(file):
             # The portfolio, and accuracy from the same questions.
             way = {"half": "portfolio", "accuracy": "accuracy"}.get(row["way"])
-            if row["task"] == task and way and (way == "portfolio" or row["removed"] == "7"):
+            if row["task"] == task and way and row["removed"] == "7":
                 key = (int(row["removed"]), way, int(row["documents"]), int(row["draw"]))
                 found.append((*key, tuple(row["units"].split())))
     return found
@@ -90,16 +90,18 @@ def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candi
 def judged(model, candidates: dict[tuple[str, str], Candidate], held, wiki) -> dict[tuple[str, str], list[str]]:
     """What stands behind the key of each candidate's row. All of them share a pass."""
     found = {name: [] for name in candidates}
-    for samples in (held, wiki):
+    for samples in filter(None, (held, wiki)):
         with engine.opened(model, samples, TOKENS, False) as session:
             session.measure(range(len(samples)), {str(name): each for name, each in candidates.items()})
             for name, seen in found.items():
                 seen.append([session.scores.sample(str(name), number) for number in range(len(samples))])
     rows = {}
-    for name, (answers, texts_seen) in found.items():
+    for name, (answers, *rest) in found.items():
+        texts_seen = rest[0] if rest else []
         right = "".join(str(int(each["correct_norm"])) for each in answers)
         losses = [each["nll"] for each in answers]
-        text = sum(each["nll"] for each in texts_seen) / sum(each["n_tokens"] for each in texts_seen)
+        tokens = sum(each["n_tokens"] for each in texts_seen)
+        text = sum(each["nll"] for each in texts_seen) / tokens if tokens else float("nan")
         numbers = [len(answers), right.count("1") / len(right), np.mean(losses), text]
         rows[name] = [*map(str, numbers), f"{int('1' + right, 2):x}", " ".join(f"{loss:.3g}" for loss in losses)]
     return rows
@@ -127,7 +129,7 @@ def main(task: str, sizes: list[int], repaired: list[str], folder: Path) -> None
         bare = [Candidate(frozenset(gone)) for gone in new.values()]
         made = patched(model, task, list(new.values()), repair == "ghost_general") if repair != "none" and new else bare
         candidates = {(listed, repair): candidate for listed, candidate in zip(new, made, strict=True)}
-        known |= judged(model, candidates, held, wiki) if candidates else {}
+        known |= judged(model, candidates, held, wiki if size in (0, 7) else ()) if candidates else {}
         there = {tuple(row[1:7]) for row in rows}
         for _, way, count, draw, gone in mine:
             key = (str(size), way, str(count), str(draw), repair, " ".join(gone))
