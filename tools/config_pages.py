@@ -80,6 +80,7 @@ def _table(model: type[Entry], keys: list[str]) -> str:
         default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{shown}`"
         if issubclass(model, Choice) and key == model.BY:
             kind = allowed({"enum": [leaf.title() for leaf in model.kinds()]})
+            default = f"`{model.USUAL}`" if model.USUAL else "*needed*"
         rows.append(f"| `{key}` | {kind} | {default} | {field.description} |")
     return "\n".join(rows) + "\n"
 

@@ -120,17 +120,21 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
     assert counts(config) == [1, 2]
     expected = []
     for what, of, shown in (("parameters", whole, True), ("time of a token", used, False)):
-        guess = "" if shown else " by an estimate from shapes, which the benchmark `efficiency` measures"
+        guess = "" if shown else " by an estimate from shapes, which benchmark efficiency measures"
         for gone, lost in (("1 of 5 layers", layer), ("2 of 5 attention sub-layers", 2 * attention)):
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
             told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
-            expected.append(f"tiny, 90% of the {what}: without {gone}, {told}")
+            expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
     assert studies.outcomes(config) == expected
     assert configuration.load(copy.deepcopy(config.plain()), root) == config
 
 
 REFUSED = [
-    ({"parameters": "10%"}, "5 (10% of the parameters) is more than", "Without 4, 9.9 of 41.2 K, 24 % are left"),
+    (
+        {"parameters": "10%"},
+        "10% of the parameters cannot be reached",
+        "without them up to 9.9 of 41.2 K, 24 % are left",
+    ),
     ({"parameters": "50M"}, "leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)", "Write less."),
     ({"memory": "6"}, "{'memory': '6'} is not allowed", "{memory: 6GB}"),
     ({"memory": "6GB", "latency": "50%"}, "is not allowed", "{latency: 80%}"),

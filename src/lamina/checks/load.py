@@ -287,9 +287,14 @@ def _check_size(
             raise LaminaError(
                 f"{where}.removed: {entry} leaves '{model}' as it is ({entry.share(whole, whole)}). Write less."
             )
+        if left[largest] > limit:
+            raise LaminaError(
+                f"{where}.removed: {entry} cannot be reached: selector '{name}' removes at most {largest} of the "
+                f"{n_layers} layers of '{model}', and without them up to {most} are left. Write more"
+                f"{', or a smaller `context`' if entry.what == 'memory' else ''}."
+            )
         removed = sum(amount > limit for amount in left)
         entry.found[place] = [float(removed), left[min(removed, n_layers)], whole]
-        remedy = f"Without {largest}, {most} are left: write more."
     count = removed_count(entry, n_layers, place)
     if count <= largest:
         return

@@ -73,8 +73,8 @@ class Size(BaseModel):
         """What it comes to for a `model/units` of `depth` layers, in a sentence."""
         (removed, left, whole), (model, units) = self.found[place], place.split("/")
         named = {"layer": "layers", "both": "layers in halves"}.get(units, f"{units} sub-layers")
-        guess = " by an estimate from shapes, which the benchmark `efficiency` measures" * (self.what == "latency")
-        return f"{model}, {self}: without {removed:.0f} of {depth} {named}, {self.share(left, whole)}{guess}."
+        guess = " by an estimate from shapes, which benchmark efficiency measures" * (self.what == "latency")
+        return f"{model}, {self}: without {removed:.0f} of {depth} {named}, at most {self.share(left, whole)}{guess}."
 
 
 _ALLOWED = (
