@@ -68,7 +68,7 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
     with (ROOT / "reports/portfolio/smollm2.csv").open() as file:
         for row in csv.DictReader(file):
             # The portfolio, and accuracy from the same questions.
-            way = {"half": "portfolio", "accuracy": "accuracy"}.get(row["way"])
+            way = {"half": "portfolio", "accuracy": "accuracy (one_shot)"}.get(row["way"])
             if row["task"] == task and way and row["removed"] == "7":
                 key = (int(row["removed"]), way, int(row["documents"]), int(row["draw"]))
                 found.append((*key, tuple(row["units"].split())))
@@ -120,11 +120,7 @@ def main(task: str, sizes: list[int], repaired: list[str], folder: Path) -> None
         *((7, repair) for repair in repaired),
         *((n, "none") for n in sizes),
     ]:
-        mine = [
-            one
-            for one in chosen
-            if one[0] == size and (repair == "none" or (one[1] in REPAIRED and (one[1] != "accuracy" or one[2] > 100)))
-        ]
+        mine = [one for one in chosen if one[0] == size and (repair == "none" or (one[1] in REPAIRED))]
         new = {" ".join(one[4]): one[4] for one in mine if (" ".join(one[4]), repair) not in known}
         bare = [Candidate(frozenset(gone)) for gone in new.values()]
         made = patched(model, task, list(new.values()), repair == "ghost_general") if repair != "none" and new else bare
