@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from lamina.config.entry import Choice, Spelt, option
 from lamina.config.explain import wrong
@@ -30,10 +30,7 @@ _SHOWN = {"memory": "memory at {:,} tokens", "parameters": "the parameters", "la
 
 
 class Size(BaseModel):
-    """The most that may be left of one thing that users have. The fewest units that reach it go.
-
-    found: by `model/units`, how many these are, what is left, and what the unpruned model takes; `load` writes it.
-    """
+    """The most that may be left of one thing that users have. The fewest units that reach it go."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -41,13 +38,18 @@ class Size(BaseModel):
     parameters: str | None = None
     latency: str | None = None
     context: Annotated[int, Field(ge=1)] = 4096
-    found: dict[str, list[float]] = {}
+    _found: dict[str, list[float]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if [self.memory, self.parameters, self.latency].count(None) != 2 or not self.limit(1):
             raise ValueError
         return self
+
+    @property
+    def found(self) -> dict[str, list[float]]:
+        """By `model/units`, how many go, what is left, and what the unpruned model takes; `load` writes it."""
+        return self._found
 
     @property
     def what(self) -> str:
