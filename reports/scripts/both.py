@@ -30,7 +30,7 @@ def main(world: str, tasks: list[str], count: int, draws: list[int], sizes: list
     model = load_folder(str(of.folder), of.dtype, False)
     parts = halves(layers_of(model)[0])
     counts = {part: sum(w.numel() for each in some for w in each.module.parameters()) for part, some in parts.items()}
-    manifest = {"attention_share": counts["attention"] / sum(counts.values())}
+    manifest = {"attention_share": {"parameters": counts["attention"] / sum(counts.values())}}
     drawn = {task: documents(world, task) for task in tasks}
     for draw, task in product(draws, tasks):
         pool, test = drawn[task]

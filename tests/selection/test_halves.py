@@ -87,9 +87,6 @@ def test_what_is_drawn_or_stands_deepest(strategy: str) -> None:
             check(plan.units, size)
             assert plan.removed == size and plan.kind == "both" and not {"1.mlp", "1.attention"} & set(plan.units)
             plans[seed, size] = plan.units
-    told = {"strategy": strategy, "units": "both", "attention_share": 0.6}
-    plan = choosing.choose(Selector.from_options(told), KEYS | {"removed": 2}, DEPTH, Step(), attention=ATTENTION)
-    check(plan.units, 2, 0.6)
     if strategy == "random":
         assert len({tuple(units) for units in plans.values()}) > 12
         assert set(chain(*plans.values())) == {unit for unit in HALVES if unit[0] != "1"}
@@ -141,20 +138,20 @@ def test_exchanges_keep_the_price() -> None:
     assert "0.attention" in found[0] and "3.mlp" not in found[0]
 
 
-def shares(model: Any) -> dict[str, float]:
+def shares(model: Any) -> dict[str, dict[str, float]]:
     """What a manifest says of a model's halves."""
     counts = {
         part: sum(weight.numel() for each in some for weight in each.module.parameters())
         for part, some in halves(layers_of(model)[0]).items()
     }
-    return {"attention_share": counts["attention"] / sum(counts.values())}
+    return {"attention_share": {"parameters": counts["attention"] / sum(counts.values()), "latency": 0.45}}
 
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "pairwise", "portfolio"])
 def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path: Path) -> None:
     model, calibration = tiny.model(depth=DEPTH), given(24)
     told: dict[str, Any] = {"strategy": strategy, "metric": "perplexity", "units": "both"}
-    own = {"evolutionary": {"offspring": 4, "generations": 2}, "portfolio": {"protect": [0], "attention_share": 0.45}}
+    own = {"evolutionary": {"offspring": 4, "generations": 2}, "portfolio": {"protect": [0], "cost": "latency"}}
     told |= own.get(strategy, {})
     options = Selector.from_options(told)
     request = SearchRequest(model, {"c": calibration}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model))
@@ -170,7 +167,7 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
             losses = losses[judging.split(calibration.sequences(), options.held_back, 0)[0]]
         assert row["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     for size, plan in zip((1, 2), plans, strict=True):
-        check(plan.units, size, options.attention_share or shares(model)["attention_share"])
+        check(plan.units, size, shares(model)["attention_share"][options.cost])
         assert len(plan.scores) == len(plan.units) == len(plan.accuracy_before) and plan.removed == size
 
 
@@ -188,7 +185,7 @@ def test_whole_layers_and_halves_compete_in_a_portfolio() -> None:
         assert whole.items() <= sets["both"][size].items()
         assert set(sets["both"][size]) == {*whole, "cosine", "perplexity"}
     alone = {unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean() for unit in HALVES}
-    base, attention = nats(model, calibration.samples).mean(), shares(model)["attention_share"]
+    base, attention = nats(model, calibration.samples).mean(), shares(model)["attention_share"]["parameters"]
     needed = [each for each in SETS if minimal(each, 2, attention)]
     least = min(sum(alone[unit] - base for unit in each) for each in needed)
     assert sum(alone[unit] - base for unit in sets["both"][2]["perplexity"]) == pytest.approx(least, abs=1e-3)
@@ -205,7 +202,7 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     options = Selector.from_options({"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]})
     request = SearchRequest(model, {"c": calibration}, options, [2], KEYS, manifest=shares(model))
     (plan,), rows = judging.searched(request)
-    check(plan.units, 2, shares(model)["attention_share"])
+    check(plan.units, 2, shares(model)["attention_share"]["parameters"])
     judges = judging.parted({"c": calibration}, options)[1]["c"]
     losses = nats(materialise(model, {"units": plan.units}), judges)
     assert plan.choice["loss"] == pytest.approx(losses.mean(), abs=1e-3)

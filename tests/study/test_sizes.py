@@ -61,7 +61,8 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     assert gone["attention"] == [4 * attention + more for more in cached]
     assert (gone["mlp"], gone["both"]) == ([4 * mlp] * DEPTH, [4 * (attention + mlp)] * DEPTH)
     whole, gone = found.amounts("latency", CONTEXT)
-    assert (whole, gone["layer"]) == (DEPTH * (layer - mlp + used) + WORDS * C, [layer - mlp + used] * DEPTH)
+    assert gone["layer"] == [4 * (layer - mlp + used) + more for more in cached]
+    assert whole == sum(gone["layer"]) + 4 * WORDS * C
 
 
 @pytest.fixture
@@ -112,16 +113,19 @@ def test_the_fewest_layers_go_with_which_every_plan_of_that_size_fits(what: str,
 def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> None:
     attention, mlp, _, norms, beside, _ = SHAPES["gemma3_text"]
     layer = attention + mlp + norms
-    whole, used = 5 * layer + beside, 5 * layer + WORDS * C
+    cached = [2 * 2 * 8 * held for held in (6, 6, 6, CONTEXT, CONTEXT)]
+    whole, read = 5 * layer + beside, 5 * layer + sum(cached) + WORDS * C
     # Two layers by a number, by a share of the layers, of the parameters and of the time: one plan.
-    forms = [2, "40%", {"parameters": "70%"}, {"latency": "70%"}]
+    forms = [2, "40%", {"parameters": "70%"}, {"latency": "72%", "context": CONTEXT}]
     assert counts(study(root, *forms)) == [2]
-    config = study(root, {"parameters": "90%"}, {"latency": "90%"}, selectors=["accuracy", "heads"])
+    config = study(root, {"parameters": "90%"}, {"latency": "90%", "context": CONTEXT}, selectors=["accuracy", "heads"])
     assert counts(config) == [1, 2]
     expected = []
-    for what, of, shown in (("parameters", whole, True), ("time of a token", used, False)):
+    for what, of, held in (("parameters", whole, [0, 0]), (f"time of a token at {CONTEXT}", read, cached)):
+        shown = not held[0]
         guess = "" if shown else " by an estimate from shapes, which benchmark efficiency measures"
-        for gone, lost in (("1 of 5 layers", layer), ("2 of 5 attention sub-layers", 2 * attention)):
+        lost_by = (("1 of 5 layers", layer + held[0]), ("2 of 5 attention sub-layers", 2 * attention + sum(held[:2])))
+        for gone, lost in lost_by:
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
             told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
             expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
@@ -150,6 +154,10 @@ def test_a_size_that_cannot_be_is_refused_with_the_numbers(root: Path) -> None:
         assert [word for word in words if word not in str(caught.value)] == []
     with pytest.raises(LaminaError, match="shapes of 'hub', which are read from a folder"):
         study(root, {"memory": "6GB"}, models=["hub"])
+    raw = put(minimal(), "selectors.timed", {"metric": "cosine", "units": "both", "cost": "latency"})
+    raw["studies"]["prune"] |= {"selectors": ["timed"], "removed": [{"parameters": "90%"}]}
+    with pytest.raises(LaminaError, match="parameters does not follow from the time of halves, .*'timed'.*cost: param"):
+        configuration.load(raw, root)
 
 
 def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:

@@ -124,12 +124,10 @@ class Selector(Choice):
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
     protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
-    attention_share: float | None = option(
-        "What attention counts of a layer with `units: both`, such as its share of the time; `null` takes that of its "
-        "parameters. The MLP counts the rest.",
-        None,
-        gt=0,
-        lt=1,
+    cost: Literal["parameters", "latency"] = option(
+        "What halves count by with `units: both`: their share of a layer's parameters, or of the bytes of weights and "
+        "of a cache of 4,096 tokens that one token reads, which stand for its time.",
+        "parameters",
     )
     group: Filled | None = group_option()
     replicates: int = replicates_option()
@@ -168,9 +166,9 @@ class Selector(Choice):
         halves = self.units != "layer"
         for refused, key, message in (
             (
-                self.attention_share and self.units != "both",
-                "attention_share",
-                f"{self.attention_share} is a price, and units '{self.units}' all count the same. Write units: both.",
+                self.cost == "latency" and self.units != "both",
+                "cost",
+                f"'{self.cost}' is a price, and units '{self.units}' all count the same. Write units: both.",
             ),
             (
                 self.units == "both" and self.budget != "full",

@@ -26,7 +26,8 @@ _SCALES: Mapping[str, Mapping[str, float]] = {
     "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
     "latency": {},
 }
-_SHOWN = {"memory": "memory at {:,} tokens", "parameters": "the parameters", "latency": "the time of a token"}
+_SHOWN = {"memory": "memory at {:,} tokens", "parameters": "the parameters", "latency": "the time of a token at {:,}"}
+CONTEXT = 4096  # tokens in the cache
 
 
 class Size(BaseModel):
@@ -37,7 +38,7 @@ class Size(BaseModel):
     memory: str | None = None
     parameters: str | None = None
     latency: str | None = None
-    context: Annotated[int, Field(ge=1)] = 4096
+    context: Annotated[int, Field(ge=1)] = CONTEXT
     _found: dict[str, list[float]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
@@ -146,8 +147,8 @@ class Prune(Study):
         "How many units are removed: a number, a share of the model's layers (`25%`, rounded down, at least 1), or a "
         "size. Of a size, the fewest units that reach it go, for each model by itself. `{memory: 6GB}`: the weights, "
         "and the cache of one text of 4,096 tokens (or of `context`). `{parameters: 75%}`, `{parameters: 6B}`: at most "
-        "these are left. `{latency: 80%}`: time of a token, estimated from the parameters that it uses. What a repair "
-        "adds is not counted.",
+        "these are left. `{latency: 80%}`: time of a token, estimated from the bytes of weights and of that "
+        "cache that it reads. What a repair adds is not counted.",
         min_length=1,
     )
     repairs: Names = option("Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1)

@@ -39,7 +39,7 @@ def search_work(
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
-    trials = Trials(Rehearsed(), SEARCHED, prices=Prices(options.units, options.attention_share or attention))
+    trials = Trials(Rehearsed(), SEARCHED, prices=Prices(options.units, attention))
     own: Any = load(f"{options.PACKAGE}.{options.strategy}")
     if hasattr(own, "rehearse"):
         own.rehearse(trials, units, sizes, options, round(SEARCHED * options.held_back))

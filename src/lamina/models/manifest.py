@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
+from lamina.config.studies import CONTEXT
 from lamina.errors import LaminaError, at_end, cause
-from lamina.models import checkpoint
+from lamina.models import checkpoint, sizes
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 # What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
@@ -78,7 +80,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     Returns dict: path (relative to the current folder if it is in there), source, revision, weights_sha256,
     settings_sha256 (of its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size
     C, vocabulary, family (the config's `model_type`), parameters, layer_parameters (of one layer, on average, that one
-    token meets), attention_share (of attention in the parameters of its layers' halves), weights_bytes (of the model as
+    token meets), attention_share (of attention in the halves of its layers, by cost), weights_bytes (of the model as
     it is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series, step.
 
     Raises LaminaError if config or weights are missing or cut off, the model is none that can be loaded or judged, code
@@ -112,6 +114,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
+    shapes = sizes.shaped(entry, tensors, text_config, n_layers)
     here = Path.cwd()
     same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
     return {
@@ -126,7 +129,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": family,
         "parameters": count,
         "layer_parameters": layer_parameters(model) // n_layers,
-        "attention_share": _attention_share(model),
+        "attention_share": attention_share(model, sum(numbers * min(CONTEXT, most) for numbers, most in shapes.cached)),
         "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
         **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
@@ -177,26 +180,38 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
 
 def layer_parameters(model: "PreTrainedModel") -> int:
     """The parameters of all layers that one token meets: of stacked experts, as many as it chooses."""
+    used = _used(model)
+    return round(sum(used[weight] for name, weight in model.named_parameters() if _LAYER.search(name)))
+
+
+def _used(model: "PreTrainedModel") -> "dict[Tensor, float]":
+    """How many parameters of each weight one token meets."""
     from lamina.models.structure import text_config
 
-    config, count = text_config(model), 0.0
+    config, used = text_config(model), {}
     chosen: int = next((each for name in _CHOSEN if (each := getattr(config, name, 0))), 0)
     for name, weight in model.named_parameters():
         experts = getattr(model.get_submodule(name.rpartition(".")[0]), "num_experts", 0)
         stacked = chosen and weight.dim() == 3 and len(weight) == experts
-        count += weight.numel() * (chosen / experts if stacked else 1) if _LAYER.search(name) else 0
-    return round(count)
+        used[weight] = weight.numel() * (chosen / experts if stacked else 1)
+    return used
 
 
-def _attention_share(model: "PreTrainedModel") -> float:
-    """The share of attention in the parameters of the halves of all layers; 0 where layers have no halves."""
+def attention_share(model: "PreTrainedModel", cached: float) -> dict[str, float]:
+    """The share of attention in the halves of all layers, by `parameters` and by `latency`; 0 where there are no halves.
+
+    `latency`: what one token reads, weights that it uses and in the attention `cached` numbers.
+    """
     from lamina.models.structure import halves, layers_of
 
-    sizes = Counter[str]()
+    whole, read, used = Counter[str](), Counter(attention=cached), _used(model)
     for layer in layers_of(model):
         for part, modules in halves(layer).items():
-            sizes[part] += sum(weight.numel() for each in modules for weight in each.module.parameters())
-    return sizes["attention"] / (sizes.total() or 1)
+            weights = [weight for each in modules for weight in each.module.parameters()]
+            whole[part] += sum(weight.numel() for weight in weights)
+            read[part] += sum(used[weight] for weight in weights)
+    found = {"parameters": whole, "latency": read}
+    return {cost: each["attention"] / each.total() if whole else 0.0 for cost, each in found.items()}
 
 
 @contextmanager

@@ -29,10 +29,10 @@ class Sizes:
         """What the whole model takes, and what each layer gives back, by kind of unit.
 
         what: `memory`, bytes of the weights and of a cache of `context` tokens; `parameters`; or `latency`, the
-            parameters that a token uses, which stand for its time. For `both`: the two halves of a layer.
+            bytes of weights and of such a cache that one token reads. For `both`: the two halves of a layer.
         """
         layers, beside = (self.active, self.head) if what == "latency" else (self.parts, self.outside)
-        width, tokens = (self.width, context) if what == "memory" else (1, 0)
+        width, tokens = (1, 0) if what == "parameters" else (self.width, context)
         cache = [width * numbers * min(tokens, most) for numbers, most in self.cached]
         attention, mlp, norm = ([width * layer[part] for layer in layers] for part in ("attention", "mlp", "norm"))
 
@@ -44,14 +44,18 @@ class Sizes:
 
 
 def read(entry: Model, folder: Path, where: str) -> Sizes | None:
-    """The sizes of a model in a folder, from its tensors' shapes and its config.json; None if it holds no such weights.
-
-    Layers are taken to cache all tokens unless config.json gives their `layer_types`.
-    """
+    """The sizes of a model in a folder, from its tensors' shapes and its config.json; None if it holds no such weights."""
     if not folder.is_dir() or checkpoint.is_quantised(folder):
         return None
     tensors, settings = checkpoint.read_weights(folder, where), checkpoint.read_settings(folder, where, entry.source)
-    text, depth = checkpoint.decoder_settings(settings), entry.layers or 0
+    return shaped(entry, tensors, checkpoint.decoder_settings(settings), entry.layers or 0)
+
+
+def shaped(entry: Model, tensors: Mapping[str, Any], text: Mapping[str, Any], depth: int) -> Sizes:
+    """The sizes of a model of `depth` layers from the headers of its tensors and the `text` part of its config.json.
+
+    Layers are taken to cache all tokens unless config.json gives their `layer_types`.
+    """
     parts, active = ([dict.fromkeys(("attention", "mlp", "norm"), 0.0) for _ in range(depth)] for _ in range(2))
     outside, share = 0, (text.get("num_experts_per_tok") or 1) / (_first(text, *_EXPERTS) or 1)
     for name, tensor in tensors.items():

@@ -67,10 +67,9 @@ def choose(
 ) -> Plan:
     """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift.
 
-    `attention` is the share of a layer's parameters that its attention has, a price that the selector may overrule.
+    `attention` is the share of a layer's cost that its attention has.
     """
     protected = protected_layers(selector.protect, n_layers)
-    attention = selector.attention_share or attention
     request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention)
     before = previous or empty(selector, keys)
     if replacements:

@@ -93,7 +93,7 @@ class Request:
     protected: frozenset[int]
     seed: int
     kinds: Sequence[int] = ()  # of its layers if the cut must not shift them, see `lamina.models.cutting.kinds`
-    attention: float = 0.0  # the share of a layer's parameters that its attention has
+    attention: float = 0.0  # the share of a layer's cost that its attention has
 
     @property
     def prices(self) -> Prices:

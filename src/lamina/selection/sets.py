@@ -60,8 +60,8 @@ class SearchRequest:
     @property
     def prices(self) -> Prices:
         """What the units count in a size."""
-        kind, share = self.selector.units, self.selector.attention_share
-        return Prices(kind, share or self.manifest["attention_share"] if kind == "both" else 0.0)
+        own = self.selector
+        return Prices(own.units, self.manifest["attention_share"][own.cost] if own.units == "both" else 0.0)
 
     def plan(self, size: int, **facts: Any) -> Plan:
         """The plan of a size."""
