@@ -5,7 +5,6 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,7 +187,8 @@ def _used(model: "PreTrainedModel") -> "dict[Tensor, float]":
     """How many parameters of each weight one token meets."""
     from lamina.models.structure import text_config
 
-    config, used = text_config(model), {}
+    used: dict[Tensor, float] = {}
+    config = text_config(model)
     chosen: int = next((each for name in _CHOSEN if (each := getattr(config, name, 0))), 0)
     for name, weight in model.named_parameters():
         experts = getattr(model.get_submodule(name.rpartition(".")[0]), "num_experts", 0)
@@ -204,14 +204,14 @@ def attention_share(model: "PreTrainedModel", cached: float) -> dict[str, float]
     """
     from lamina.models.structure import halves, layers_of
 
-    whole, read, used = Counter[str](), Counter(attention=cached), _used(model)
+    used, whole, read = _used(model), {"attention": 0.0, "mlp": 0.0}, {"attention": cached, "mlp": 0.0}
     for layer in layers_of(model):
         for part, modules in halves(layer).items():
             weights = [weight for each in modules for weight in each.module.parameters()]
             whole[part] += sum(weight.numel() for weight in weights)
             read[part] += sum(used[weight] for weight in weights)
-    found = {"parameters": whole, "latency": read}
-    return {cost: each["attention"] / each.total() if whole else 0.0 for cost, each in found.items()}
+    parts = (("parameters", whole), ("latency", read))
+    return {cost: each["attention"] / sum(each.values()) if any(whole.values()) else 0.0 for cost, each in parts}
 
 
 @contextmanager
