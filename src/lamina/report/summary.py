@@ -250,7 +250,7 @@ def _counted(changes: Rows) -> str:
     """How many gains lie above 0 with all their 95 % interval, and how many below."""
     reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
     better, worse = sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
-    return f"helped in {better} and hurt in {worse} of {len(changes)} variants"
+    return f"surely helped in {better} and surely hurt in {worse} of {len(changes)} variants"
 
 
 def _ways(changes: Rows) -> list[tuple[str, Rows]]:
