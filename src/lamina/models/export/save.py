@@ -241,7 +241,8 @@ def _unserved(variant: PreTrainedModel) -> str:
     odd = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if config is not variant.config:
         return "Code beside a model that sees or hears was not tried there."
-    if not variant.is_backend_compatible():
+    # gpt2 says that it is, and its attention fails there on the shape of its queries.
+    if not variant.is_backend_compatible() or config.model_type == "gpt2":
         return "The attention of this family is not called in the way that vLLM's Transformers backend replaces."
     if odd:
         return f"vLLM's Transformers backend knows full and sliding attention, and not {min(odd)}."
