@@ -32,7 +32,7 @@ from lamina.selection.sets import SearchRequest
 HEAD = "task removed way questions draw repair units n accuracy loss text_loss right losses"
 # Questions and texts that a patch is fitted on, and the share of a token of text.
 FITTED, TEXTS, SHARE = 400, 200, 0.1
-REPAIRED = ("accuracy", "block", "pairwise", "perplexity")
+REPAIRED = ("accuracy", "block", "halves", "pairwise", "perplexity")
 
 
 def texts(part: str, count: int):
@@ -69,7 +69,7 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
         for row in csv.DictReader(file):
             # The portfolio, and accuracy from the same questions.
             way = {"half": "portfolio", "accuracy": "accuracy (one_shot)"}.get(row["way"])
-            if row["task"] == task and way and row["removed"] == "7":
+            if row["task"] == task and way and (row["removed"] == "7" or row["documents"] == "400"):
                 key = (int(row["removed"]), way, int(row["documents"]), int(row["draw"]))
                 found.append((*key, tuple(row["units"].split())))
     return found

@@ -30,6 +30,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
+    "config/smollm2-protocol.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
