@@ -22,14 +22,18 @@ from tests.given import tiny
 from tests.healing.test_lora import FAST, samples
 
 UNITS = ["1", "2", "4"]
+PARTS = {"patch_operator", "patch_bias", "patch_down", "patch_up"}
 
 
 def fitted() -> dict[tuple[int, int], Fitted]:
-    """Patches as a repair leaves them, at a layer with a bias and at the final norm without one."""
+    """Patches as a repair leaves them, at a layer with a bias and at the final norm as two factors."""
     draw = torch.Generator().manual_seed(5)
-    one, other = (torch.randn(32, 32, generator=draw) / 50 for _ in range(2))
+    one, down, up = (torch.randn(shape, generator=draw) / 20 for shape in ((32, 32), (32, 6), (6, 32)))
     bias = torch.randn(32, generator=draw) / 10
-    return {(1, 3): Fitted("ghost", {"operator": one, "bias": bias}), (4, 5): Fitted("ghost", {"operator": other})}
+    return {
+        (1, 3): Fitted("ghost", {"operator": one / 3, "bias": bias}),
+        (4, 5): Fitted("ghost", {"down": down, "up": up}),
+    }
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi3", "bloom", "opt"])
@@ -44,7 +48,7 @@ def test_adapters_and_patches_survive_every_form(family: str, tmp_path: Path, mo
         draw = torch.Generator().manual_seed(number)
         weight.data += torch.randn(weight.shape, generator=draw) / 20
     kinds = {name.split(".lora_")[0].split(".")[-1] for name in healed.weights}
-    assert kinds >= {"patch_operator", "patch_bias"} and len(kinds) >= 5
+    assert kinds >= PARTS and len(kinds) >= 7
     lora.save(healed, tmp_path / "adapter")
     with torch.no_grad():
         wanted = healed.model(input_ids=ids).logits
@@ -67,15 +71,15 @@ def test_patches_train_from_their_closed_form_and_nothing_else_changes(dtype: to
     healed, rows = lora.heal(base, plan, fitted(), [Source(samples(48, "text"))], options)
     losses = [row["validation_loss"] for row in rows if "validation_loss" in row]
     assert min(losses) < 0.98 * losses[0]
-    assert {name.rsplit(".", 1)[1] for name in healed.weights} == {"patch_operator", "patch_bias"}
+    assert {name.rsplit(".", 1)[1] for name in healed.weights} == PARTS
     lora.save(healed, tmp_path)
     saved, bare = materialise(base, plan, fitted(), tmp_path), materialise(base, plan, fitted())
     assert all(mine is theirs for mine, theirs in zip(saved.parameters(), bare.parameters(), strict=True))
     for mine, closed in zip(saved.modules(), bare.modules(), strict=True):
         if isinstance(mine, Patched) and isinstance(closed, Patched):
-            change = (mine.patch_operator - closed.patch_operator).norm()
-            assert 0 < change < closed.patch_operator.norm()
-            assert mine.patch_operator.dtype == closed.patch_operator.dtype
+            for name, part in closed.patch_parts.items():
+                assert 0 < (mine.patch_parts[name] - part).norm() < part.norm()
+                assert mine.patch_parts[name].dtype == part.dtype
     # What was validated is what is benchmarked, before training and after.
     _, held = training.split([Source(samples(48, "text"))], options.seed)
     (chosen,) = (row for row in rows if row["chosen"])

@@ -43,6 +43,9 @@ NORMS = {"llama": "post_attention_layernorm", "gpt2": "ln_2", "gemma2": "pre_fee
 NORMS |= {"bloom": "post_attention_layernorm", "mixtral": "post_attention_layernorm"}
 UNITS = ["1.attention", "2.mlp", "3.attention", "4.mlp"]
 RUNS: list[Boundary] = [(1, 1.5), (2.5, 3.5), (4.5, 5)]
+# Repairs, and how many numbers each has for a channel.
+FORMS = {"affine": (Ghost(bias=True), 33), "factors": (Ghost(rank=8, bias=True), 17)}
+FORMS |= {"rank": (Ghost(rank=16), 32), "scales": (LinearPatch(), 32)}
 
 
 @torch.no_grad()
@@ -128,7 +131,7 @@ def patched_by_hand(model: PreTrainedModel, patches: Mapping[Boundary, Any]) -> 
                     made: Any = made,
                 ) -> Any:
                     x = reached[number]
-                    added = x @ made.operator + (0 if made.bias is None else made.bias) if last else torch.zeros_like(x)
+                    added = x @ made.matrix + (0 if made.bias is None else made.bias) if last else torch.zeros_like(x)
                     return (added, *output[1:]) if isinstance(output, tuple) else added
 
                 hooks.callback(before.register_forward_pre_hook(arrive, with_kwargs=True).remove)
@@ -137,9 +140,9 @@ def patched_by_hand(model: PreTrainedModel, patches: Mapping[Boundary, Any]) -> 
         yield
 
 
-@pytest.mark.parametrize("options", [Ghost(bias=True), Ghost(rank=8), LinearPatch()], ids=["affine", "rank", "scales"])
+@pytest.mark.parametrize(("options", "added"), FORMS.values(), ids=FORMS)
 @torch.no_grad()
-def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: Any, tmp_path: Path) -> None:
+def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: Any, added: int, tmp_path: Path) -> None:
     model, ids, samples = tiny.model(), tiny.tokens(), random_samples(2, count=4)
     request, groups = fitted(model, options, UNITS)
     assert list(request.boundaries.values()) == [RUNS] == [runs(UNITS, 5)]
@@ -169,10 +172,9 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
     assert export.export(model, source, tmp_path / "export", patches) == "code"
     again = load_folder(tmp_path / "export", "float32", True)
     torch.testing.assert_close(again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4)
-    added = sum(each.operator.numel() + (0 if each.bias is None else 32) for each in made.values())
-    assert sum(row["parameters"] for row in rows) == added
-    counts = [sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, bare)]
-    assert counts[0] - counts[1] == added
+    assert [row["parameters"] for row in rows] == [32 * added] * 3
+    counts = [sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, again, bare)]
+    assert counts[0] - counts[2] == counts[1] - counts[2] == 3 * 32 * added == sum(map(torch.numel, tensors.values()))
 
 
 @torch.no_grad()

@@ -139,11 +139,9 @@ def _make_parameters(module: Any) -> None:
     import torch
     from torch import nn
 
-    for name in ("patch_operator", "patch_bias"):
-        value = getattr(module, name)
-        if value is not None:
-            delattr(module, name)
-            module.register_parameter(name, nn.Parameter(value.detach().to(torch.float32, copy=True)))
+    for name, value in module.patch_parts.items():
+        delattr(module, f"patch_{name}")
+        module.register_parameter(f"patch_{name}", nn.Parameter(value.detach().to(torch.float32, copy=True)))
 
 
 def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:

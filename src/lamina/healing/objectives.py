@@ -112,7 +112,8 @@ class Objective:
             after = layers[place] if place < len(layers) else final_norm_of(self.variant)
             if isinstance(after, Patched):
                 # Streams have come to the first device, and a patch stands where its layer does.
-                stream = repair(stream.to(after.patch_operator.device), after.patch_operator, after.patch_bias)
+                parts = after.patch_parts
+                stream = repair(stream.to(next(iter(parts.values())).device), parts)
             square = wanted.square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
             far = stream.to(wanted.device).float() - wanted
             total = total + (far.square().sum(-1) / square).sum() / len(self.places)

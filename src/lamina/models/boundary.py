@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
@@ -45,13 +46,25 @@ class Repairing(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """A repair of the residual stream h (tokens, C) at a boundary: h <- h + h `operator` + `bias`.
+    """A repair of the residual stream h (tokens, C) at a boundary: h <- h + h M + `bias`.
 
-    `operator` is (C, C), `bias` (C,) or None, both float32.
+    M is `operator` (C, C), or the product of `down` (C, r) and `up` (r, C); `bias` is (C,) or None.
     """
 
-    operator: torch.Tensor
+    operator: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    down: torch.Tensor | None = None
+    up: torch.Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the patch is kept as: those of its tensors that it has, by name."""
+        return {name: part for name, part in vars(self).items() if part is not None}
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """M (C, C), which no pass needs."""
+        return reduce(torch.matmul, (part for name, part in self.tensors.items() if name != "bias"))
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
         """Make the layer or the final norm behind the boundary apply the patch to its input, and keep it.
@@ -62,18 +75,16 @@ class Patch:
         module = layers[place.position] if place.position < len(layers) else final_norm_of(variant)
         if module is None:
             raise _no_place(variant, place.boundary)
-        weight = next(module.parameters(), self.operator)
-        mine = self.to(weight.device, weight.dtype)
-        modeling_lamina.patch_before(module, mine.operator, mine.bias)
+        weight = next(module.parameters(), next(iter(self.tensors.values())))
+        modeling_lamina.patch_before(module, self.to(weight.device, weight.dtype).tensors)
 
     def repaired(self, stream: torch.Tensor) -> torch.Tensor:
         """The stream (..., C) behind the patch."""
-        return modeling_lamina.repair(stream, self.operator, self.bias)
+        return modeling_lamina.repair(stream, self.tensors)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Patch":
         """This patch on a device, beside weights of a dtype."""
-        to = (device, patch_dtype(dtype))
-        return replace(self, operator=self.operator.to(*to), bias=None if self.bias is None else self.bias.to(*to))
+        return Patch(**{name: part.to(device, patch_dtype(dtype)) for name, part in self.tensors.items()})
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
@@ -84,8 +95,12 @@ def share(model: PreTrainedModel) -> PreTrainedModel:
 
 def own_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
     """Parameters and patches, tied ones once."""
-    patches = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")]
-    return [*model.parameters(), *patches]
+    return [*model.parameters(), *patch_tensors(model).values()]
+
+
+def patch_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The tensors of a variant's patches, by the names of their buffers."""
+    return {name: part for name, part in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
 
 
 def own(module: nn.Module, name: str) -> nn.Parameter:

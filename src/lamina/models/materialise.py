@@ -6,7 +6,6 @@ so that one load serves any number of variants.
 
 import hashlib
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import check as proof
 from lamina.models import replacements
-from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, share
+from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, patch_tensors, share
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import family_of, layers_of, linear_maps, stacked_maps
 from lamina.models.surgery import kept_layers, remove
@@ -33,7 +32,6 @@ SETTINGS = "settings"  # another key there: SHA-256 of adapter_config.json
 _PREFIX = "base_model.model."  # PEFT puts it before every name there
 # PEFT imports it, and it warns of a kernel for 4 bits that nothing here asks for.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-_PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
 
 def materialise(
@@ -117,7 +115,7 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
         return _replaced(variant, state, folder)
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
     updated = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
-    buffers = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
+    buffers = {f"{_PREFIX}{name}" for name in patch_tensors(variant)}
     stray = (updated ^ adaptable(variant, targets).holders) | (buffers ^ patches.keys() if patches else set())
     if stray:
         raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{min(stray)}'.")

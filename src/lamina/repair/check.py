@@ -54,10 +54,7 @@ def measure(
         held += parts[True]
         others += random.Random(seed).sample(parts[False], min(max(1, len(parts[True]) // 2), len(parts[False])))
     chosen = held + others
-    operators = [
-        (boundary, patch.operator.double().to(model.device), None if patch.bias is None else patch.bias.double())
-        for boundary, patch in patches.items()
-    ]
+    wide = {boundary: patch.to(model.device, torch.float64) for boundary, patch in patches.items()}
     weights = torch.tensor([weight for weight, _ in chosen], dtype=torch.float64, device=model.device)
     channels = int(text_config(model).hidden_size)
     sums = [_Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen))))) for _ in patches]
@@ -66,15 +63,12 @@ def measure(
         numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
         # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
         reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)
-        for ((start, end), operator, bias), boundary_sums in zip(operators, sums, strict=True):
+        for ((start, end), patch), boundary_sums in zip(wide.items(), sums, strict=True):
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
                 sample = number.long()
                 group, weight = (sample >= len(held)).long(), weights[sample]
                 boundary_sums.tokens.index_add_(0, group, weight)
-                before = y - x
-                after = before - x @ operator
-                if bias is not None:
-                    after -= bias.to(after.device)
+                before, after = y - x, y - patch.repaired(x)
                 for place, error in enumerate((before, after)):
                     boundary_sums.absolute[place].index_add_(0, group, weight[:, None] * error.abs())
                 for place, vector in enumerate((before, after, y)):

@@ -216,9 +216,9 @@ def shape(patch: Patch | None) -> dict[str, Any]:
     """The shape of a repair that is a linear map M of the stream; nothing for other repairs."""
     if patch is None:
         return {}
-    values = torch.linalg.svdvals(patch.operator.float())
+    values = torch.linalg.svdvals(patch.matrix.float())
     return {
-        "antisymmetric_share": antisymmetric_share(patch.operator),
+        "antisymmetric_share": antisymmetric_share(patch.matrix),
         "singular_values": values.tolist(),
         "effective_rank": effective_rank(values),
     }

@@ -201,4 +201,5 @@ class Growing:
                 del mine[run]
 
     def _size(self) -> int:
-        return sum(4 * patch.operator.numel() for mine in self._patches for patch in mine.values())
+        patches = [patch for mine in self._patches for patch in mine.values()]
+        return sum(4 * part.numel() for patch in patches for part in patch.tensors.values())

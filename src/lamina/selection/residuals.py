@@ -73,7 +73,7 @@ def unexplained(
             real = batch.real[lines]
             for (start, end), patch in patches.items():
                 x = streams[start][lines].double()
-                left = streams[end][lines].double() - x - x @ patch.operator.to(x)
+                left = streams[end][lines].double() - patch.to(x.device, x.dtype).repaired(x)
                 errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
         # A batch is repeated if memory runs out: errors are overwritten, and sums are added once all are computed.
         after = {}

@@ -23,6 +23,7 @@ from transformers.cache_utils import CacheLayerMixin
 MODEL_TYPE = "lamina_llama"
 
 PLACES = ("removed", "patches")  # what a configuration says, by module path
+PARTS = ("operator", "down", "up", "bias")  # names of a patch's tensors: M (C, C), or M = down up, (C, r) and (r, C)
 
 # Stands in config.json where stock classes demand a number.
 REFUSAL = (
@@ -31,44 +32,48 @@ REFUSAL = (
 )
 
 
-def repair(stream: torch.Tensor, operator: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """h + h M + b for a stream h (..., C), M (C, C) and b (C,) or None, in the dtype of h.
+def repair(stream: torch.Tensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    """h + h M + b for a stream h (..., C) and the `PARTS` that a patch has, in the dtype of h.
 
     In the stream's own dtype, as h + h M and not h (I + M), whose rounding in bfloat16 would swamp a small M. Float16
     is left for float32 on the way and its range is kept at the end: its sums overflow where M undoes a large h.
     """
     if stream.dtype == torch.float16:
         with torch.autocast(stream.device.type, enabled=False):
-            wide = repair(stream.float(), operator.float(), bias)
+            wide = repair(stream.float(), {name: part.float() for name, part in parts.items()})
         limit = torch.finfo(stream.dtype).max
         return wide.clamp(-limit, limit).to(stream.dtype)
-    repaired = stream + stream @ operator.to(stream.dtype)
-    return repaired if bias is None else repaired + bias.to(stream.dtype)
+    change = stream
+    for name in PARTS[:-1]:
+        change = change @ parts[name].to(stream.dtype) if name in parts else change
+    return stream + change + parts["bias"].to(stream.dtype) if "bias" in parts else stream + change
 
 
 class Patched:
     """Mixed in before the class of a layer or norm: repairs the stream that it is given, then does what it did."""
 
-    patch_operator: torch.Tensor
-    patch_bias: torch.Tensor | None
+    @property
+    def patch_parts(self) -> dict[str, torch.Tensor]:
+        """The tensors of the patch by name."""
+        return {name: getattr(self, f"patch_{name}") for name in PARTS if hasattr(self, f"patch_{name}")}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original module on the repaired stream."""
         stream = args[0] if args else kwargs.pop("hidden_states")
         inner: Any = super()
-        return inner.forward(repair(stream, self.patch_operator, self.patch_bias), *args[1:], **kwargs)
+        return inner.forward(repair(stream, self.patch_parts), *args[1:], **kwargs)
 
 
-def patch_before(module: nn.Module, operator: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Make `module` (a layer or the final norm) apply a patch to the stream it is given.
+def patch_before(module: nn.Module, parts: dict[str, torch.Tensor]) -> None:
+    """Make `module` (a layer or the final norm) apply a patch, by its `PARTS`, to the stream it is given.
 
     The module gets a sub-class of its own class: its name, attributes and place in the model stay as they were, which
     transformers, accelerate and PEFT rely on. The tensors are buffers, so they move with the model and are saved.
     """
     kind = type(module)
     module.__class__ = type(kind.__name__, (Patched, kind), {"__module__": kind.__module__})
-    module.register_buffer("patch_operator", operator)
-    module.register_buffer("patch_bias", bias)
+    for name, part in parts.items():
+        module.register_buffer(f"patch_{name}", part)
 
 
 def patch_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -135,14 +140,14 @@ def describe(model: nn.Module) -> dict[str, Any]:
         elif isinstance(module, NoMLP):
             removed[path] = {"form": [module.residual_inside, module.returns]}
     patches = {
-        path: {"bias": module.patch_bias is not None}
+        path: {name: list(part.shape) for name, part in module.patch_parts.items()}
         for path, module in model.named_modules()
         if isinstance(module, Patched)
     }
     return {"removed": removed, "patches": patches}
 
 
-def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
+def restore(model: nn.Module, described: dict[str, Any]) -> None:
     """Give a model of the right depth its special places back, the patches without their values (zeros)."""
     for path, what in described["removed"].items():
         parent, _, name = path.rpartition(".")
@@ -151,8 +156,7 @@ def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
         setattr(model.get_submodule(parent), name, replacement)
     dtype = patch_dtype(torch.get_default_dtype())
     for path, what in described["patches"].items():
-        bias = torch.zeros(width, dtype=dtype) if what["bias"] else None
-        patch_before(model.get_submodule(path), torch.zeros(width, width, dtype=dtype), bias)
+        patch_before(model.get_submodule(path), {name: torch.zeros(shape, dtype=dtype) for name, shape in what.items()})
 
 
 def refused_field(kind: Any) -> tuple[str, str]:
@@ -193,7 +197,7 @@ class Special:
     """Mixed in before a stock class: its removed halves are left out and its patches are in place."""
 
     config_class = LaminaConfig
-    _keep_in_fp32_modules = [*(BaseModel._keep_in_fp32_modules or ()), "patch_operator", "patch_bias"]
+    _keep_in_fp32_modules = [*(BaseModel._keep_in_fp32_modules or ()), *(f"patch_{name}" for name in PARTS)]
 
     def __init__(self, config: LaminaConfig) -> None:
         stock: Any = super()
@@ -202,7 +206,7 @@ class Special:
             model: Any = self
             above = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
             inside = {key: {k.removeprefix(above): v for k, v in config.lamina[key].items()} for key in PLACES}
-            restore(model, inside, config.get_text_config(decoder=True).hidden_size)
+            restore(model, inside)
 
     # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
     @classmethod

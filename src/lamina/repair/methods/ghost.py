@@ -8,6 +8,7 @@ samples that the fit did not see.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -32,7 +33,12 @@ class Ghost(Repair):
     method: Literal["ghost"] = "ghost"
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     bias: bool = option("Whether the operator has a bias (is affine).", False)
-    rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
+    rank: int | None = option(
+        "Rank of the operator; `null` leaves it full. A rank r below C / 2 is stored and applied as two factors, which "
+        "have 2 C r parameters where a full operator has C².",
+        None,
+        ge=1,
+    )
     refit: bool = option(
         "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and "
         "not on the unpruned one's.",
@@ -84,18 +90,18 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
         left = regression.errors(unseen, grid)
         best = left.index(min(left))
     chosen = grid[best]
-    operator, bias = regression.solve(chosen)
+    validated = regression.solve(chosen)
     del regression
-    final = _tensors(*Regression(statistics.whole(), options).solve(chosen))
-    channels = len(operator)
+    final = _tensors(Regression(statistics.whole(), options).solve(chosen))
+    channels = len(seen.xx)
     return Fit(
         tensors=final,
-        validated=_tensors(operator, bias),
+        validated=_tensors(validated),
         facts={
             "ridge": chosen,
             "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
             "rank": min(options.rank or channels, channels),
-            **errors(seen, unseen, operator, bias),
+            **errors(seen, unseen, validated.matrix, validated.bias),
             "parameters": sum(tensor.numel() for tensor in final.values()),
             **statistics.counts(),
         },
@@ -125,11 +131,11 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 def as_patch(tensors: Tensors) -> Patch:
     from lamina.models.boundary import Patch
 
-    return Patch(tensors["operator"], tensors.get("bias"))
+    return Patch(**tensors)
 
 
-def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    return {"operator": operator.float()} | ({} if bias is None else {"bias": bias.float()})
+def _tensors(patch: Patch) -> dict[str, torch.Tensor]:
+    return {name: part.float().contiguous() for name, part in patch.tensors.items()}
 
 
 class Regression:
@@ -149,12 +155,11 @@ class Regression:
         self.cross = centred.xd
         self.projected = self.vectors.T @ centred.xd
 
-    def solve(self, ridge: float) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Operator (C, C) and bias (C,) in float64 for λ = `ridge` times the mean eigenvalue."""
+    def solve(self, ridge: float) -> Patch:
+        """The patch in float64 for λ = `ridge` times the mean eigenvalue."""
         operator = self.vectors @ (self._inverse(ridge)[:, None] * self.projected)
-        if self.options.rank is not None:
-            operator = _reduce(operator, self.cross, self.options.rank)
-        return operator, self.mean_d - self.mean_x @ operator if self.options.bias else None
+        made = _limited(operator, self.cross, self.options.rank or len(operator))
+        return replace(made, bias=self.mean_d - self.mean_x @ made.matrix) if self.options.bias else made
 
     def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
         """‖D - X M - 1 b‖ of every λ of the grid, on samples that were not fitted.
@@ -163,7 +168,8 @@ class Regression:
         an error costs C² and not C³. A limited rank has no such form.
         """
         if self.options.rank is not None:
-            return [unseen.residual_norm(*self.solve(ridge)) for ridge in grid]
+            made = [self.solve(ridge) for ridge in grid]
+            return [unseen.residual_norm(patch.matrix, patch.bias) for patch in made]
         if self.options.bias:
             unseen = unseen.centred(self.mean_x, self.mean_d)
         kernel = self.vectors.T @ unseen.xx @ self.vectors
@@ -185,18 +191,22 @@ class Regression:
         return inverse
 
 
-def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Tensor:
-    """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M.
+def _limited(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> Patch:
+    """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M, as two factors.
 
-    Their Gram matrix is Mᵀ(XᵀX + λI)M = Mᵀ Xᵀ(Y - X), so neither X nor λ is needed here.
+    Their Gram matrix is Mᵀ(XᵀX + λI)M = Mᵀ Xᵀ(Y - X), so neither X nor λ is needed here. Factors that have no fewer
+    numbers than their product are multiplied.
     """
     import torch
 
+    from lamina.models.boundary import Patch
+
     if rank >= len(operator):
-        return operator
+        return Patch(operator)
     prediction = operator.T @ cross
     directions = torch.linalg.eigh((prediction + prediction.T) / 2).eigenvectors[:, -rank:]
-    return operator @ directions @ directions.T
+    made = Patch(down=operator @ directions, up=directions.T)
+    return made if 2 * rank < len(operator) else Patch(made.matrix)
 
 
 def _relative(error: float, sums: Moments) -> float:
