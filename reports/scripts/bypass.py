@@ -1,11 +1,12 @@
-"""Bypasses of removed attention and MLPs: what they read, their rank, and what they give back.
+"""Bypasses of removed attention and MLPs: what they read, their rank and basis, and what they give back.
 
 `PYTHONPATH=src python reports/scripts/bypass.py addition,facts 250 OUT.csv`: tasks of the embedded model, documents
 that the repairs are fitted on. The plans are those of `../portfolio/halves.csv`, chosen by the loss of the same 250
 documents, and plans of halves that are chosen with the bypasses in place. What OUT.csv holds is not measured again.
 
-A bypass that reads the norm is no repair of lamina and exists only here. Its map is fitted on what the norm before the
-first removed half gives.
+Two forms are no repairs of lamina and exist only here. A bypass that reads the norm is fitted on what the norm before
+the first removed half gives. With a shared basis, runs of attention alone have maps of rank 16 of their own, and those
+with an MLP have one U (C, r) and each its A (r, C).
 """
 
 import csv
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from portfolio_regret import TOKENS, WORLDS, documents
 
 from lamina.config.calibrations import Calibration as Entry
@@ -27,7 +29,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Patch
 from lamina.models.load import load_folder
 from lamina.models.structure import halves, layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import runs, units_of
 from lamina.models.units import all_units
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
@@ -37,18 +39,26 @@ from lamina.selection.plans import Request
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = ROOT / "reports/portfolio/halves.csv"
 WAYS = ("layer iterative", "both iterative", "both iterative with ghost")
-RANKS = {"full": (None,), "held-out": (8, 16, 24, 32, 48, None), "16": (16,), "32": (32,)}
+RANKS = {"full": (None,), "held-out": (8, 16, 24, 32, 48, None), "16": (16,), "24": (24,), "32": (32,)}
 TEXT = {"text": "microworld_corpus", "split": "validation", "documents": "0:50", "length": 128}
+GENERAL = {"documents": "50:450"}  # what is fitted on beside the task
+# What the bypass reads, its rank, and the weight of a token of general text in the fit. Ranks of attention and of the
+# others where there are two.
 FORMS = [
-    ("stream", "full"),
-    ("norm", "full"),
-    ("stream", "held-out"),
-    ("stream", "16"),
-    ("stream", "32"),
-    ("norm", "16"),
+    ("stream", "full", "0"),
+    ("norm", "full", "0"),
+    ("stream", "held-out", "0"),
+    ("stream", "16", "0"),
+    ("stream", "32", "0"),
+    ("norm", "16", "0"),
+    ("stream", "16 24", "0"),
+    ("stream", "16 32 shared", "0"),
+    ("stream", "16 48 shared", "0"),
+    ("stream", "full", "0.1"),
+    ("stream", "32", "0.1"),
 ]
 HEAD = "task units_and_strategy removed units reads rank ranks parameters base_parameters accuracy loss"
-HEAD += " loss_change loss_change_stderr text_loss"
+HEAD += " loss_change loss_change_stderr text_loss text_weight"
 
 
 def reader(model, start):
@@ -57,15 +67,63 @@ def reader(model, start):
     return layer.post_attention_layernorm if start % 1 else layer.input_layernorm
 
 
-def fits(model, sequences, wanted, reads):
-    """The fits of all runs by rank; of several ranks the one with the least held-out error."""
-    found = {rank: {} for rank in RANKS}
+def fits(model, sources, wanted, reads):
+    """The fits of all runs by rank, of several ranks the one with the least held-out error; and the sums by run."""
+    found, sums = {rank: {} for rank in RANKS}, {}
     norms = {start: reader(model, start) for start, _ in wanted} if reads == "norm" else None
-    for run, statistics in moments.collect(model, [Source(sequences)], wanted, 0, regressors=norms):
+    for run, statistics in moments.collect(model, sources, wanted, 0, regressors=norms):
+        sums[run] = statistics.whole()
         for rank, tried in RANKS.items():
             made = [ghost.fit(statistics, Ghost(rank=each)) for each in tried]
             found[rank][run] = min(made, key=lambda fit: fit.facts["heldout_error"])
-    return found
+    return found, sums
+
+
+def patches_of(rank, made, sums, runs):
+    """The patches of a plan's runs, and their ranks."""
+    first, *others = rank.split()
+    alone = [run for run in runs if not others or all(unit.endswith("attention") for unit in units_of(*run))]
+    rest = [run for run in runs if run not in alone]
+    own = {run: made[first][run] for run in alone}
+    if "shared" not in others:
+        own |= {run: made[others[0]][run] for run in rest}
+    patches = {run: Patch(**fit.tensors) for run, fit in own.items()}
+    ranks = {run: fit.facts["rank"] for run, fit in own.items()}
+    if "shared" in others and rest:
+        patches |= shared({run: (sums[run], made["full"][run].facts["ridge"]) for run in rest}, int(others[0]))
+        ranks |= dict.fromkeys(rest, int(others[0]))
+    return patches, [ranks[run] for run in runs]
+
+
+def shared(given, rank):
+    """Patches with one input basis, of runs with sums over tokens and a ridge.
+
+    Where the mean Gram matrix of the inputs is the identity, the basis is the leading eigenvectors of the sum of the
+    predictions' Gram matrices, each divided by its trace. Of one run this is the reduced-rank regression. Factors that
+    have no fewer numbers than their products are multiplied.
+    """
+    grams, crosses = {}, {run: sums.xd for run, (sums, _) in given.items()}
+    for run, (sums, ridge) in given.items():
+        # A floor for directions that no stream has.
+        grams[run] = sums.xx + max(ridge, 1e-13) * sums.xx.trace() / len(sums.xx) * torch.eye(len(sums.xx))
+    values, vectors = torch.linalg.eigh(sum(gram / gram.trace() for gram in grams.values()))
+    root, total = vectors * values.sqrt() @ vectors.T, 0
+    for run, gram in grams.items():
+        prediction = root @ torch.linalg.solve(gram, crosses[run])
+        total = total + prediction @ prediction.T / prediction.square().sum()
+    leading = torch.linalg.eigh(total).eigenvectors[:, -rank:]
+    basis = torch.linalg.qr(vectors / values.sqrt() @ vectors.T @ leading).Q
+    down, patches = basis.float().contiguous(), {}
+    for run, gram in grams.items():
+        up = torch.linalg.solve(basis.T @ gram @ basis, basis.T @ crosses[run])
+        fewer = (1 + len(grams)) * rank < len(grams) * len(basis)
+        patches[run] = Patch(down=down, up=up.float()) if fewer else Patch((basis @ up).float())
+    return patches
+
+
+def added(patches):
+    """How many numbers patches have, shared ones once."""
+    return sum({id(part): part.numel() for each in patches.values() for part in each.tensors.values()}.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +133,7 @@ class Reading(Patch):
     norm: Any = None
 
     def repaired(self, stream):
-        return stream + self.norm(stream) @ self.operator
+        return stream + self.norm(stream) @ self.matrix
 
 
 def scores(model, samples, forms):
@@ -114,46 +172,51 @@ def plans_of(way, task, model, samples):
 
 def main(tasks: list[str], count: int, out: Path) -> None:
     rows = list(csv.reader(out.read_text().splitlines()))[1:] if out.is_file() else []
-    known, of = {(row[0], row[1]) for row in rows}, WORLDS["reference"]
+    known, of = {(row[0], row[1], row[4], row[5], row[-1]) for row in rows}, WORLDS["reference"]
     manifest = {"path": str(of.folder), "source": str(of.folder), "trust_remote_code": False}
     manifest |= {"chat_template": False, "fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
     model = load_folder(str(of.folder), of.dtype, False)
-    depth, width = len(layers_of(model)), model.config.hidden_size
+    depth, size = len(layers_of(model)), sum(weight.numel() for weight in model.parameters())
     manifest["vocabulary"] = model.config.vocab_size
-    size = sum(weight.numel() for weight in model.parameters())
-    text = prepare("corpus", Entry.from_options(TEXT), manifest, ROOT)
+    text, general = (prepare("corpus", Entry.from_options(TEXT | each), manifest, ROOT) for each in ({}, GENERAL))
     drawn = {task: documents("reference", task) for task in tasks}
     for way, task in product(WAYS, tasks):
-        if (task, way) in known:
+        bare = ("none", "", "0")
+        wanted = [form for form in [bare, *(FORMS if way == WAYS[1] else FORMS[:2])] if (task, way, *form) not in known]
+        if not wanted:
             continue
         pool, test = drawn[task]
         chosen = [pool.samples[number] for number in np.random.default_rng(0).permutation(len(pool.samples))[:count]]
-        plans, sequences = plans_of(way, task, model, chosen), [sample.sequence() for sample in chosen]
-        wanted = sorted({run for units in plans.values() for run in runs(units, depth)})
-        made = {reads: fits(model, sequences, wanted, reads) for reads in ("stream", "norm")}
-        samples, forms = (*test.samples, *text.samples), {}
+        plans = plans_of(way, task, model, chosen)
+        gone = {n: runs(units, depth) for n, units in plans.items()}
+        samples, forms, made = (*test.samples, *text.samples), {}, {}
+        for reads, weight in sorted({(form[0], form[2]) for form in wanted} - {("none", "0")}):
+            sources = [Source([sample.sequence() for sample in chosen])]
+            sources += [Source(general.sequences(), float(weight))] if float(weight) else []
+            made[reads, weight] = fits(model, sources, sorted({run for part in gone.values() for run in part}), reads)
+        ranks = {}
         for n, units in plans.items():
-            forms[n, "none", ""] = Candidate(units)
-            for reads, rank in FORMS if way == WAYS[1] else FORMS[:2]:
-                fitted = {run: made[reads][rank][run].tensors["operator"] for run in runs(units, depth)}
-                norms = {run: reader(model, run[0]) for run in fitted}
-                patches = {run: Reading(each, norm=norms[run]) for run, each in fitted.items()}
-                if reads == "stream":
-                    patches = {run: Patch(each) for run, each in fitted.items()}
-                forms[n, reads, rank] = Candidate(units, patches)
+            forms[n, *bare], ranks[n, *bare] = Candidate(units), []
+            for reads, rank, weight in (form for form in wanted if form != bare):
+                form = n, reads, rank, weight
+                patches, ranks[form] = patches_of(rank, *made[reads, weight], gone[n])
+                if reads == "norm":
+                    patches = {
+                        run: Reading(**each.tensors, norm=reader(model, run[0])) for run, each in patches.items()
+                    }
+                forms[form] = Candidate(units, patches)
         seen, asked = scores(model, samples, forms), len(test.samples)
-        for (n, reads, rank), told in seen.items():
-            units, bare = plans[n], seen[n, "none", ""]
-            losses, before = (np.array([one["nll"] for one in some[:asked]]) for some in (told, bare))
-            right = [one.get("correct_norm", one["correct"]) for one in told[:asked]]
-            ranks = [made[reads][rank][run].facts["rank"] for run in runs(units, depth)] if rank else []
-            change = losses - before
+        for (n, *form), told in seen.items():
+            if tuple(form) not in wanted:
+                continue
+            losses, before = (np.array([one["nll"] for one in some[:asked]]) for some in (told, seen[n, *bare]))
+            right, change = [one.get("correct_norm", one["correct"]) for one in told[:asked]], losses - before
             rows.append(
-                [task, way, n, " ".join(sorted(units)), reads, rank, " ".join(map(str, ranks))]
-                + [sum(min(2 * width * each, width**2) for each in ranks), size]
+                [task, way, n, " ".join(sorted(plans[n])), *form[:2], " ".join(map(str, ranks[n, *form]))]
+                + [added(forms[n, *form].patches), size]
                 + [float(np.mean(right)), float(losses.mean()), float(change.mean())]
                 + [float(change.std(ddof=1) / asked**0.5)]
-                + [sum(one["nll"] for one in told[asked:]) / sum(one["n_tokens"] for one in told[asked:])]
+                + [sum(one["nll"] for one in told[asked:]) / sum(one["n_tokens"] for one in told[asked:]), form[2]]
             )
         with out.open("w", newline="") as file:
             csv.writer(file).writerows([HEAD.split(), *rows])

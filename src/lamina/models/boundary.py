@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class Patch:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the patch is kept as: those of its tensors that it has, by name."""
-        return {name: part for name, part in vars(self).items() if part is not None}
+        return {name: part for name in modeling_lamina.PARTS if (part := getattr(self, name)) is not None}
 
     @property
     def matrix(self) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Patch:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Patch":
         """This patch on a device, beside weights of a dtype."""
-        return Patch(**{name: part.to(device, patch_dtype(dtype)) for name, part in self.tensors.items()})
+        return replace(self, **{name: part.to(device, patch_dtype(dtype)) for name, part in self.tensors.items()})
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:

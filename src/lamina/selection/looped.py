@@ -4,12 +4,12 @@ A layer that seems necessary may be easy to repair. So every run of layers that 
 while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model serves the runs
 of all candidates.
 
-A patch has C² parameters and remembers a small calibration. So the documents are drawn into two folds, and each fold is
+A patch, of up to C² numbers, remembers a small calibration. So the documents are drawn into two folds, and each fold is
 scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a document
 that scores it, also if another calibration has that document at another length. The patches of a finished plan are
 fitted on all samples, by `fit_patch` as ever.
 
-Memory: each boundary needs one operator per fold, C² float32 numbers: 4 GiB at C = 4096 with 32 candidates. They stay
+Memory: each boundary needs up to C² float32 numbers per fold: 4 GiB at C = 4096 with 32 candidates. They stay
 on the device if all together take at most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches
 those that it applies. More blocks of a sweep divide this.
 """
