@@ -108,7 +108,9 @@ def heal(
 
 def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
     """The variant prepared for training: only trained weights have a gradient."""
+    import torch
     from peft import get_peft_model
+    from torch import nn
 
     from lamina.models.export.modeling_lamina import Patched
     from lamina.models.materialise import names_as_they_are
@@ -128,20 +130,13 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
                 "none: repair none leaves none, and others fold theirs into weights. Combine it with a repair of "
                 f"method {Repair.of_stream()}, or write train: lora."
             )
+        # In float32 for the optimiser; a module rounds them to the stream's dtype.
         for module in patched:
-            _make_parameters(module)
+            for name, part in module.patch_parts.items():
+                delattr(module, f"patch_{name}")
+                module.register_parameter(f"patch_{name}", nn.Parameter(part.detach().to(torch.float32, copy=True)))
     weights = {name: weight for name, weight in variant.named_parameters() if weight.requires_grad}
     return Healed(variant, weights, config, "none" if config is None else options.targets)
-
-
-def _make_parameters(module: Any) -> None:
-    """Turn a module's patch into float32 parameters for the optimiser; the module rounds them to the stream's dtype."""
-    import torch
-    from torch import nn
-
-    for name, value in module.patch_parts.items():
-        delattr(module, f"patch_{name}")
-        module.register_parameter(f"patch_{name}", nn.Parameter(value.detach().to(torch.float32, copy=True)))
 
 
 def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:

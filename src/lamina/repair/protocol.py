@@ -45,7 +45,8 @@ class Repair(Protocol):
         """Fit one boundary."""
 
     def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-        """Repair a cut model. It shares its parameters with the base, so change none in place, see `variant.own`."""
+        """Repair a cut model, for a method without a patch. It shares its parameters with the base, so change none in
+        place, see `boundary.own`."""
 
     def as_patch(self, tensors: Tensors) -> Patch | None:
         """The repair inside a pass over the unpruned model, as a linear map of the stream at its boundary; None if it
@@ -76,7 +77,10 @@ class Fitted:
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
         """Repair a cut model at a place."""
-        method(self.method).apply(variant, place, self.tensors)
+        if patch := self.as_patch():
+            patch.apply(variant, place)
+        else:
+            method(self.method).apply(variant, place, self.tensors)
 
     def as_patch(self) -> Patch | None:
         """The repair as a linear map inside a pass; None if it is not a linear map."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
-    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.models.boundary import Boundary, Patch
     from lamina.repair.protocol import Fit, Tensors
 
 
@@ -81,6 +81,8 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     λ is chosen on the held-out samples, for operators fitted on the others. The patch is then fitted on all samples
     with this λ. The reported errors are those of the operator that has not seen the held-out samples.
     """
+    import torch
+
     from lamina.repair.protocol import Fit
 
     grid = GRID if options.ridge == "validated" else (float(options.ridge),)
@@ -92,17 +94,16 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     chosen = grid[best]
     validated = regression.solve(chosen)
     del regression
-    final = _tensors(Regression(statistics.whole(), options).solve(chosen))
-    channels = len(seen.xx)
+    final, channels = Regression(statistics.whole(), options).solve(chosen), len(seen.xx)
     return Fit(
-        tensors=final,
-        validated=_tensors(validated),
+        tensors=final.to(seen.xx.device, torch.float32).tensors,
+        validated=validated.to(seen.xx.device, torch.float32).tensors,
         facts={
             "ridge": chosen,
             "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
             "rank": min(options.rank or channels, channels),
             **errors(seen, unseen, validated.matrix, validated.bias),
-            "parameters": sum(tensor.numel() for tensor in final.values()),
+            "parameters": sum(tensor.numel() for tensor in final.tensors.values()),
             **statistics.counts(),
         },
     )
@@ -123,19 +124,10 @@ def errors(
     }
 
 
-def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Put the operator before the module that follows the boundary."""
-    as_patch(tensors).apply(variant, place)
-
-
 def as_patch(tensors: Tensors) -> Patch:
     from lamina.models.boundary import Patch
 
     return Patch(**tensors)
-
-
-def _tensors(patch: Patch) -> dict[str, torch.Tensor]:
-    return {name: part.float().contiguous() for name, part in patch.tensors.items()}
 
 
 class Regression:
@@ -205,7 +197,7 @@ def _limited(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> Patch:
         return Patch(operator)
     prediction = operator.T @ cross
     directions = torch.linalg.eigh((prediction + prediction.T) / 2).eigenvectors[:, -rank:]
-    made = Patch(down=operator @ directions, up=directions.T)
+    made = Patch(down=operator @ directions, up=directions.T.contiguous())
     return made if 2 * rank < len(operator) else Patch(made.matrix)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lamina.engine import taps
     from lamina.engine.moments import Statistics
     from lamina.engine.sources import Source
-    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.models.boundary import Boundary, Patch
     from lamina.repair.protocol import Fit, Tensors
 
 
@@ -100,11 +100,6 @@ def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
             **statistics.counts(),
         },
     )
-
-
-def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Put the operator before the module that follows the boundary."""
-    as_patch(tensors).apply(variant, place)
 
 
 def as_patch(tensors: Tensors) -> Patch:
