@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,11 @@ class Trial:
             self.bench = TaskBenchmark(task_object(entry["task"], world.root, 0), world.model, world.tokenizer, TESTS)
         ways = {way: keys for way, keys in WAYS.items() if not (self.text and "keep" in keys)}
         made = {way: world.calibration(entry | keys).samples for way, keys in ways.items()}
-        self.chosen_on = made["gold"][:CHOOSING]
-        apart = {sample.document for sample in self.chosen_on}
+        # Some tasks ask a question several times, with other wrong choices.
+        questions = Counter(sample.document for sample in made["gold"])
+        before = dict(zip(questions, np.cumsum([0, *questions.values()]), strict=False))
+        apart = {question for question, count in before.items() if count < CHOOSING}
+        self.chosen_on = [sample for sample in made["gold"] if sample.document in apart]
         self.samples = {way: [one for one in some if one.document not in apart] for way, some in made.items()}
 
     def twin(self, key: str) -> str:
@@ -163,9 +167,11 @@ class Trial:
                     )
 
 
-def gained(mine: np.ndarray, gold: np.ndarray) -> list[float]:
-    """The difference of Σ value / Σ weight, and 95 % around it, from rows (documents, 2)."""
-    change, weight = mine[:, 0] - gold[:, 0], gold[:, 1]
+def gained(mine: np.ndarray, gold: np.ndarray, questions: Sequence[int]) -> list[float]:
+    """The difference of Σ value / Σ weight, and 95 % around it, from rows (documents, 2) and their questions."""
+    sums = np.zeros((1 + max(questions), 2))
+    np.add.at(sums, list(questions), np.stack([mine[:, 0] - gold[:, 0], gold[:, 1]], axis=1))
+    change, weight = sums[sums[:, 1] > 0].T
     mean, count = change.sum() / weight.sum(), len(weight)
     error = 1.96 * np.sqrt(((change - mean * weight) ** 2).sum() * count / (count - 1)) / weight.sum()
     return [mean, mean - error, mean + error]
@@ -191,10 +197,11 @@ def table(states: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
                 mine = np.array(value.get(name, []), float)
                 row.append(f"{mine[:, 0].sum() / mine[:, 1].sum():.4f}" if len(mine) else "")
                 gold = seen.get((size, repair, "gold, not healed" if "not healed" in way else "gold", seed))
-                gained_by = (
-                    gained(mine, np.array(gold[name], float)) if gold and gold is not value and len(mine) else []
-                )
-                gains += [f"{each:.4f}" for each in gained_by] or [""] * 3
+                if gold is None or gold is value or not len(mine):
+                    gains += [""] * 3
+                else:
+                    asked = name != "other" and state.get("questions") or range(len(mine))
+                    gains += [f"{each:.4f}" for each in gained(mine, np.array(gold[name], float), asked)]
             rows.append(row + gains)
     return rows
 
@@ -230,7 +237,10 @@ def main(world: str, tasks: list[str], folder: Path, out: Path) -> None:
             counts = {way: len(own) for way, own in trial.samples.items()}
             state = json.loads(file.read_text()) if file.is_file() else {"scores": {}, "n_trained": counts}
             sizes = SIZES.get((world, task), [3])
-            state.setdefault("units", trial.plan(max(sizes)))
+            if "units" not in state:
+                state["units"] = trial.plan(max(sizes))
+            asked = [sample.document for sample in trial.judges["gold"]]
+            state["questions"] = None if trial.text else [asked.index(each) for each in asked]
             for size in sizes:
                 for key, make in trial.variants(size, state["units"][:size]):
                     if key not in state["scores"]:
