@@ -214,16 +214,19 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
             assert "transformers, vLLM, llama.cpp" in card
 
 
-def test_a_card_says_where_removed_halves_save_nothing(two_models, tmp_path):
+def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answers(two_models, tmp_path):
     shutil.copytree(two_models, tmp_path / "halves")
     rows = store.read(two_models / "plans.parquet").to_pylist()
     halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
     store.write(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
+    own = [row | {"n_asked": 80, "n_right": 64} for row in store.read(two_models / "calibrations.parquet").to_pylist()]
+    store.write(tmp_path / "halves/calibrations.parquet", store.from_rows("calibrations", own))
     for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
         connection = database.connect(VIEWS, folder.glob("*.parquet"))
         page = report.render(connection, [], TEMPLATE, {}, 0.5, None, {"stock": {}})
         saved = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page)
         assert saved and all(text.count("nothing in a stock export") == words for text in saved)
+        assert page.count("choices, the model's own answers (64 of 80 right)") == words * len(own)
 
 
 @pytest.mark.parametrize(

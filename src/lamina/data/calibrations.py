@@ -59,7 +59,7 @@ class Sample:
     gold: int  # the index of the right row, whose loss is taken
     rows: tuple[Row, ...]
     document: str  # identifies the source text (a hash)
-    runs: tuple[int, ...] = ()  # by which `lamina.data.overlap` finds near duplicates; `read` leaves them out
+    runs: tuple[int, ...] = ()  # by which `lamina.data.overlap` finds near duplicates
     also: tuple[int, ...] = ()  # other right rows: each of them counts as a right answer
     limit: int | None = None  # tokens that the model reads at once, if rows were fitted to it
 
@@ -143,12 +143,12 @@ def write(path: str | Path, calibration: Calibration) -> None:
     store.write(path, pa.Table.from_pylist(rows, schema=_SCHEMA), {"calibration": json.dumps(calibration.facts)})
 
 
-def read(path: str | Path) -> Calibration:
-    """Read what `write` wrote.
+def read(path: str | Path, runs: bool = False) -> Calibration:
+    """Read what `write` wrote, with or without the runs of samples.
 
     Raises LaminaError if it is damaged.
     """
-    data = store.read(path, [field.name for field in _SCHEMA if field.name != "runs"])
+    data = store.read(path, [field.name for field in _SCHEMA if runs or field.name != "runs"])
     with store.reading(path):
         facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
     samples = []
@@ -157,5 +157,5 @@ def read(path: str | Path) -> Calibration:
         rows = tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"]) for r in records)
         also = tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"])
         kind, gold, document, limit = (records[0][name] for name in ("kind", "gold", "document", "limit"))
-        samples.append(Sample(index, kind, gold, rows, document, also=also, limit=limit))
+        samples.append(Sample(index, kind, gold, rows, document, tuple(records[0].get("runs", ())), also, limit))
     return Calibration(tuple(samples), facts)

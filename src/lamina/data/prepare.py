@@ -44,6 +44,9 @@ def prepare(
     Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, one
     cannot be encoded or does not fit into the model's context, or the model has too few right answers of its own.
     """
+    where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
+    if written and name in written:
+        return _own(where, entry, calibrations.read(written[name], runs=True), vocabulary)
     tokenizer = load_tokenizer(manifest)
     # Without weights: enough for lm-eval to know its context length.
     model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
@@ -52,7 +55,6 @@ def prepare(
             f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
             "chat_template: false, or put chat_template.jinja beside its weights."
         )
-    where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
     if isinstance(entry, entries.Mixture):
         own = parts or {}
         made = {key: prepare(key, part, manifest, root, None, written) for key, part in own.items()}
@@ -74,28 +76,22 @@ def prepare(
         samples = [replace(each, index=i) for i, each in enumerate(sample for _, some in pairs for sample in some)]
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
-    asked: dict[str, Any] = {}
-    if entry.own and name in (written or {}):
-        samples, asked = _own(where, entry, samples, calibrations.read((written or {})[name]))
-    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source, **asked)
+    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
 
 
-def _own(
-    where: str, entry: entries.Calibration, questions: Sequence[Sample], written: Calibration
-) -> tuple[list[Sample], dict[str, Any]]:
-    """Questions with the model's own answers, of which `keep: right` takes the right ones, and the facts of both."""
-    right = written.facts["right"]
-    pairs = zip(questions, written.samples, right, strict=True)
-    keep = getattr(entry, "keep", "all")
-    kept = [replace(one, rows=own.rows, gold=0, also=()) for one, own, counts in pairs if keep == "all" or counts]
-    if len(kept) < min(FEWEST, len(questions)):
+def _own(where: str, entry: entries.Calibration, written: Calibration, vocabulary: int) -> Calibration:
+    """What the model wrote itself, of which `keep: right` takes the right answers, and how many were right."""
+    right, keep = written.facts["right"], getattr(entry, "keep", "all")
+    kept = [sample for sample, counts in zip(written.samples, right, strict=True) if keep == "all" or counts]
+    if len(kept) < min(FEWEST, len(right)):
         raise LaminaError(
-            f"{where}.keep: the model answers {len(kept)} of {len(questions)} questions right, which are too few to "
+            f"{where}.keep: the model answers {len(kept)} of {len(right)} questions right, which are too few to "
             f"calibrate on ({FEWEST} at least). Write keep: all, a larger limit, or more examples (num_fewshot)."
         )
-    asked = {"n_asked": len(questions), "n_right": None if None in right else sum(right)}
-    facts = asked | {"temperature": getattr(entry, "temperature", None)}
-    return [replace(sample, index=number) for number, sample in enumerate(kept)], facts
+    facts = {key: written.facts[key] for key in ("split", "seed", "source")}
+    facts |= {"n_asked": len(right), "n_right": None if None in right else sum(right)}
+    facts["temperature"] = getattr(entry, "temperature", None)
+    return calibrations.build([replace(each, index=i) for i, each in enumerate(kept)], vocabulary, **facts)
 
 
 def drawn(

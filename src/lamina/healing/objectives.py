@@ -1,7 +1,7 @@
 """The objectives of a healing: sums over a batch, each divided by its number of tokens over all parts of the batch.
 
 So a loss depends neither on padding nor on how a batch is split. A token is *scored* if it belongs to the gold
-continuation of multiple-choice and generated samples, or to a text (all but its first token).
+continuation of a sample: of a text, all but its first token, or what the model wrote behind a prompt.
 
 The teacher of `distill` and `lm+hidden` is the unpruned model, which shares its weights with the variant. Adapters wrap
 only the variant's modules, so the base model computes as before, with the same weights in memory.
@@ -32,7 +32,7 @@ def tokens(sample: Sample) -> tuple[list[int], int]:
     """Token ids of context and gold continuation, and the position of the first scored token."""
     row = sample.rows[sample.gold]
     ids = [*row.context, *row.continuation]
-    return ids, 1 if sample.kind == "text" else max(1, len(row.context))
+    return ids, max(1, len(row.context))
 
 
 @dataclass(frozen=True)
