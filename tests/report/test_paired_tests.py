@@ -77,5 +77,7 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     told = {(row["selector"], row["rival"]): row for row in answers.rows(views, query)}
     first = told["accuracy", "cosine"]
     assert (first["winner"], first["better"], first["worse"], first["undecided"]) == ("accuracy", 1, 0, 1)
-    [sentence] = summary.contests(views, [])
-    assert "cosine 1 / 0 / 1 (on average +32.5 points" in sentence and "deepest 0 / 0 / 1" in sentence
+    sentence, table = summary.contests(views, [])
+    assert isinstance(table, list) and "selector accuracy against the others" in sentence
+    found = {row["against"]: list(row.values())[1:] for row in table}
+    assert found["cosine"] == [1, 0, 1, "+32.5"] and found["deepest"][:3] == [0, 0, 1]

@@ -31,13 +31,14 @@ QUESTIONS = (
 )
 WAY = ("repair", "healing")
 Rows = Sequence[Mapping[str, Any]]
+Told = str | list[dict[str, Any]]  # a sentence, or a table
 
 
-def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The results in a few plain sentences by topic, topics without any left out; poor numbers are reported like good
-    ones.
+def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Told]]:
+    """The results in a few plain sentences and tables by topic, topics without any left out; poor numbers are reported
+    like good ones.
     """
-    topics = {
+    topics: dict[str, Sequence[Told]] = {
         "Layers that can go": free_layers(connection),
         "Metrics": agreement(connection),
         "Selectors": contests(connection, take),
@@ -79,24 +80,24 @@ def _layers(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     return [row for row in answer(connection, "which_layers_matter") if row["component"] == "layer"]
 
 
-def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def agreement(connection: duckdb.DuckDBPyConnection) -> list[Told]:
     """How each metric orders the layers of a task, compared with accuracy."""
     found = answer(connection, "how_metrics_agree")
     known = [row for row in found if row["component"] == "layer" and row["within"] is not None]
-    sentences = []
+    told: list[Told] = []
     for (model,), mine in grouped(known, "model").items():
         tasks = max(row["n_calibrations"] for row in mine)
-        listed = [
-            f"{row['metric']} {row['within']:.2f}"
-            + (f" ({row['within_low']:.2f} to {row['within_high']:.2f})" if tasks > 1 else "")
-            for row in mine
-        ]
-        over = f", mean over at most {tasks} tasks (least to most)" if tasks > 1 else ""
-        sentences.append(
-            f"{model}: within a task, rank correlation with what single removals cost in accuracy{over}: "
-            f"{'; '.join(listed).replace('-', '−')}."
-        )
-    return sentences
+        over = f", mean and range over at most {tasks} tasks" if tasks > 1 else ""
+        told.append(f"{model}: rank correlation within a task with what single removals cost in accuracy{over}.")
+        table = [{"metric": row["metric"], "correlation": _signed(row["within"])} for row in mine]
+        for entry, row in zip(table, mine if tasks > 1 else (), strict=False):
+            entry["least to most"] = f"{_signed(row['within_low'])} to {_signed(row['within_high'])}"
+        told.append(table)
+    return told
+
+
+def _signed(value: float, form: str = ".2f") -> str:
+    return f"{value:{form}}".replace("-", "−")
 
 
 def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -188,7 +189,7 @@ def _rounded(count: float) -> str:
     return f"{float(f'{count:.2g}'):,.0f}"
 
 
-def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[Told]:
     """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
     one) against the others without repair; over own tasks and sizes."""
     pairs = answer(connection, "which_selector_wins")
@@ -196,61 +197,56 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
     asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
     names = sorted({row["selector"] for row in pairs}, key=lambda name: (name != "accuracy", name))
     asked |= dict.fromkeys((name, "none", "none") for name in names[:1])
-    return [sentence for champion in asked if (sentence := contest(pairs, *champion))]
+    return [told for champion in asked for told in contest(pairs, *champion)]
 
 
-def contest(pairs: Rows, champion: str, repair: str, healing: str) -> str:
+def contest(pairs: Rows, champion: str, repair: str, healing: str) -> list[Told]:
     """A selector against every other one with the same repair; empty if it was not compared."""
     met: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for row in pairs:
         if (row["repair"], row["healing"]) == (repair, healing) and champion in (row["selector"], row["rival"]):
             other, sign = (row["rival"], 1) if row["selector"] == champion else (row["selector"], -1)
             met.setdefault(other, []).append((sign, row))
-    outcomes = []
+    table = []
     for other, rows in sorted(met.items()):
         won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
         tasks = sum(row["n_accuracies"] for _, row in rows)
         points = sum(100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows)
-        mean = f" (on average {points / tasks:+.1f} points of accuracy)" if tasks else ""
-        outcomes.append(f"{other} {won} / {lost} / {sum(row['undecided'] for _, row in rows)}{mean}")
+        counts = {"against": other, "better": won, "worse": lost, "undecided": sum(row["undecided"] for _, row in rows)}
+        table.append(counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"})
     how = "Without repair" if repair == healing == "none" else f"With repair {repair_name(repair, healing)}"
-    if not outcomes:
-        return ""
-    return (
-        f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
-        f"undecided at 5 %, by paired tests corrected for their number: {'; '.join(outcomes)}.".replace("-", "−")
-    )
+    by = "on the same tasks and sizes, by paired tests at 5 %, corrected for their number."
+    return [f"{how}, selector {champion} against the others {by}", table] if table else []
 
 
-def repairs(changes: Rows) -> list[str]:
+def repairs(changes: Rows) -> list[Told]:
     """How often each kind of repair helped and hurt on the calibrations' own tasks, and on texts that it was not fitted
     on.
     """
-    known = [row for row in changes if row["gain"] is not None]
-    sentences = []
-    for way, rows in _ways(known):
-        told = []
-        mine = [row for row in rows if row["own"]]
-        if mine:
+    table = []
+    for way, rows in _ways([row for row in changes if row["gain"] is not None]):
+        if mine := [row for row in rows if row["own"]]:
             points = [row for row in mine if row["metric"] != "perplexity"]
             gain, loss = (100 * fmean(row[kind] for row in points) if points else 0 for kind in ("gain", "loss"))
-            mean = f", on average {gain:+.1f} points of accuracy where pruning had cost {loss:.1f}" if points else ""
-            told.append(f"own tasks {_counted(mine)}{mean}")
-        for (task,), tested in sorted(grouped([row for row in rows if not row["own"]], "task").items()):
-            told.append(
-                f"{task} {_counted(tested)}, median perplexity {median(row['pruned_value'] for row in tested):.1f} "
-                f"after pruning, {median(row['value'] for row in tested):.1f} repaired, "
-                f"{max(row['value'] for row in tested):.1f} at worst (base {tested[0]['base_value']:.2f})"
+            mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost" if points else ""
+            table.append(
+                {"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back, mean or median": mean}
             )
-        sentences.append(f"{way}: {'; '.join(told)}.".replace("-", "−"))
-    return sentences
+        for (task,), tested in sorted(grouped([row for row in rows if not row["own"]], "task").items()):
+            bare, mended, worst = (
+                f"{of([row[key] for row in tested]):.1f}"
+                for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
+            )
+            seen = f"perplexity {bare} → {mended}, at worst {worst} (base {tested[0]['base_value']:.2f})"
+            table.append({"repair": way, "measured on": task} | _counted(tested) | {"given back, mean or median": seen})
+    return [table] if table else []
 
 
-def _counted(changes: Rows) -> str:
+def _counted(changes: Rows) -> dict[str, int]:
     """How many gains lie above 0 with all their 95 % interval, and how many below."""
     reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
     better, worse = sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
-    return f"surely helped in {better} and surely hurt in {worse} of {len(changes)} variants"
+    return {"variants": len(changes), "surely helped": better, "surely hurt": worse}
 
 
 def _ways(changes: Rows) -> list[tuple[str, Rows]]:
