@@ -212,7 +212,9 @@ def contest(pairs: Rows, champion: str, repair: str, healing: str) -> list[Told]
         won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
         tasks = sum(row["n_accuracies"] for _, row in rows)
         points = sum(100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows)
-        counts = {"against": other, "better": won, "worse": lost, "undecided": sum(row["undecided"] for _, row in rows)}
+        mended = repair == "none" and any(other in row["chose_repaired"] for _, row in rows)
+        name = other + " (chose for a repair)" * mended
+        counts = {"against": name, "better": won, "worse": lost, "undecided": sum(row["undecided"] for _, row in rows)}
         table.append(counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"})
     how = "Without repair" if repair == healing == "none" else f"With repair {repair_name(repair, healing)}"
     by = "on the same tasks and sizes, by paired tests at 5 %, corrected for their number."
