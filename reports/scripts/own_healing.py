@@ -46,7 +46,7 @@ from lamina.selection.looped import patches
 CHOOSING, PROMPT, GENERAL, WEIGHT, STEPS, SEEDS = 250, 16, 200, 0.1, 60, (0, 1)
 HEALING = {"method": "lora", "rank": 8, "alpha": 16, "learning_rate": 0.002, "batch": 16, "warmup_steps": 8}
 WAYS = {"gold": {}, **{way: OWN[way] for way in ("greedy", "greedy, right", "drawn")}}
-SIZES = {("reference", "corpus"): [3], ("babyllama", "stories"): [1, 2]}
+SIZES = {"reference": 3, "babyllama": 1}  # layers that are removed
 MEASURES = {"accuracy": ("right",), "loss": ("gold",), "other_loss": ("other",)}
 HEAD = "world task removed units repair answers seed n_trained accuracy loss other_loss"
 HEAD += "".join(f" {measure}_{part}" for measure in MEASURES for part in ("gain", "low", "high"))
@@ -233,17 +233,15 @@ def main(world: str, tasks: list[str], folder: Path, out: Path) -> None:
             file, trial = folder / f"{world}-{task}.json", Trial(found, task)
             counts = {way: len(own) for way, own in trial.samples.items()}
             state = json.loads(file.read_text()) if file.is_file() else {"scores": {}, "n_trained": counts}
-            sizes = SIZES.get((world, task), [3])
             if "units" not in state:
-                state["units"] = trial.plan(max(sizes))
+                state["units"] = trial.plan(SIZES[world])
             asked = [sample.document for sample in trial.judges["gold"]]
             state["questions"] = None if trial.text else [asked.index(each) for each in asked]
-            for size in sizes:
-                for key, make in trial.variants(state["units"][:size]):
-                    if key not in state["scores"]:
-                        state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(make())
-                        file.write_text(json.dumps(state))
-                        print(world, task, key, round(time.process_time()), flush=True)
+            for key, make in trial.variants(state["units"][: SIZES[world]]):
+                if key not in state["scores"]:
+                    state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(make())
+                    file.write_text(json.dumps(state))
+                    print(world, task, key, round(time.process_time()), flush=True)
     states = {tuple(file.stem.split("-")): json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
     rows = table(states)
     with out.open("w", newline="") as file:
