@@ -15,6 +15,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ from lamina.selection.looped import patches
 CHOOSING, PROMPT, GENERAL, WEIGHT, STEPS, SEEDS = 250, 16, 200, 0.1, 60, (0, 1)
 HEALING = {"method": "lora", "rank": 8, "alpha": 16, "learning_rate": 0.002, "batch": 16, "warmup_steps": 8}
 WAYS = {"gold": {}, **{way: OWN[way] for way in ("greedy", "greedy, right", "drawn")}}
-SIZES = {("reference", "corpus"): [3], ("babyllama", "stories"): [1, 2]}
+SIZES = {"reference": 3, "babyllama": 1}  # layers that are removed
 MEASURES = {"accuracy": ("right",), "loss": ("gold",), "other_loss": ("other",)}
 HEAD = "world task removed units repair answers seed n_trained accuracy loss other_loss"
 HEAD += "".join(f" {measure}_{part}" for measure in MEASURES for part in ("gain", "low", "high"))
@@ -139,32 +141,27 @@ class Trial:
         where, options = runs(gone, engine.layer_count(self.world.model)), Repair.from_options({"method": "ghost"})
         return dict(patches(self.world.model, sources, where, options, 0, torch.device("cpu")))
 
-    def healed(self, plan: Mapping[str, Any], made: Any, own: Sequence[Sample], seed: int) -> PreTrainedModel:
+    def made(self, gone: Sequence[str], repair: str, own: Sequence[Sample], seed: int | None = None) -> PreTrainedModel:
+        """The variant, trained if there is a seed."""
+        plan = {"units": sorted(gone, key=int)}
+        maps = self.ghost(gone, own) if repair == "ghost" else None
+        if seed is None:
+            return materialise(self.world.model, plan, maps)
         options = Healing.from_options(HEALING | {"epochs": STEPS, "max_steps": STEPS, "seed": seed})
         sources = [Source(own)] + ([Source(self.general, WEIGHT)] if self.general else [])
-        trained, _ = lora.heal(self.world.model, plan, made, sources, options)
+        trained, _ = lora.heal(self.world.model, plan, maps, sources, options)
         with tempfile.TemporaryDirectory() as folder:
             lora.save(trained, folder)
-            return materialise(self.world.model, plan, made, folder)
+            return materialise(self.world.model, plan, maps, folder)
 
-    def variants(self, size: int, gone: Sequence[str]) -> Iterator[tuple[str, Callable[[], PreTrainedModel]]]:
+    def variants(self, gone: Sequence[str]) -> Iterator[tuple[str, Callable[[], PreTrainedModel]]]:
         """(removed, repair, answers, seed) of each variant as a text, and what makes it."""
-        plan = {"units": sorted(gone, key=int)}
         yield "0;none;unpruned;", lambda: self.world.model
-        yield f"{size};none;none;", lambda: materialise(self.world.model, plan)
-        for seed in SEEDS:
-            for repair in ("none", "ghost"):
-                for way, own in self.samples.items():
-                    made = self.ghost(gone, own) if repair == "ghost" else None
-                    if made and seed == SEEDS[0]:
-                        yield (
-                            f"{size};{repair};{way}, not healed;",
-                            lambda made=made: materialise(self.world.model, plan, made),
-                        )
-                    yield (
-                        f"{size};{repair};{way};{seed}",
-                        lambda made=made, own=own, seed=seed: self.healed(plan, made, own, seed),
-                    )
+        yield f"{len(gone)};none;none;", partial(self.made, gone, "none", ())
+        for seed, repair, (way, own) in product(SEEDS, ("none", "ghost"), self.samples.items()):
+            if repair == "ghost" and seed == SEEDS[0]:
+                yield f"{len(gone)};{repair};{way}, not healed;", partial(self.made, gone, repair, own)
+            yield f"{len(gone)};{repair};{way};{seed}", partial(self.made, gone, repair, own, seed)
 
 
 def gained(mine: np.ndarray, gold: np.ndarray, questions: Sequence[int]) -> list[float]:
@@ -236,17 +233,15 @@ def main(world: str, tasks: list[str], folder: Path, out: Path) -> None:
             file, trial = folder / f"{world}-{task}.json", Trial(found, task)
             counts = {way: len(own) for way, own in trial.samples.items()}
             state = json.loads(file.read_text()) if file.is_file() else {"scores": {}, "n_trained": counts}
-            sizes = SIZES.get((world, task), [3])
             if "units" not in state:
-                state["units"] = trial.plan(max(sizes))
+                state["units"] = trial.plan(SIZES[world])
             asked = [sample.document for sample in trial.judges["gold"]]
             state["questions"] = None if trial.text else [asked.index(each) for each in asked]
-            for size in sizes:
-                for key, make in trial.variants(size, state["units"][:size]):
-                    if key not in state["scores"]:
-                        state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(make())
-                        file.write_text(json.dumps(state))
-                        print(world, task, key, round(time.process_time()), flush=True)
+            for key, make in trial.variants(state["units"][: SIZES[world]]):
+                if key not in state["scores"]:
+                    state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(make())
+                    file.write_text(json.dumps(state))
+                    print(world, task, key, round(time.process_time()), flush=True)
     states = {tuple(file.stem.split("-")): json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
     rows = table(states)
     with out.open("w", newline="") as file:
