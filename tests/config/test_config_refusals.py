@@ -264,7 +264,7 @@ SELECTOR_MISMATCHES = [
     ("metric: accuracy, strategy: block", "metric: 'accuracy' | angular or cosine"),
     ("metric: perplexity, budget: exact, units: both", "units: 'both' | budget: full"),
     ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative"),
-    ("metric: cosine, cost: latency, units: mlp", "cost: 'latency' | 'mlp' all count the same | units: both"),
+    ("metric: cosine, cost: latency, units: mlp", "cost: latency | 'mlp' all count the same | units: both"),
     ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
     ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
     ("metric: accuracy, strategy: random", "metric: 'accuracy' | 'random' | Leave `metric` out"),

@@ -19,7 +19,7 @@ SELECTORS = {
     "looped": {"metric": "accuracy", "repair": "general"},
     "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     "evolved": {"metric": "accuracy", "strategy": "evolutionary", "repair": "general"},
-    "halved": {"strategy": "portfolio", "units": "both", "cost": "latency"},
+    "halved": {"strategy": "portfolio", "units": "both", "cost": 0.4},
     "drawn": {"strategy": "random", "units": "both"},
     "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
     "wide_looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "repair": "general"},

@@ -279,7 +279,7 @@ def _check_size(
     largest, place = selector.largest_removal(n_layers), f"{model}/{selector.units}"
     remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
     if isinstance(entry, Size):
-        if selector.cost == "latency" != entry.what:
+        if selector.cost != "parameters" and entry.what != "latency":
             raise LaminaError(
                 f"{where}.removed: {entry} does not follow from the time of halves, by which selector '{name}' counts. "
                 f"Write cost: parameters in selectors.{name}, or a size by latency."

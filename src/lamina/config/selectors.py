@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from lamina.config.entry import Choice, Filled, Spelt, group_option, option, replicates_option
 from lamina.config.explain import listed, wrong
@@ -124,9 +124,9 @@ class Selector(Choice):
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
     protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
-    cost: Literal["parameters", "latency"] = option(
-        "What halves count by with `units: both`: their share of a layer's parameters, or of the bytes of weights and "
-        "of a cache of 4,096 tokens that one token reads, which stand for its time.",
+    cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
+        "What halves count by with `units: both`: their share of a layer's parameters; `latency`: of the bytes of "
+        "weights and of a cache of 4,096 tokens that one token reads; or the share of attention, as measured.",
         "parameters",
     )
     group: Filled | None = group_option()
@@ -166,9 +166,9 @@ class Selector(Choice):
         halves = self.units != "layer"
         for refused, key, message in (
             (
-                self.cost == "latency" and self.units != "both",
+                self.cost != "parameters" and self.units != "both",
                 "cost",
-                f"'{self.cost}' is a price, and units '{self.units}' all count the same. Write units: both.",
+                f"{self.cost} is a price, and units '{self.units}' all count the same. Write units: both.",
             ),
             (
                 self.units == "both" and self.budget != "full",
@@ -245,6 +245,10 @@ class Selector(Choice):
         """The most units that can go from a model of `n_layers` layers."""
         free = sum(self.free(n_layers))
         return min(free, n_layers - 1) if self.units in ("layer", "both") else free
+
+    def attention(self, shares: Mapping[str, float]) -> float:
+        """What attention counts of a layer with `units: both`, from its shares of parameters and latency."""
+        return self.cost if isinstance(self.cost, float) else shares[self.cost]
 
     def free(self, n_layers: int) -> list[bool]:
         """Whether each layer is unprotected."""

@@ -175,7 +175,7 @@ class Works:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
             tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
             manifest = self.models[model]
-            cost = search_work(tokens, manifest["n_layers"], sizes, entry, manifest["attention_share"][entry.cost])
+            cost = search_work(tokens, manifest["n_layers"], sizes, entry, entry.attention(manifest["attention_share"]))
             written = [paths.search(f"{model}/{calibration}/{selector}")]
             yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
 

@@ -61,7 +61,7 @@ class SearchRequest:
     def prices(self) -> Prices:
         """What the units count in a size."""
         own = self.selector
-        return Prices(own.units, self.manifest["attention_share"][own.cost] if own.units == "both" else 0.0)
+        return Prices(own.units, own.attention(self.manifest["attention_share"]) if own.units == "both" else 0.0)
 
     def plan(self, size: int, **facts: Any) -> Plan:
         """The plan of a size."""
