@@ -5,9 +5,12 @@
 -- One row per search and size; the unpruned model has removed = 0.
 -- search_loss              mean loss on the samples that the set was chosen on: too low, as of any best of many
 -- loss, stderr             the same on the n_samples samples held back from the search
+-- repair                   the repair in place of the set, if it was chosen with one
 -- evaluations              sets times samples that were asked for
--- Empty where no selector searches whole sets (strategy evolutionary).
+-- Empty where no selector searches whole sets (strategies portfolio, pairwise, evolutionary).
 SELECT model, calibration, selector, removed, array_to_string(units, ' ') AS units, search_loss, loss,
-    loss_stderr AS stderr, n_held_back AS n_samples, evaluations, layer_tokens
+    loss_stderr AS stderr, n_held_back AS n_samples, evaluations, layer_tokens, repair
 FROM search_results
+LEFT JOIN (SELECT model, calibration, selector, removed, repair FROM searches WHERE stage = 'winner')
+    USING (model, calibration, selector, removed)
 ORDER BY model, calibration, selector, removed;

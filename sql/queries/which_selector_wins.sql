@@ -10,7 +10,6 @@
 -- p_holm                    paired test of no difference, corrected for the pairs of the size and repair
 -- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
 -- n_accuracies, mean_accuracy   tasks with an accuracy, and the mean of their differences, each task by itself
--- chose_repaired            those of the two whose plans were chosen with a repair in place
 -- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
     SELECT model, removed, repair, healing, selector, rival,
@@ -23,9 +22,7 @@ WITH tasks AS (
 SELECT t.model, t.removed, t.repair, t.healing, t.selector, t.rival,
     CASE WHEN c.p_holm < 0.05 THEN if(c.difference > 0, t.selector, t.rival) END AS winner,
     c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples,
-    n_accuracies, mean_accuracy,
-    list_intersect([t.selector, t.rival],
-        (SELECT coalesce(list(DISTINCT selector), []) FROM searches WHERE repair <> 'none')) AS chose_repaired
+    n_accuracies, mean_accuracy
 FROM tasks AS t
 LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, repair, healing, selector, rival)
 ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,

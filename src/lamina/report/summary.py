@@ -1,6 +1,6 @@
 """The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from math import isfinite
 from statistics import fmean, median, stdev
@@ -21,6 +21,7 @@ QUESTIONS = (
     "how_healing_went",
     "how_sure_rankings_are",
     "which_selector_wins",
+    "what_searching_found",
     "what_repair_gave_back",
     "what_is_left_of_choosing_and_writing",
     "how_far_variants_vary_between_draws",
@@ -197,11 +198,16 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
     asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
     names = sorted({row["selector"] for row in pairs}, key=lambda name: (name != "accuracy", name))
     asked |= dict.fromkeys((name, "none", "none") for name in names[:1])
-    return [told for champion in asked for told in contest(pairs, *champion)]
+    found = answer(connection, "what_searching_found")
+    mended = {row["selector"] for row in found if row["repair"] not in (None, "none")}
+    return [told for champion in asked for told in contest(pairs, mended, *champion)]
 
 
-def contest(pairs: Rows, champion: str, repair: str, healing: str) -> list[Told]:
-    """A selector against every other one with the same repair; empty if it was not compared."""
+def contest(pairs: Rows, mended: Collection[str], champion: str, repair: str, healing: str) -> list[Told]:
+    """A selector against every other one with the same repair; empty if it was not compared.
+
+    mended: selectors that chose plans with a repair in place.
+    """
     met: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for row in pairs:
         if (row["repair"], row["healing"]) == (repair, healing) and champion in (row["selector"], row["rival"]):
@@ -212,8 +218,7 @@ def contest(pairs: Rows, champion: str, repair: str, healing: str) -> list[Told]
         won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
         tasks = sum(row["n_accuracies"] for _, row in rows)
         points = sum(100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows)
-        mended = repair == "none" and any(other in row["chose_repaired"] for _, row in rows)
-        name = other + " (chose for a repair)" * mended
+        name = other + " (chose for a repair)" * (repair == "none" and other in mended)
         counts = {"against": name, "better": won, "worse": lost, "undecided": sum(row["undecided"] for _, row in rows)}
         table.append(counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"})
     how = "Without repair" if repair == healing == "none" else f"With repair {repair_name(repair, healing)}"
