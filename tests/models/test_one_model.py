@@ -143,7 +143,8 @@ def test_sizes_are_those_of_what_is_loaded(folder: Path) -> None:
         sum(each.numel() for layer in model.model.layers for each in getattr(layer, part).parameters())
         for part in ("self_attn", "mlp")
     )
-    cached = 5 * 2 * 16 * 4096  # keys and values of two heads of eight channels, for so many tokens
+    # Keys and values of two heads of eight channels, for as many tokens as the model takes.
+    cached = 5 * 2 * 16 * model.config.max_position_embeddings
     latency = (attention + cached) / (attention + cached + mlp)
     assert beside["attention_share"] == pytest.approx(dict(parameters=attention / (attention + mlp), latency=latency))
 

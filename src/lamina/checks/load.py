@@ -279,12 +279,7 @@ def _check_size(
     largest, place = selector.largest_removal(n_layers), f"{model}/{selector.units}"
     remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
     if isinstance(entry, Size):
-        if selector.cost != "parameters" and entry.what != "latency":
-            raise LaminaError(
-                f"{where}.removed: {entry} does not follow from the time of halves, by which selector '{name}' counts. "
-                f"Write cost: parameters in selectors.{name}, or a size by latency."
-            )
-        whole, saved = sizes.amounts(entry.what, entry.context)
+        whole, saved = sizes.amounts(entry.what, entry.context, selector.cost)
         # Whichever units a plan takes, it saves at least what the smallest ones do.
         left = [whole - gone for gone in accumulate(sorted(saved[selector.units]), initial=0.0)]
         limit, most = entry.limit(whole), entry.share(left[largest], whole)

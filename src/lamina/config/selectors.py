@@ -126,7 +126,8 @@ class Selector(Choice):
     protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
     cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
         "What halves count by with `units: both`: their share of a layer's parameters; `latency`: of the bytes of "
-        "weights and of a cache of 4,096 tokens that one token reads; or the share of attention, as measured.",
+        "weights and of a cache of 4,096 tokens (or of the model's context) that one token reads; or the share of "
+        "attention, as measured.",
         "parameters",
     )
     group: Filled | None = group_option()
@@ -168,7 +169,8 @@ class Selector(Choice):
             (
                 self.cost != "parameters" and self.units != "both",
                 "cost",
-                f"{self.cost} is a price, and units '{self.units}' all count the same. Write units: both.",
+                f"{self.cost} weighs halves against each other, and units '{self.units}' all count the same. Write "
+                "units: both, or leave `cost` out.",
             ),
             (
                 self.units == "both" and self.budget != "full",

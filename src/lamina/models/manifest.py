@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.config.studies import CONTEXT
 from lamina.errors import LaminaError, at_end, cause
 from lamina.models import checkpoint, sizes
 
@@ -128,7 +127,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": family,
         "parameters": count,
         "layer_parameters": layer_parameters(model) // n_layers,
-        "attention_share": attention_share(model, sum(numbers * min(CONTEXT, most) for numbers, most in shapes.cached)),
+        "attention_share": attention_share(model, sum(numbers * min(shapes.longest, most) for numbers, most in shapes.cached)),
         "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
         **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.config.models import Model
+from lamina.config.studies import CONTEXT
 from lamina.models import checkpoint
 
 _HEADS = ("num_attention_heads", "n_head")
@@ -24,23 +25,35 @@ class Sizes:
     head: int  # parameters of the matrix that gives the logits
     cached: list[tuple[int, float]]  # numbers that a token leaves in the cache of each layer; most tokens that it holds
     width: int  # bytes of a number
+    longest: int  # tokens in the cache that is counted where halves count by latency
 
-    def amounts(self, what: str, context: int) -> tuple[float, dict[str, list[float]]]:
-        """What the whole model takes, and what each layer gives back, by kind of unit.
+    def amounts(self, what: str, context: int, cost: Any = "parameters") -> tuple[float, dict[str, list[float]]]:
+        """What the whole model takes, and the least that each layer gives back, by kind of unit.
 
-        what: `memory`, bytes of the weights and of a cache of `context` tokens; `parameters`; or `latency`, the
-            bytes of weights and of such a cache that one token reads. For `both`: the two halves of a layer.
+        what: `memory`, bytes of the weights and of a cache of `context` tokens; `parameters`; or `latency`, the bytes
+            of weights and of such a cache that one token reads. For `both`, whose halves count by `cost`: a layer's
+            worth of the half that gives back less.
         """
-        layers, beside = (self.active, self.head) if what == "latency" else (self.parts, self.outside)
+        attention, mlp, norm = self._parts(what, context)
+        beside, share = self.head if what == "latency" else self.outside, self.share(cost)
+        layers = [sum(parts) for parts in zip(attention, mlp, norm, strict=True)]
+        shares = [part for part in ((attention, share), (mlp, 1 - share)) if part[1]]
+        worth = [min(amounts[number] / of for amounts, of in shares) for number in range(len(layers))]
+        whole = sum(layers) + (1 if what == "parameters" else self.width) * beside
+        return whole, {"layer": layers, "attention": attention, "mlp": mlp, "both": worth}
+
+    def share(self, cost: Any) -> float:
+        """What attention counts of a layer by a selector's `cost`."""
+        attention, mlp, _ = map(sum, self._parts("parameters" if isinstance(cost, float) else cost, self.longest))
+        return cost if isinstance(cost, float) else attention / (attention + mlp or 1)
+
+    def _parts(self, what: str, context: int) -> list[list[float]]:
+        """What the attention, the MLP and the norms of each layer take."""
+        layers = self.active if what == "latency" else self.parts
         width, tokens = (1, 0) if what == "parameters" else (self.width, context)
+        attention, *others = ([width * layer[part] for layer in layers] for part in ("attention", "mlp", "norm"))
         cache = [width * numbers * min(tokens, most) for numbers, most in self.cached]
-        attention, mlp, norm = ([width * layer[part] for layer in layers] for part in ("attention", "mlp", "norm"))
-
-        def together(*parts: list[float]) -> list[float]:
-            return [sum(each) for each in zip(*parts, strict=True)]
-
-        saved = {"layer": together(attention, mlp, norm, cache), "attention": together(attention, cache)}
-        return sum(saved["layer"]) + width * beside, saved | {"mlp": mlp, "both": together(attention, mlp)}
+        return [[sum(both) for both in zip(attention, cache, strict=True)], *others]
 
 
 def read(entry: Model, folder: Path, where: str) -> Sizes | None:
@@ -77,7 +90,8 @@ def shaped(entry: Model, tensors: Mapping[str, Any], text: Mapping[str, Any], de
     most = {"full_attention": inf, "sliding_attention": window, "chunked_attention": window}
     cached = [(keys, most.get(kind, 0)) for kind in text.get("layer_types") or ["full_attention"] * depth]
     width, head = checkpoint.stored_width(entry.dtype, text, tensors), (text.get("vocab_size") or 0) * channels
-    return Sizes(parts, active, outside, head, cached, width)
+    longest = min(CONTEXT, text.get("max_position_embeddings") or CONTEXT)
+    return Sizes(parts, active, outside, head, cached, width, longest)
 
 
 def _first(text: Mapping[str, Any], *keys: str) -> Any:
