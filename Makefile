@@ -138,6 +138,7 @@ check: .venv/installed
 		echo "lamina: another project's .venv is here. Move it away, or have it filled with 2.4 GB: touch .venv/lamina" >&2; exit 2; fi
 	$(PYTHON) -m venv .venv
 	touch .venv/lamina
+	@echo "lamina: 2.4 GB of packages are installed into .venv, which takes some minutes."
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

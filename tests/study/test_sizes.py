@@ -133,7 +133,7 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
     expected = []
     for what, of, held in (("parameters", whole, [0, 0]), (f"time of a token at {CONTEXT}", read, cached)):
         shown = not held[0]
-        guess = "" if shown else " by an estimate from shapes, which benchmark efficiency measures"
+        guess = "" if shown else " by an estimate from shapes"
         lost_by = (("1 of 5 layers", layer + held[0]), ("2 of 5 attention sub-layers", 2 * attention + sum(held[:2])))
         for gone, lost in lost_by:
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""

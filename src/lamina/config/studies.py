@@ -76,7 +76,7 @@ class Size(BaseModel):
         """What it comes to for a `model/units` of `depth` layers, in a sentence."""
         (removed, left, whole), (model, units) = self.found[place], place.split("/")
         named = {"layer": "layers", "both": "layers in halves"}.get(units, f"{units} sub-layers")
-        guess = " by an estimate from shapes, which benchmark efficiency measures" * (self.what == "latency")
+        guess = " by an estimate from shapes" * (self.what == "latency")
         return f"{model}, {self}: without {removed:.0f} of {depth} {named}, at most {self.share(left, whole)}{guess}."
 
 

@@ -232,14 +232,13 @@ def repairs(changes: Rows) -> list[Told]:
     """
     table = []
     for way, rows in _ways([row for row in changes if row["gain"] is not None]):
-        if mine := [row for row in rows if row["own"]]:
-            points = [row for row in mine if row["metric"] != "perplexity"]
-            gain, loss = (100 * fmean(row[kind] for row in points) if points else 0 for kind in ("gain", "loss"))
-            mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost" if points else ""
+        if mine := [row for row in rows if row["own"] and row["metric"] != "perplexity"]:
+            gain, loss = (100 * fmean(row[kind] for row in mine) for kind in ("gain", "loss"))
+            mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost"
             table.append(
                 {"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back, mean or median": mean}
             )
-        for (task,), tested in sorted(grouped([row for row in rows if not row["own"]], "task").items()):
+        for (task,), tested in sorted(grouped([row for row in rows if row not in mine], "task").items()):
             bare, mended, worst = (
                 f"{of([row[key] for row in tested]):.1f}"
                 for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
