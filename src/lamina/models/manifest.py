@@ -113,6 +113,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
     shapes = sizes.shaped(entry, tensors, text_config, n_layers)
+    cached = sum(numbers * min(shapes.longest, most) for numbers, most in shapes.cached)
     here = Path.cwd()
     same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
     return {
@@ -127,7 +128,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": family,
         "parameters": count,
         "layer_parameters": layer_parameters(model) // n_layers,
-        "attention_share": attention_share(model, sum(numbers * min(shapes.longest, most) for numbers, most in shapes.cached)),
+        "attention_share": attention_share(model, cached),
         "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
         **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
@@ -197,7 +198,7 @@ def _used(model: "PreTrainedModel") -> "dict[Tensor, float]":
 
 
 def attention_share(model: "PreTrainedModel", cached: float) -> dict[str, float]:
-    """The share of attention in the halves of all layers, by `parameters` and by `latency`; 0 where there are no halves.
+    """The share of attention in the halves of all layers by `parameters` and `latency`, 0 where there are no halves.
 
     `latency`: what one token reads, weights that it uses and in the attention `cached` numbers.
     """

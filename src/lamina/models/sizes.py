@@ -57,7 +57,7 @@ class Sizes:
 
 
 def read(entry: Model, folder: Path, where: str) -> Sizes | None:
-    """The sizes of a model in a folder, from its tensors' shapes and its config.json; None if it holds no such weights."""
+    """The sizes of a model in a folder from its tensors' shapes and its config.json; None if they are not there."""
     if not folder.is_dir() or checkpoint.is_quantised(folder):
         return None
     tensors, settings = checkpoint.read_weights(folder, where), checkpoint.read_settings(folder, where, entry.source)
