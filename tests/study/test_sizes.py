@@ -71,8 +71,9 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
         for (a, m), each in zip(alone, worth, strict=True):
             assert each == pytest.approx(min(a / share, m / (1 - share)))
     if name in ("llama", "tied", "qwen2"):
-        worth = found.amounts("latency", found.longest, "latency")[1]["both"]
-        assert worth == pytest.approx([4 * (attention + mlp + 2 * 2 * 8 * found.longest)] * DEPTH)
+        # No cache is longer than the model takes.
+        worth = found.amounts("latency", 10**6, "latency")[1]["both"]
+        assert worth == pytest.approx([4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH)
 
 
 @pytest.fixture
@@ -181,4 +182,4 @@ def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)
     expected = {variant.removed for variant in studies.variants(configuration.load(raw, root))}
-    assert {int(size) for size in healed} == expected == {1, 3, 4}
+    assert {int(size) for size in healed} == expected == {1, 2, 3}

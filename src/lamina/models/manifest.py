@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
+from lamina.config.studies import CONTEXT
 from lamina.errors import LaminaError, at_end, cause
 from lamina.models import checkpoint, sizes
 
@@ -113,7 +114,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
     shapes = sizes.shaped(entry, tensors, text_config, n_layers)
-    cached = sum(numbers * min(shapes.longest, most) for numbers, most in shapes.cached)
+    cached = sum(numbers * min(CONTEXT, shapes.longest, most) for numbers, most in shapes.cached)
     here = Path.cwd()
     same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
     return {

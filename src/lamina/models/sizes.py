@@ -25,7 +25,7 @@ class Sizes:
     head: int  # parameters of the matrix that gives the logits
     cached: list[tuple[int, float]]  # numbers that a token leaves in the cache of each layer; most tokens that it holds
     width: int  # bytes of a number
-    longest: int  # tokens in the cache that is counted where halves count by latency
+    longest: float  # the most tokens that the model takes
 
     def amounts(self, what: str, context: int, cost: Any = "parameters") -> tuple[float, dict[str, list[float]]]:
         """What the whole model takes, and the least that each layer gives back, by kind of unit.
@@ -44,13 +44,13 @@ class Sizes:
 
     def share(self, cost: Any) -> float:
         """What attention counts of a layer by a selector's `cost`."""
-        attention, mlp, _ = map(sum, self._parts("parameters" if isinstance(cost, float) else cost, self.longest))
+        attention, mlp, _ = map(sum, self._parts("parameters" if isinstance(cost, float) else cost, CONTEXT))
         return cost if isinstance(cost, float) else attention / (attention + mlp or 1)
 
     def _parts(self, what: str, context: int) -> list[list[float]]:
         """What the attention, the MLP and the norms of each layer take."""
         layers = self.active if what == "latency" else self.parts
-        width, tokens = (1, 0) if what == "parameters" else (self.width, context)
+        width, tokens = (1, 0) if what == "parameters" else (self.width, min(context, self.longest))
         attention, *others = ([width * layer[part] for layer in layers] for part in ("attention", "mlp", "norm"))
         cache = [width * numbers * min(tokens, most) for numbers, most in self.cached]
         return [[sum(both) for both in zip(attention, cache, strict=True)], *others]
@@ -90,7 +90,7 @@ def shaped(entry: Model, tensors: Mapping[str, Any], text: Mapping[str, Any], de
     most = {"full_attention": inf, "sliding_attention": window, "chunked_attention": window}
     cached = [(keys, most.get(kind, 0)) for kind in text.get("layer_types") or ["full_attention"] * depth]
     width, head = checkpoint.stored_width(entry.dtype, text, tensors), (text.get("vocab_size") or 0) * channels
-    longest = min(CONTEXT, text.get("max_position_embeddings") or CONTEXT)
+    longest = text.get("max_position_embeddings") or inf
     return Sizes(parts, active, outside, head, cached, width, longest)
 
 

@@ -235,17 +235,15 @@ def repairs(changes: Rows) -> list[Told]:
         if mine := [row for row in rows if row["own"] and row["metric"] != "perplexity"]:
             gain, loss = (100 * fmean(row[kind] for row in mine) for kind in ("gain", "loss"))
             mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost"
-            table.append(
-                {"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back, mean or median": mean}
-            )
+            table.append({"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back": mean})
         for (task,), tested in sorted(grouped([row for row in rows if row not in mine], "task").items()):
             bare, mended, worst = (
                 f"{of([row[key] for row in tested]):.1f}"
                 for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
             )
             seen = f"perplexity {bare} → {mended}, at worst {worst} (base {tested[0]['base_value']:.2f})"
-            table.append({"repair": way, "measured on": task} | _counted(tested) | {"given back, mean or median": seen})
-    return [table] if table else []
+            table.append({"repair": way, "measured on": task} | _counted(tested) | {"given back": seen})
+    return ["What they gave back: means of points of accuracy, medians of perplexities.", table] if table else []
 
 
 def _counted(changes: Rows) -> dict[str, int]:
