@@ -147,8 +147,8 @@ class Prune(Study):
         "How many units are removed: a number, a share of the model's layers (`25%`, rounded down, at least 1), or a "
         "size. Of a size, the fewest units that reach it go, for each model by itself. `{memory: 6GB}`: the weights, "
         "and the cache of one text of 4,096 tokens (or of `context`; at most what the model takes). `{parameters: "
-        "75%}`, `{parameters: 6B}`: at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes "
-        "of weights and of that cache that it reads. What a repair adds is not counted.",
+        "75%}`, `{parameters: 6B}`: at most these are left. `{latency: 80%}`: time of a token, estimated from the "
+        "bytes of weights and of that cache that it reads. What a repair adds is not counted.",
         min_length=1,
     )
     repairs: Names = option("Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1)
