@@ -236,7 +236,8 @@ def repairs(changes: Rows) -> list[Told]:
             gain, loss = (100 * fmean(row[kind] for row in mine) for kind in ("gain", "loss"))
             mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost"
             table.append({"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back": mean})
-        for (task,), tested in sorted(grouped([row for row in rows if row not in mine], "task").items()):
+        texts = [row for row in rows if not row["own"] or row["metric"] == "perplexity"]
+        for (task,), tested in sorted(grouped(texts, "task").items()):
             bare, mended, worst = (
                 f"{of([row[key] for row in tested]):.1f}"
                 for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
