@@ -48,7 +48,9 @@ def deep_model() -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def random_documents(count: int, context: tuple[int, int], choices: int, answer: tuple[int, int]) -> list[Sample]:
+def random_documents(
+    count: int, context: tuple[int, int], choices: int, answer: tuple[int, int]
+) -> list[Sample]:
     """Multiple-choice documents of random tokens, with lengths drawn from the two ranges."""
     draw = random.Random(0)
 
@@ -73,7 +75,9 @@ def real_documents(
         length, sizes = draw.randint(*context), [draw.randint(*answer) for _ in range(choices)]
         places = [draw.randrange(length, len(prose) - max(sizes)) for _ in range(choices)]
         before = tuple(prose[places[0] - length : places[0]])
-        answers = [tuple(prose[place : place + size]) for place, size in zip(places, sizes, strict=True)]
+        answers = [
+            tuple(prose[place : place + size]) for place, size in zip(places, sizes, strict=True)
+        ]
         if len(set(answers)) < choices:
             answers = [answers[0], *((token,) for token in draw.sample(range(4, 278), choices - 1))]
         rows = tuple(Row(before, tokens, len(tokens)) for tokens in answers)
@@ -94,13 +98,17 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
 
     def prose() -> list[int]:
         return [
-            token for part in documents.read_documents(file, "0:400") for token in calibrations.encode(tokenizer, part)
+            token
+            for part in documents.read_documents(file, "0:400")
+            for token in calibrations.encode(tokenizer, part)
         ]
 
     every: dict[str, Callable[[], Case]] = {
         "deep": lambda: Case("deep", deep_model(), random_documents(16, (40, 80), 4, (4, 12))),
         **{
-            f"microworld_{name}": (lambda name=name: Case(f"microworld_{name}", reference, task(name)))
+            f"microworld_{name}": (
+                lambda name=name: Case(f"microworld_{name}", reference, task(name))
+            )
             for name in TASKS
         },
         # lm-eval tells whether a whole text is predicted, not its last token, so texts are compared by their loss.
@@ -110,8 +118,12 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
             text_samples(documents.read_documents(file, "0:100"), tokenizer, 64),
             metric="perplexity",
         ),
-        "long_context": lambda: Case("long_context", reference, real_documents(prose(), 100, (120, 220), 2, (1, 2))),
-        "one_token": lambda: Case("one_token", reference, real_documents(prose(), 200, (40, 80), 4, (1, 1))),
+        "long_context": lambda: Case(
+            "long_context", reference, real_documents(prose(), 100, (120, 220), 2, (1, 2))
+        ),
+        "one_token": lambda: Case(
+            "one_token", reference, real_documents(prose(), 200, (40, 80), 4, (1, 1))
+        ),
         "greedy": lambda: Case("greedy", reference, task(GREEDY, 1000), steps=3),
     }
     unknown = sorted(set(chosen) - set(every))

@@ -15,10 +15,30 @@ import torch
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PARTS = {
-    "Tests that need a GPU": [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "tests/device/test_gpu.py"],
-    "Every stage at the size of a model of 1.1 billion": [sys.executable, "benchmarks/scale.py", "--preset", "1.1B"],
+    "Tests that need a GPU": [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "-rs",
+        "tests/device/test_gpu.py",
+    ],
+    "Every stage at the size of a model of 1.1 billion": [
+        sys.executable,
+        "benchmarks/scale.py",
+        "--preset",
+        "1.1B",
+    ],
     "The embedded study on the GPU": [
-        *(str(BIN / "snakemake"), "--cores", "all", "--resources", f"gpu={torch.cuda.device_count()}", "--keep-going"),
+        *(
+            str(BIN / "snakemake"),
+            "--cores",
+            "all",
+            "--resources",
+            f"gpu={torch.cuda.device_count()}",
+            "--keep-going",
+        ),
         *("--directory", "results/check-gpu", "--quiet", "all"),
     ],
 }
@@ -28,10 +48,17 @@ LINES = 60  # of each part's output
 def main() -> int:
     """Run all parts, whatever fails; the exit status says whether one did."""
     if not torch.cuda.is_available():
-        print("check-gpu: no GPU is visible to torch, so there is nothing to check here.", file=sys.stderr)
+        print(
+            "check-gpu: no GPU is visible to torch, so there is nothing to check here.",
+            file=sys.stderr,
+        )
         return 2
-    devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    print(f"# lamina on {platform.platform()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+    devices = [
+        torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
+    ]
+    print(
+        f"# lamina on {platform.platform()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    )
     for found in devices:
         print(f"- {found.name}, {found.total_memory / 2**30:.0f} GiB")
     failed = 0

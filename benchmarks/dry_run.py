@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {
     "models": {},
     "calibrations": {
-        f"text{i}": {"text": "microworld_corpus", "documents": f"{100 * i}:{100 * i + 100}"} for i in range(10)
+        f"text{i}": {"text": "microworld_corpus", "documents": f"{100 * i}:{100 * i + 100}"}
+        for i in range(10)
     },
     "selectors": {
         "accuracy": {"metric": "accuracy"},
@@ -56,7 +57,15 @@ def dry_run(folder: Path, *quiet: str) -> tuple[float, float, str]:
     """Seconds by the clock and of the processor, and output, of one dry run."""
     config = folder / "large.yaml"
     config.write_text(yaml.safe_dump(CONFIG))
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--configfile", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(folder / "Snakefile"),
+        "--configfile",
+        str(config),
+    ]
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*command, "--cores", "2", "--dry-run", "--quiet", *quiet],
@@ -74,12 +83,17 @@ def dry_run(folder: Path, *quiet: str) -> tuple[float, float, str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--models", type=int, default=8)
     args = parser.parse_args()
-    CONFIG["models"] = {f"model{i}": {"source": "resources/reference", "dtype": "float32"} for i in range(args.models)}
+    CONFIG["models"] = {
+        f"model{i}": {"source": "resources/reference", "dtype": "float32"}
+        for i in range(args.models)
+    }
     CONFIG["studies"]["all"]["models"] = list(CONFIG["models"])
     with tempfile.TemporaryDirectory() as name:
         for part in (

@@ -67,12 +67,20 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
     allowed = 1.5 * (weights + 32 * channels**2) - weights
     ratios = {"passes": statistics.median(passes), "lowest": min(passes), "highest": max(passes)}
     ratios["memory"] = peak / allowed
-    sizes = {"channels": channels, "layers": layers, "tokens": tokens, "peak_bytes": peak, "model_bytes": weights}
+    sizes = {
+        "channels": channels,
+        "layers": layers,
+        "tokens": tokens,
+        "peak_bytes": peak,
+        "model_bytes": weights,
+    }
     return {name: round(value, 3) for name, value in {**sizes, **ratios, **spent}.items()}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--channels", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=16384)

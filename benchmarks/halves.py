@@ -24,12 +24,22 @@ def main(folder: str) -> None:
     # As many numbers for each layer as its cache has for one token.
     cached = efficiency.kv_bytes_per_token(model) / 2
     for context in CONTEXTS:
-        options = Efficiency.model_validate({"prompt": context, "generate": 33, "batch": 1, "repeats": 3})
+        options = Efficiency.model_validate(
+            {"prompt": context, "generate": 33, "batch": 1, "repeats": 3}
+        )
         cut = (
-            ({"timed": part}, materialise(model, {"units": [f"{layer}.{part}" for layer in range(5, 5 + REMOVED)]}))
+            (
+                {"timed": part},
+                materialise(
+                    model, {"units": [f"{layer}.{part}" for layer in range(5, 5 + REMOVED)]}
+                ),
+            )
             for part in ("attention", "mlp")
         )
-        saved = [1 - 1 / row["tokens_per_second_ratio"] for row in efficiency.measure(model, cut, options)]
+        saved = [
+            1 - 1 / row["tokens_per_second_ratio"]
+            for row in efficiency.measure(model, cut, options)
+        ]
         share = attention_share(model, cached * context)
         print(
             f"cache of {context} tokens: without {REMOVED} attentions {saved[0]:.1%} less time, without {REMOVED} MLPs "

@@ -94,14 +94,25 @@ def measure(case: Case, tokens: int, repeats: int) -> dict[str, Any]:
             ratios.append(spent["loop"] / spent["plain"])
             solving.append(sum(fits) / spent["plain"])
     found = {"ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-    found |= {"solves": statistics.median(solving), "layer_tokens": counts["loop"] / counts["plain"]}
-    sizes = {"case": case.name, "samples": len(case.samples), "layers": engine.layer_count(case.model)}
+    found |= {
+        "solves": statistics.median(solving),
+        "layer_tokens": counts["loop"] / counts["plain"],
+    }
+    sizes = {
+        "case": case.name,
+        "samples": len(case.samples),
+        "layers": engine.layer_count(case.model),
+    }
     return sizes | {name: round(value, 2) for name, value in found.items()}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=16384, help="budget of one pass, for both ways")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=16384, help="budget of one pass, for both ways"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("cases", nargs="*", help="names; all if none are given")
     args = parser.parse_args()

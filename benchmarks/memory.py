@@ -30,11 +30,18 @@ def measure(tokens: int) -> dict[str, float]:
     peak = peak_of(lambda: engine.sweep(model, samples, units, tokens=tokens))
     longest = max(len(packing.pack(0, sample)[0].tokens) for sample in samples)
     predicted = pass_bytes(model.config, tokens, longest, 4)
-    return {"tokens": tokens, "peak_bytes": peak, "predicted_bytes": predicted, "share": round(peak / predicted, 3)}
+    return {
+        "tokens": tokens,
+        "peak_bytes": peak,
+        "predicted_bytes": predicted,
+        "share": round(peak / predicted, 3),
+    }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tokens", type=int, help="one budget, in this process")
     args = parser.parse_args()
@@ -44,9 +51,15 @@ if __name__ == "__main__":
     rows = []
     for budget in BUDGETS:
         command = [sys.executable, __file__, "--tokens", str(budget)]
-        rows.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        rows.append(
+            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        )
     if args.json:
         print(json.dumps({"budgets": rows}))
     else:
         for row in rows:
-            print("{tokens:>7} tokens: {peak_bytes:>13,} bytes of {predicted_bytes:>13,} predicted".format(**row))
+            print(
+                "{tokens:>7} tokens: {peak_bytes:>13,} bytes of {predicted_bytes:>13,} predicted".format(
+                    **row
+                )
+            )

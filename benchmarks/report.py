@@ -53,14 +53,26 @@ def study(folder: Path, layers: int, tasks: int, sweep_rows: int) -> list[Path]:
     from tests.given.plausible_tables import write_study
 
     names = tuple(f"task{number}" for number in range(tasks))
-    files = write_study(folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random"))
-    sweeps, calibrations = (next(file for file in files if file.stem == name) for name in ("sweeps", "calibrations"))
+    files = write_study(
+        folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random")
+    )
+    sweeps, calibrations = (
+        next(file for file in files if file.stem == name) for name in ("sweeps", "calibrations")
+    )
     connection = duckdb.connect()
-    few, samples = connection.execute(f"SELECT count(*), max(sample) + 1 FROM '{sweeps}'").fetchall()[0]
+    few, samples = connection.execute(
+        f"SELECT count(*), max(sample) + 1 FROM '{sweeps}'"
+    ).fetchall()[0]
     turns = max(1, round(sweep_rows / few))
     every_turn = f"FROM '{sweeps}' AS s, range({turns}) AS t(turn)"
-    _replace(connection, sweeps, f"SELECT s.* REPLACE (sample + {samples} * turn AS sample) {every_turn}")
-    _replace(connection, calibrations, f"SELECT * REPLACE ({turns * samples} AS n_samples) FROM '{calibrations}'")
+    _replace(
+        connection, sweeps, f"SELECT s.* REPLACE (sample + {samples} * turn AS sample) {every_turn}"
+    )
+    _replace(
+        connection,
+        calibrations,
+        f"SELECT * REPLACE ({turns * samples} AS n_samples) FROM '{calibrations}'",
+    )
     return files
 
 
@@ -73,7 +85,9 @@ def _replace(connection: duckdb.DuckDBPyConnection, file: Path, query: str) -> N
 def script(step: str, job: Job) -> dict[str, object]:
     """Run a job of the workflow by its script, one thread to a process."""
     command, began = scripts.command(job), time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, env=scripts.ENVIRONMENT | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=scripts.ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+    )
     _, status, used = os.wait4(process.pid, 0)
     assert status == 0, command
     cpu = round(used.ru_utime + used.ru_stime, 2)
@@ -95,9 +109,14 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
     jobs: list[tuple[str, Job]] = [
         ("compare_metrics", CompareMetrics(**swept, output=of["agreements"])),
-        ("compare_selectors", CompareSelectors(views=VIEWS, tables=tested, output=of["comparisons"])),
+        (
+            "compare_selectors",
+            CompareSelectors(views=VIEWS, tables=tested, output=of["comparisons"]),
+        ),
     ]
-    after: list[tuple[str, Job]] = []  # what is drawn of comparisons waits for them, and nothing else does
+    after: list[
+        tuple[str, Job]
+    ] = []  # what is drawn of comparisons waits for them, and nothing else does
     for name, read in sorted(declared("lamina.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
@@ -115,7 +134,9 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         views=VIEWS,
         facts=str(facts),
         tables=list(of.values()),
-        figures=[str(figures / f"{name}.svg") for name in declared("lamina.report.figures", "TABLES")],
+        figures=[
+            str(figures / f"{name}.svg") for name in declared("lamina.report.figures", "TABLES")
+        ],
         output=str(page),
     )
     yield script("report", job)
@@ -138,11 +159,15 @@ def questions(files: list[Path]) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--sweep-rows", type=int, default=5_000_000)
-    parser.add_argument("--workers", type=int, default=2, help="jobs at a time, as a run on as many cores")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="jobs at a time, as a run on as many cores"
+    )
     parser.add_argument("--only", choices=("pages", "queries"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -150,7 +175,10 @@ if __name__ == "__main__":
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             wanted = (Path(temporary) / "tables", args.layers, args.tasks, args.sweep_rows)
             tables = pool.apply(study, wanted)
-        counts = {file.stem: duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchall()[0][0] for file in tables}
+        counts = {
+            file.stem: duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchall()[0][0]
+            for file in tables
+        }
         print(json.dumps({"rows": counts}), flush=True)
         for part, steps in (
             ("pages", lambda: pages(Path(temporary), tables, args.workers)),
@@ -159,4 +187,8 @@ if __name__ == "__main__":
             if args.only in (None, part):
                 for line in steps():
                     print(json.dumps(line), flush=True)
-        print(json.dumps({"own_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}))
+        print(
+            json.dumps(
+                {"own_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
+            )
+        )

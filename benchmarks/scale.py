@@ -96,7 +96,9 @@ def build(preset: Preset) -> PreTrainedModel:
     if pretends():
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(on).eval()
     with on:
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if on.type == "cuda" else torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16 if on.type == "cuda" else torch.float32
+        )
     return model.eval()
 
 
@@ -128,7 +130,9 @@ class Stages:
         self.preset, self.model, self.tokens = preset, build(preset), preset.tokens
         draw, (count, length) = random.Random(0), preset.texts
         lengths = [draw.randint(length * 3 // 4, length) for _ in range(count)]
-        self.sequences = [tuple(draw.randrange(4, preset.vocabulary) for _ in range(size)) for size in lengths]
+        self.sequences = [
+            tuple(draw.randrange(4, preset.vocabulary) for _ in range(size)) for size in lengths
+        ]
         self.documents = random_documents(preset.documents[0], preset.documents[1], 4, (1, 4))
         self.shape = Shape.of(self.model.config, self.model.dtype.itemsize)
         self.units = all_units(preset.layers, "layer")
@@ -142,7 +146,9 @@ class Stages:
 
     def flops(self, layer_tokens: float, tokens: Tokens, scored: float = 0.0) -> float:
         """Arithmetic of layers on lines of such lengths, and of the output embedding at `scored` positions."""
-        head = 2 * self.manifest["hidden_size"] * self.manifest["vocabulary"]  # the logits of one position
+        head = (
+            2 * self.manifest["hidden_size"] * self.manifest["vocabulary"]
+        )  # the logits of one position
         return work.layer_flops(self.manifest, tokens) * layer_tokens + head * scored
 
     def capture(self) -> Work:
@@ -170,7 +176,9 @@ class Stages:
     def _sweep(self, samples: list[Sample], pass_: Pass) -> Work:
         told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
         layer_tokens, _ = work.sweep_work(told, self.preset.layers, 0, pass_, "layer")
-        lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
+        lines = [
+            line for number, sample in enumerate(samples) for line in packing.pack(number, sample)
+        ]
         lengths = {len(line.tokens) for line in lines}
         most = max(len(packing.scored_positions(line)) for line in lines)
         return Work(
@@ -203,7 +211,9 @@ class Stages:
             ((_, sums),) = ghost.collect(self.model, [Source(self.sequences)], [run], Ghost(), 0)
             found = ghost.fit(sums, Ghost())
             del sums
-            check.measure(self.model, [Source(self.sequences)], {run: ghost.as_patch(found.validated)}, 0)
+            check.measure(
+                self.model, [Source(self.sequences)], {run: ghost.as_patch(found.validated)}, 0
+            )
 
         return Work(
             fit,
@@ -215,7 +225,9 @@ class Stages:
     def _runs(self, number: int) -> list[tuple[int, int]]:
         """Runs of one layer, every other one, that end with the last."""
         last = self.preset.layers
-        return [(start, start + 1) for start in range(max(last % 2 + 1, last + 1 - 2 * number), last, 2)]
+        return [
+            (start, start + 1) for start in range(max(last % 2 + 1, last + 1 - 2 * number), last, 2)
+        ]
 
     def heal(self) -> Work:
         """One optimiser step against the unpruned model, and the validations before and after it."""
@@ -226,7 +238,9 @@ class Stages:
         (step,) = next(training._steps([trained], options)).groups
         left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
         both = left + self.preset.layers
-        layers = seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
+        layers = (
+            seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
+        )
         scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream
         return Work(
             lambda: lora.heal(self.model, plan, None, [training.Source(samples)], options),
@@ -238,7 +252,10 @@ class Stages:
     def benchmark(self) -> Work:
         """lm-eval's log-likelihoods of a multiple-choice task."""
         lm = VariantLM(self.model, AutoTokenizer.from_pretrained(REFERENCE), "a random model")
-        rows, told = [row for sample in self.documents for row in sample.rows], counted(self.documents)
+        rows, told = (
+            [row for sample in self.documents for row in sample.rows],
+            counted(self.documents),
+        )
         requests = [(("", ""), list(row.context), list(row.continuation)) for row in rows]
         inputs = sorted({row.context + row.continuation[:-1] for row in rows})
         longest = max(map(len, inputs))
@@ -247,13 +264,18 @@ class Stages:
             lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True),
             inputs,
             self.flops(told.rows * self.preset.layers, told, told.rows),
-            footprint.benchmark(self.shape, longest, min(len(inputs), lm.batch_size_per_gpu), len(inputs)),
+            footprint.benchmark(
+                self.shape, longest, min(len(inputs), lm.batch_size_per_gpu), len(inputs)
+            ),
         )
 
     def efficiency(self) -> Work:
         """Latency of the model beside itself."""
         options = Efficiency(prompt=self.preset.texts[1], generate=4, repeats=2)
-        runs, told = 2 + 2 * options.repeats, Tokens(1, options.prompt, options.prompt, options.prompt)
+        runs, told = (
+            2 + 2 * options.repeats,
+            Tokens(1, options.prompt, options.prompt, options.prompt),
+        )
         prefills, more = efficiency._PREFILLS, options.generate - 1
         layers = runs * (prefills * options.prompt + more) * self.preset.layers
         return Work(
@@ -300,10 +322,22 @@ def measure(preset: str, name: str, repeats: int) -> dict[str, Any]:
         speeds.append(work.flops / mine)
     ratio, most = statistics.median(ratios), peak_speed(stages.model.dtype)
     facts |= {"peak_bytes": peaks[0], "predicted_bytes": round(work.memory)}
-    times = {"ratio": ratio, "lowest": min(ratios), "highest": max(ratios), "counted": work.flops / plain}
-    times |= {"of_counted": times["counted"] / ratio, "utilisation": statistics.median(speeds) / most}
+    times = {
+        "ratio": ratio,
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "counted": work.flops / plain,
+    }
+    times |= {
+        "of_counted": times["counted"] / ratio,
+        "utilisation": statistics.median(speeds) / most,
+    }
     shares = {"share": peaks[0] / work.memory, **times}
-    return {**facts, **{key: round(value, 3) for key, value in shares.items()}, "peak_gflops": round(most / 1e9)}
+    return {
+        **facts,
+        **{key: round(value, 3) for key, value in shares.items()},
+        "peak_gflops": round(most / 1e9),
+    }
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -337,14 +371,20 @@ def _devices(gibibytes: int | None) -> AbstractContextManager[object]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--pretended", type=int, metavar="GIB", help="on a GPU that is not there, of so many GiB")
-    parser.add_argument("--here", action="store_true", help="in this process: what --json does for each stage")
+    parser.add_argument(
+        "--pretended", type=int, metavar="GIB", help="on a GPU that is not there, of so many GiB"
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="in this process: what --json does for each stage"
+    )
     args = parser.parse_args()
     if args.here:
         torch.set_num_threads(args.threads)
@@ -354,14 +394,27 @@ if __name__ == "__main__":
         sys.exit()
     # Large tensors go back to the system when they are freed, so that what is resident is what is in use.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-    told = ["--preset", args.preset, "--repeats", str(args.repeats), "--threads", str(args.threads), "--here"]
+    told = [
+        "--preset",
+        args.preset,
+        "--repeats",
+        str(args.repeats),
+        "--threads",
+        str(args.threads),
+        "--here",
+    ]
     told += [] if args.pretended is None else ["--pretended", str(args.pretended)]
     rows = []
     for stage in args.stages:
         command = [sys.executable, __file__, *told, "--stages", stage]
-        found = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=True)
+        found = subprocess.run(
+            command, stdout=subprocess.PIPE, env=environment, text=True, check=True
+        )
         rows.append(json.loads(found.stdout))
         if not args.json:
-            print(LINE.format(**rows[-1]) + (TIMES.format(**rows[-1]) if "ratio" in rows[-1] else ""), flush=True)
+            print(
+                LINE.format(**rows[-1]) + (TIMES.format(**rows[-1]) if "ratio" in rows[-1] else ""),
+                flush=True,
+            )
     if args.json:
         print(json.dumps({"stages": rows}))

@@ -30,7 +30,9 @@ def model(depth: int, width: int) -> PreTrainedModel:
     """A random Llama."""
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": depth, "hidden_size": width, "intermediate_size": 3 * width}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=512)).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=512)
+    ).eval()
 
 
 def questions(count: int) -> list[Sample]:
@@ -40,7 +42,13 @@ def questions(count: int) -> list[Sample]:
     for number, line in enumerate(ids):
         context = tuple(line[: 24 + number * 48 // max(1, count - 1)])
         found.append(
-            Sample(number, "choices", 0, tuple(Row(context, (*line[72:75], n), 4) for n in range(2)), str(number))
+            Sample(
+                number,
+                "choices",
+                0,
+                tuple(Row(context, (*line[72:75], n), 4) for n in range(2)),
+                str(number),
+            )
         )
     return found
 
@@ -50,7 +58,9 @@ def counted(wanted: PreTrainedModel) -> Iterator[list[int]]:
     """While open, tokens that go through a layer are counted."""
     found: list[int] = []
     handles = [
-        layer.register_forward_hook(lambda module, args, output: found.append(args[0].shape[0] * args[0].shape[1]))
+        layer.register_forward_hook(
+            lambda module, args, output: found.append(args[0].shape[0] * args[0].shape[1])
+        )
         for layer in layers_of(wanted)
     ]
     yield found
@@ -67,7 +77,9 @@ def opening(of: PreTrainedModel, samples: list[Sample]) -> float:
 
 def main() -> None:
     """Count, time and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=256)
@@ -99,7 +111,11 @@ def main() -> None:
     if told.json:
         print(json.dumps(record))
     else:
-        print("the proof's share of a sweep of {samples} samples, {layers} layers × {width}:".format(**record))
+        print(
+            "the proof's share of a sweep of {samples} samples, {layers} layers × {width}:".format(
+                **record
+            )
+        )
         print("arithmetic {arithmetic:.2%}, time {time:.2%}".format(**record))
 
 

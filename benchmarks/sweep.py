@@ -57,7 +57,9 @@ class Ways:
     def __init__(self, case: Case, tokens: int) -> None:
         self.case, self.tokens = case, tokens
         self.chance = chance_accuracy(case.samples, case.model.config.vocab_size)
-        longest = max(len(row.context + row.continuation) for sample in case.samples for row in sample.rows)
+        longest = max(
+            len(row.context + row.continuation) for sample in case.samples for row in sample.rows
+        )
         self.lm = HFLM(
             pretrained=copy.deepcopy(case.model),
             tokenizer=AutoTokenizer.from_pretrained(REFERENCE),
@@ -65,11 +67,19 @@ class Ways:
         )
         rows = [row for sample in case.samples for row in sample.rows]
         # A text is one row; lm-eval asks for its continuation like any other.
-        self.requests: list[Any] = [(("", ""), list(row.context), list(row.continuation)) for row in rows]
+        self.requests: list[Any] = [
+            (("", ""), list(row.context), list(row.continuation)) for row in rows
+        ]
         # lm-eval shares rows that differ in their last token only.
-        distinct = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in case.samples]
+        distinct = [
+            {row.context + row.continuation[:-1] for row in sample.rows} for sample in case.samples
+        ]
         self.row_tokens = sum(len(row) for group in distinct for row in group)
-        lines = [line for number, sample in enumerate(case.samples) for line in packing.pack(number, sample)]
+        lines = [
+            line
+            for number, sample in enumerate(case.samples)
+            for line in packing.pack(number, sample)
+        ]
         self.packed_tokens = sum(len(line.tokens) for line in lines)
 
     def naive(self) -> Result:
@@ -86,7 +96,9 @@ class Ways:
                 answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
                 scores.loglikelihood[number] = [score for score, _ in answered]
                 greedy = np.array([is_greedy for _, is_greedy in answered])
-                scores.hits[number] = greedy * [len(continuation) for _, _, continuation in self.requests]
+                scores.hits[number] = greedy * [
+                    len(continuation) for _, _, continuation in self.requests
+                ]
                 done += self.row_tokens * (depth - len(gone))
             scores.seen[:] = scores.scored[:] = True
             first, count = first or scores, count + scores.seen[1:].size
@@ -134,7 +146,9 @@ class Ways:
             with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
                 chosen = measure(session, units, removed)
             first, done = first or session.scores, done + session.layer_tokens
-            count += int(session.scores.seen.sum() - session.scores.seen[session.scores.index[CURRENT]].sum())
+            count += int(
+                session.scores.seen.sum() - session.scores.seen[session.scores.index[CURRENT]].sum()
+            )
             removed.append(chosen or self.least(session.scores))
         assert first is not None
         return Result(removed, first, done, count)
@@ -150,7 +164,10 @@ class Ways:
                 right[:, number] = scores.correct(everyone, number, normalised=True)
         seen = scores.seen.sum(axis=1)
         places = {int(unit): place for unit, place in scores.index.items() if unit != CURRENT}
-        best = max(places, key=lambda n: (seen[places[n]], right[places[n]][scores.seen[places[n]]].sum(), n))
+        best = max(
+            places,
+            key=lambda n: (seen[places[n]], right[places[n]][scores.seen[places[n]]].sum(), n),
+        )
         return str(best)
 
     def bound(self) -> float:
@@ -166,7 +183,10 @@ class Ways:
         """Accuracy without each unit, as the metric counts it."""
         kind = "correct_norm" if self.case.samples[0].kind == "choices" else "correct"
         numbers = range(len(self.case.samples))
-        return {unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers])) for unit in scores.names[1:]}
+        return {
+            unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers]))
+            for unit in scores.names[1:]
+        }
 
 
 def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int, bool]]:
@@ -218,11 +238,18 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
     for name in run:
         if name == "naive":
             continue
-        result, ratios = results[name], [a / b for a, b in zip(seconds["naive"], seconds[name], strict=True)]
+        result, ratios = (
+            results[name],
+            [a / b for a, b in zip(seconds["naive"], seconds[name], strict=True)],
+        )
         mine, theirs = result.scores, naive.scores
         order = [theirs.index[unit] for unit in mine.names]
         difference = np.abs(mine.loglikelihood - theirs.loglikelihood[order])
-        counted = ways.bound() if name in ("engine", "all_metrics") else naive.layer_tokens / result.layer_tokens
+        counted = (
+            ways.bound()
+            if name in ("engine", "all_metrics")
+            else naive.layer_tokens / result.layer_tokens
+        )
         record = {
             "case": case.name,
             "method": name,
@@ -232,7 +259,9 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
             "bound": round(counted, 2),
             "same_predictions": same_predictions(case.samples, result.scores, naive.scores),
             "same_plan": result.removed == naive.removed,
-            "max_loglik_diff": float(difference[np.repeat(mine.seen, np.diff(mine.offsets), axis=1)].max(initial=0.0)),
+            "max_loglik_diff": float(
+                difference[np.repeat(mine.seen, np.diff(mine.offsets), axis=1)].max(initial=0.0)
+            ),
             "evaluations_saved": round(naive.evaluations / result.evaluations, 2),
             "repeats": repeats,
             "samples": len(case.samples),
@@ -254,15 +283,21 @@ def within(ways: Ways, naive: Result) -> dict[str, int]:
     if max(accuracy.values()) <= ways.chance + BUDGET["tolerance"]:  # type: ignore[operator]
         return {}
     chosen = [ways.race(seed).removed[0] for seed in range(SEEDS)]
-    good = sum(accuracy[unit] >= max(accuracy.values()) - BUDGET["tolerance"] - 1e-9 for unit in chosen)  # type: ignore[operator]
+    good = sum(
+        accuracy[unit] >= max(accuracy.values()) - BUDGET["tolerance"] - 1e-9 for unit in chosen
+    )  # type: ignore[operator]
     return {"seeds_within_tolerance": good, "seeds": SEEDS}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=16384, help="budget of one pass, for all ways")
+    parser.add_argument(
+        "--tokens", type=int, default=16384, help="budget of one pass, for all ways"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("cases", nargs="*", help="names; all if none are given")
     args = parser.parse_args()

@@ -48,7 +48,9 @@ def variants(depth: int, channels: int) -> dict[str, Parts]:
         found[name] = Parts(plan, None, None)
         for repair in ("one", "other"):
             patches = {
-                boundary: Fitted("ghost", {"operator": torch.randn(channels, channels, generator=rng) / 1000})
+                boundary: Fitted(
+                    "ghost", {"operator": torch.randn(channels, channels, generator=rng) / 1000}
+                )
                 for boundary in runs(removed_layers(plan["units"]), depth)
             }
             found[f"{name} {repair}"] = Parts(plan, patches, None)
@@ -61,13 +63,17 @@ def counted(model: Any, rows: list[Any], parts: dict[str, Parts]) -> float:
     candidates = [found for each in parts.values() if (found := candidate(model, each))]
     alone = sum(len(context) + len(ending) - 1 for context, ending in rows)
     alone *= sum(depth - len(each.plan["units"] if each.plan else ()) for each in parts.values())
-    lines = [line for number, sample in enumerate(shared(rows)) for line in packing.pack(number, sample)]
+    lines = [
+        line for number, sample in enumerate(shared(rows)) for line in packing.pack(number, sample)
+    ]
     packed = Tokens(len(rows), sum(len(line.tokens) for line in lines), 0, 0).packed
     return alone / (packed * grow(candidates, [], depth, True).layers)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("questions")
     parser.add_argument("texts", type=Path)
@@ -75,12 +81,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(args.model, use_safetensors=True, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        args.model, use_safetensors=True, dtype=torch.float32
+    ).eval()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     parts = variants(len(layers_of(model)), model.config.get_text_config().hidden_size)
-    built = {name: materialise(model, each.plan, each.patches, None) for name, each in parts.items()}
-    task = TaskBenchmark(task_object("mine", Path.cwd(), 0, args.questions), model, tokenizer, args.limit)
-    texts = [json.loads(line)["text"] for line in args.texts.read_text().splitlines()[: args.limit // 2]]
+    built = {
+        name: materialise(model, each.plan, each.patches, None) for name, each in parts.items()
+    }
+    task = TaskBenchmark(
+        task_object("mine", Path.cwd(), 0, args.questions), model, tokenizer, args.limit
+    )
+    texts = [
+        json.loads(line)["text"] for line in args.texts.read_text().splitlines()[: args.limit // 2]
+    ]
     cut = perplexity.windows(texts, tokenizer, 512)
 
     def scored(name: str, pass_: Together | None) -> list[float]:
@@ -98,18 +112,30 @@ def main() -> None:
             numbers = {}
             for how in seconds:
                 candidates = {name: candidate(model, each) for name, each in parts.items()}
-                pass_ = Together(model, {n: c for n, c in candidates.items() if c}) if how == "together" else None
+                pass_ = (
+                    Together(model, {n: c for n, c in candidates.items() if c})
+                    if how == "together"
+                    else None
+                )
                 start = time.perf_counter()
                 numbers[how] = [number for name in parts for number in measure(name, pass_)]
                 seconds[how].append(time.perf_counter() - start)
         pairs = list(zip(numbers["alone"], numbers["together"], strict=True))
         apart = max(abs(one - other) / max(1, abs(one)) for one, other in pairs)
         if kind == "texts":
-            rows = [(window.tokens[: window.first], window.tokens[window.first :]) for window in cut]
+            rows = [
+                (window.tokens[: window.first], window.tokens[window.first :]) for window in cut
+            ]
         else:
-            rows = [(tuple(before), tuple(after)) for _, before, after in next(iter(task.lm._encoded.values()))]
+            rows = [
+                (tuple(before), tuple(after))
+                for _, before, after in next(iter(task.lm._encoded.values()))
+            ]
         middle = {how: statistics.median(each) for how, each in seconds.items()}
-        found[kind] = {"counted": counted(model, rows, parts), "measured": middle["alone"] / middle["together"]}
+        found[kind] = {
+            "counted": counted(model, rows, parts),
+            "measured": middle["alone"] / middle["together"],
+        }
         found[kind] |= middle | {"apart": apart}
     if args.json:
         print(json.dumps(found))

@@ -17,7 +17,9 @@ FOREIGN = ("LAMINA_", "HF_", "TRANSFORMERS_", "SNAKEMAKE_", "SLURM_", "SBATCH_")
 RESULTS = tuple(ROOT / name for name in ("results", "logs", ".snakemake"))
 WATCHED = (*RESULTS, ROOT / "config")
 # Events of Python's audit whose first argument is a path.
-EVENTS = frozenset(f"os.{name}" for name in ("listdir", "scandir", "mkdir", "rename", "remove", "rmdir")) | {"open"}
+EVENTS = frozenset(
+    f"os.{name}" for name in ("listdir", "scandir", "mkdir", "rename", "remove", "rmdir")
+) | {"open"}
 
 _seen: list[str] = []
 
@@ -36,7 +38,11 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cluster", action="store_true", help="run the tests that start a SLURM cluster (needs root)")
+    parser.addoption(
+        "--cluster",
+        action="store_true",
+        help="run the tests that start a SLURM cluster (needs root)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,7 +71,9 @@ def checkout_as_it_was() -> Iterator[None]:
     before = _state()
     yield
     after = _state()
-    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    changed = sorted(
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    )
     assert not changed, f"changed in the checkout while the tests ran: {changed}"
 
 

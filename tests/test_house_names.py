@@ -22,7 +22,11 @@ METRIC_NAMES: Mapping[str, set[str]] = {
     "selection/strategies/evolutionary.py": {"accuracy", "output_kl"},  # the same
     # its members, and what decides between them, where the keys are missing
     "selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
-    "report/": {"accuracy", "cosine", "perplexity"},  # what the page compares; measures of benchmarks have such names
+    "report/": {
+        "accuracy",
+        "cosine",
+        "perplexity",
+    },  # what the page compares; measures of benchmarks have such names
     "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
     "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
     "checks/load.py": {"perplexity"},  # a key of the section `benchmarks`
@@ -34,7 +38,10 @@ METRIC_NAMES: Mapping[str, set[str]] = {
 }
 STRATEGY_NAMES: Mapping[str, set[str]] = {
     "config/selectors.py": {"iterative"},  # the default of the key
-    "selection/strategies/portfolio.py": {"block", "clusters"},  # its members where the key is missing
+    "selection/strategies/portfolio.py": {
+        "block",
+        "clusters",
+    },  # its members where the key is missing
     "healing/": {"random"},
     "relevance/metrics/weights.py": {"random"},
     "stages/": {"block"},  # a block of a sweep
@@ -62,7 +69,9 @@ def strings(file: Path) -> set[str]:
     ],
     ids=["metrics", "strategies", "repairs"],
 )
-def test_names_of_methods_stand_in_their_own_files(names: set[str], home: str, allowed: Mapping[str, set[str]]) -> None:
+def test_names_of_methods_stand_in_their_own_files(
+    names: set[str], home: str, allowed: Mapping[str, set[str]]
+) -> None:
     found = []
     for file in sorted(SOURCE.rglob("*.py")):
         place = file.relative_to(SOURCE).as_posix()

@@ -23,7 +23,9 @@ from tests.given import tiny
 
 ROOT = Path(__file__).parents[1]
 W = tiny.WORDS
-QUESTIONS = [(f"{W[n]} {W[n + 1]}", [W[n + 2], f"{W[n + 3]} {W[n]}", W[n + 4]], n % 3) for n in range(6)]
+QUESTIONS = [
+    (f"{W[n]} {W[n + 1]}", [W[n + 2], f"{W[n + 3]} {W[n]}", W[n + 4]], n % 3) for n in range(6)
+]
 TEXTS = [" ".join(W[n : n + 4 + n % 2]) for n in range(6)]
 
 
@@ -32,8 +34,15 @@ def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
     notebook = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in cells)
-    (tmp_path / "example.py").write_text("\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
-    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "example.py").write_text(
+        "\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8"
+    )
+    environment = {
+        "PYTHONPATH": str(ROOT / "src"),
+        "PATH": "",
+        "HOME": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "example.py"]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -43,7 +52,10 @@ def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_importing_the_library_loads_no_torch() -> None:
     code = "import lamina, sys; print(*sorted({'torch', 'transformers', 'duckdb', 'pyarrow'} & set(sys.modules)))"
     environment = {"PYTHONPATH": str(ROOT / "src")}
-    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == ""
+    assert (
+        subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
+        == ""
+    )
 
 
 @pytest.mark.parametrize("samples", [QUESTIONS, TEXTS])
@@ -59,7 +71,9 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], unit
     context = Context(chance_accuracy(read, model.config.vocab_size))
     wanted = relevance(parquet.from_rows("sweeps", rows), metrics, context, 0)
     assert table["rank"].to_pylist() == [row["rank"] for row in wanted]
-    assert table["score"].to_pylist() == pytest.approx([row["score"] for row in wanted], rel=1e-4, abs=1e-6)
+    assert table["score"].to_pylist() == pytest.approx(
+        [row["score"] for row in wanted], rel=1e-4, abs=1e-6
+    )
 
 
 def test_every_metric_can_be_asked_for() -> None:
@@ -79,7 +93,9 @@ def test_every_metric_can_be_asked_for() -> None:
         (QUESTIONS, {"metrics": ["perplexty"]}, "metrics: 'perplexty'.*perplexity"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(samples: list[Any], options: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_measured_is_refused(
+    samples: list[Any], options: dict[str, Any], told: str
+) -> None:
     with pytest.raises(LaminaError, match=told):
         lamina.sweep(tiny.model(), tiny.tokenizer(), samples, **options)
 

@@ -46,7 +46,10 @@ def readme() -> str:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a configuration, without the titles that pydantic makes from names."""
-    opening = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "lamina configuration"}
+    opening = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "lamina configuration",
+    }
     return opening | _untitled(Configuration.model_json_schema())
 
 
@@ -58,12 +61,17 @@ def as_json(value: Any) -> str:
 def _section(place: str, model: type[Entry]) -> str:
     text = f"\n## {place or 'Sections'}\n\n{inspect.getdoc(model)}\n\n{_table(model, list(model.model_fields))}"
     if place.startswith("selectors"):
-        rows = [f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n" for metric in METRICS.values()]
+        rows = [
+            f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n"
+            for metric in METRICS.values()
+        ]
         text += "\n" + _METRICS + "".join(rows)
     for leaf in model.kinds() if issubclass(model, Choice) else ():
         title = f"{leaf.BY}: {leaf.title()}" if leaf.BY else " and ".join(leaf.MARKS)
         own = [key for key in leaf.model_fields if key not in model.model_fields]
-        text += f"\n### {title}\n\n{inspect.getdoc(leaf)}\n" + (f"\n{_table(leaf, own)}" if own else "")
+        text += f"\n### {title}\n\n{inspect.getdoc(leaf)}\n" + (
+            f"\n{_table(leaf, own)}" if own else ""
+        )
     return text
 
 

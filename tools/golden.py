@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 TABLES_ASIDE = {"jobs", "efficiency"}  # times
 COLUMNS_ASIDE = {"seconds", "source", "weights_sha256", "revision", "path", "layer_tokens"}
 # Columns that only metrics had that were cut.
-COLUMNS_ASIDE |= {"choice_scores", "choice_lengths", "shapley", "shapley_var", "presence", "presence_var"}
+COLUMNS_ASIDE |= {
+    "choice_scores",
+    "choice_lengths",
+    "shapley",
+    "shapley_var",
+    "presence",
+    "presence_var",
+}
 # Table `training`: a healing's loss after thousands of float32 sums; the same on one machine with the same threads.
 DIGITS = 6
 
@@ -51,7 +58,9 @@ def keys(row: dict[str, Any]) -> str:
 
 def hashed(row: dict[str, Any]) -> str:
     """The hash of a row; columns that are null do not count, so that a new column changes no row."""
-    text = json.dumps({name: value for name, value in row.items() if value is not None}, sort_keys=True)
+    text = json.dumps(
+        {name: value for name, value in row.items() if value is not None}, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -71,15 +80,23 @@ def main() -> None:
         }
         second.write_text(json.dumps(tables, indent=0), encoding="utf-8")
         for name, listed in tables.items():
-            print(f"{name:20} {len(listed):8} rows {hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]}")
+            print(
+                f"{name:20} {len(listed):8} rows {hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]}"
+            )
         return
     before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (first, second))
     for name in sorted(before.keys() | after.keys()):
-        old, new = (Counter(tuple(each) for each in tables.get(name, [])) for tables in (before, after))
+        old, new = (
+            Counter(tuple(each) for each in tables.get(name, [])) for tables in (before, after)
+        )
         gone, come = old - new, new - old
-        print(f"{name:20} {sum((old & new).values()):8} equal {sum(gone.values()):8} gone {sum(come.values()):8} new")
+        print(
+            f"{name:20} {sum((old & new).values()):8} equal {sum(gone.values()):8} gone {sum(come.values()):8} new"
+        )
         for label, differing in (("gone", gone), ("new", come)):
-            for key, count in Counter(key for (_, key), n in differing.items() for _ in range(n)).most_common(12):
+            for key, count in Counter(
+                key for (_, key), n in differing.items() for _ in range(n)
+            ).most_common(12):
                 print(f"    {label} {count:6}  {key}")
 
 

@@ -29,7 +29,10 @@ WORDS = 40  # of the shortest paragraph that is taken for a text
 
 def cut(folder: Path, output: Path) -> dict[str, int]:
     """Write the parts, and say how many documents each has."""
-    needed = [*(folder / f"{task}.jsonl" for task in TASKS), *(folder / "wikitext-2" / name for name in TEXTS.values())]
+    needed = [
+        *(folder / f"{task}.jsonl" for task in TASKS),
+        *(folder / "wikitext-2" / name for name in TEXTS.values()),
+    ]
     if missing := [str(file) for file in needed if not file.is_file()]:
         raise LaminaError(
             f"DATA: {', '.join(missing)} not found. Write DATA=FOLDER, a folder with arc_easy.jsonl, piqa.jsonl "
@@ -37,21 +40,32 @@ def cut(folder: Path, output: Path) -> dict[str, int]:
         )
     parts: dict[str, list[dict]] = {}
     for task in TASKS:
-        parts |= {f"{task}_{part}": found for part, found in split(questions(folder / f"{task}.jsonl")).items()}
+        parts |= {
+            f"{task}_{part}": found
+            for part, found in split(questions(folder / f"{task}.jsonl")).items()
+        }
     for part, name in TEXTS.items():
         lines = (folder / "wikitext-2" / name).read_text(encoding="utf-8").splitlines()
         texts = [line.strip() for line in lines if len(line.split()) >= WORDS]
         parts[f"wikitext_{part}"] = [{"text": text} for text in texts]
     for name, documents in parts.items():
-        store.write_text(output / f"{name}.jsonl", "".join(f"{json.dumps(each)}\n" for each in documents))
+        store.write_text(
+            output / f"{name}.jsonl", "".join(f"{json.dumps(each)}\n" for each in documents)
+        )
     return {name: len(documents) for name, documents in parts.items()}
 
 
 def questions(file: Path) -> list[dict]:
     """The questions of a file, less those that write one choice twice, which no score could answer."""
     asked = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    kept = [each for each in asked if len({choice.strip() for choice in each["choices"]}) == len(each["choices"])]
-    print(f"{file.name}: {len(asked) - len(kept)} of {len(asked)} questions write a choice twice and are left out")
+    kept = [
+        each
+        for each in asked
+        if len({choice.strip() for choice in each["choices"]}) == len(each["choices"])
+    ]
+    print(
+        f"{file.name}: {len(asked) - len(kept)} of {len(asked)} questions write a choice twice and are left out"
+    )
     return kept
 
 
@@ -66,7 +80,14 @@ def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
     parts: dict[str, list[dict]] = {part: [] for part in PARTS}
     test = []
     for group in drawn:
-        room = next((part for part, size in PARTS.items() if len(parts[part]) + len(members[group]) <= size), None)
+        room = next(
+            (
+                part
+                for part, size in PARTS.items()
+                if len(parts[part]) + len(members[group]) <= size
+            ),
+            None,
+        )
         (parts[room] if room else test).extend(members[group])
     return parts | {"test": test}
 
@@ -76,7 +97,9 @@ def groups(documents: Sequence[Document]) -> list[int]:
     one, other, near = pairs(documents, documents)
     first: dict[str, int] = {}
     same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
-    ends = np.concatenate([np.stack([one[near], other[near]]), [np.arange(len(same)), same]], axis=1)
+    ends = np.concatenate(
+        [np.stack([one[near], other[near]]), [np.arange(len(same)), same]], axis=1
+    )
     graph = coo_array((np.ones(ends.shape[1]), ends), shape=(len(same), len(same)))
     return [int(number) for number in connected_components(graph, directed=False)[1]]
 

@@ -25,11 +25,16 @@ from lamina.selection.sets import SearchRequest
 HEAD = "task draw units removed worth gone member judged_loss corrected_loss loss accuracy base_loss base_accuracy"
 
 
-def main(world: str, tasks: list[str], count: int, draws: list[int], sizes: list[int], out: Path) -> None:
+def main(
+    world: str, tasks: list[str], count: int, draws: list[int], sizes: list[int], out: Path
+) -> None:
     of, rows = WORLDS[world], []
     model = load_folder(str(of.folder), of.dtype, False)
     parts = halves(layers_of(model)[0])
-    counts = {part: sum(w.numel() for each in some for w in each.module.parameters()) for part, some in parts.items()}
+    counts = {
+        part: sum(w.numel() for each in some for w in each.module.parameters())
+        for part, some in parts.items()
+    }
     manifest = {"attention_share": {"parameters": counts["attention"] / sum(counts.values())}}
     drawn = {task: documents(world, task) for task in tasks}
     for draw, task in product(draws, tasks):
@@ -39,7 +44,9 @@ def main(world: str, tasks: list[str], count: int, draws: list[int], sizes: list
         for kind in ("layer", "both"):
             options = Selector.from_options({"strategy": "portfolio", "units": kind, "seed": draw})
             keys = {"model": world, "calibration": task, "selector": kind}
-            request = SearchRequest(model, {task: own}, options, sizes, keys, tokens=TOKENS, manifest=manifest)
+            request = SearchRequest(
+                model, {task: own}, options, sizes, keys, tokens=TOKENS, manifest=manifest
+            )
             sets, _ = judging.proposals(request, judging.parted({task: own}, options)[0])
             for plan in judging.searched(request)[0]:
                 told = [plan.choice[name] for name in ("member", "loss", "corrected_loss")]
@@ -47,12 +54,20 @@ def main(world: str, tasks: list[str], count: int, draws: list[int], sizes: list
                 found[kind, plan.removed] = [frozenset(plan.units), worth, *told]
             for size in sizes:
                 for member, units in sets[size].items():
-                    found[f"{kind}, {member} alone", size] = [units, round(request.prices.of(units), 2), member, "", ""]
+                    found[f"{kind}, {member} alone", size] = [
+                        units,
+                        round(request.prices.of(units), 2),
+                        member,
+                        "",
+                        "",
+                    ]
         gone = list(dict.fromkeys([frozenset[str](), *(each[0] for each in found.values())]))
         judged = losses(model, test.samples, gone)
         for (kind, size), (units, worth, *told) in found.items():
             listed = " ".join(sorted(units, key=parse))
-            rows.append([task, draw, kind, size, worth, listed, *told, *judged[units], *judged[frozenset()]])
+            rows.append(
+                [task, draw, kind, size, worth, listed, *told, *judged[units], *judged[frozenset()]]
+            )
         with out.open("w", newline="") as file:
             csv.writer(file).writerows([HEAD.split(), *rows])
 

@@ -39,7 +39,13 @@ from lamina.selection.plans import Request
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = ROOT / "reports/portfolio/halves.csv"
 WAYS = ("layer iterative", "both iterative", "both iterative with ghost")
-RANKS = {"full": (None,), "held-out": (8, 16, 24, 32, 48, None), "16": (16,), "24": (24,), "32": (32,)}
+RANKS = {
+    "full": (None,),
+    "held-out": (8, 16, 24, 32, 48, None),
+    "16": (16,),
+    "24": (24,),
+    "32": (32,),
+}
 TEXT = {"text": "microworld_corpus", "split": "validation", "documents": "0:50", "length": 128}
 GENERAL = {"documents": "50:450"}  # what is fitted on beside the task
 # What the bypass reads, its rank, and the weight of a token of general text in the fit. Ranks of attention and of the
@@ -82,7 +88,11 @@ def fits(model, sources, wanted, reads):
 def patches_of(rank, made, sums, runs):
     """The patches of a plan's runs, and their ranks."""
     first, *others = rank.split()
-    alone = [run for run in runs if not others or all(unit.endswith("attention") for unit in units_of(*run))]
+    alone = [
+        run
+        for run in runs
+        if not others or all(unit.endswith("attention") for unit in units_of(*run))
+    ]
     rest = [run for run in runs if run not in alone]
     own = {run: made[first][run] for run in alone}
     if "shared" not in others:
@@ -90,7 +100,9 @@ def patches_of(rank, made, sums, runs):
     patches = {run: Patch(**fit.tensors) for run, fit in own.items()}
     ranks = {run: fit.facts["rank"] for run, fit in own.items()}
     if "shared" in others and rest:
-        patches |= shared({run: (sums[run], made["full"][run].facts["ridge"]) for run in rest}, int(others[0]))
+        patches |= shared(
+            {run: (sums[run], made["full"][run].facts["ridge"]) for run in rest}, int(others[0])
+        )
         ranks |= dict.fromkeys(rest, int(others[0]))
     return patches, [ranks[run] for run in runs]
 
@@ -105,7 +117,9 @@ def shared(given, rank):
     grams, crosses = {}, {run: sums.xd for run, (sums, _) in given.items()}
     for run, (sums, ridge) in given.items():
         # A floor for directions that no stream has.
-        grams[run] = sums.xx + max(ridge, 1e-13) * sums.xx.trace() / len(sums.xx) * torch.eye(len(sums.xx))
+        grams[run] = sums.xx + max(ridge, 1e-13) * sums.xx.trace() / len(sums.xx) * torch.eye(
+            len(sums.xx)
+        )
     values, vectors = torch.linalg.eigh(sum(gram / gram.trace() for gram in grams.values()))
     root, total = vectors * values.sqrt() @ vectors.T, 0
     for run, gram in grams.items():
@@ -123,7 +137,11 @@ def shared(given, rank):
 
 def added(patches):
     """How many numbers patches have, shared ones once."""
-    return sum({id(part): part.numel() for each in patches.values() for part in each.tensors.values()}.values())
+    return sum(
+        {
+            id(part): part.numel() for each in patches.values() for part in each.tensors.values()
+        }.values()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,30 +158,47 @@ def scores(model, samples, forms):
     """The scores of each sample, by form."""
     with engine.opened(model, samples, TOKENS, False) as session:
         session.measure(range(len(samples)), forms)
-        return {name: [session.scores.sample(name, number) for number in range(len(samples))] for name in forms}
+        return {
+            name: [session.scores.sample(name, number) for number in range(len(samples))]
+            for name in forms
+        }
 
 
 def plans_of(way, task, model, samples):
     """The units of each size that a way to choose removes."""
     if way != WAYS[2]:
-        told = [row for row in csv.DictReader(PLANS.open()) if (row["task"], row["units_and_strategy"]) == (task, way)]
+        told = [
+            row
+            for row in csv.DictReader(PLANS.open())
+            if (row["task"], row["units_and_strategy"]) == (task, way)
+        ]
         return {int(row["removed"]): frozenset(row["units"].split()) for row in told}
     depth, parts = len(layers_of(model)), halves(layers_of(model)[0])
-    counts = {part: sum(w.numel() for half in some for w in half.module.parameters()) for part, some in parts.items()}
+    counts = {
+        part: sum(w.numel() for half in some for w in half.module.parameters())
+        for part, some in parts.items()
+    }
     attention, gone, plans = counts["attention"] / sum(counts.values()), [], {}
     for size in (1, 2, 3):
         current = Candidate(frozenset(gone))
-        wanted = {CURRENT: current} | {unit: current.without(unit) for unit in all_units(depth, "both", gone)}
+        wanted = {CURRENT: current} | {
+            unit: current.without(unit) for unit in all_units(depth, "both", gone)
+        }
         sources = [Source([sample.sequence() for sample in samples])]
         repairs = looped.fitted(model, sources, list(wanted.values()), Ghost(), 0)
         with engine.opened(model, samples, TOKENS, False) as session:
             looped.Looped(session, repairs).measure(range(len(samples)), wanted)
             losses = {
-                unit: np.mean([session.scores.sample(unit, number)["nll"] for number in range(len(samples))])
+                unit: np.mean(
+                    [session.scores.sample(unit, number)["nll"] for number in range(len(samples))]
+                )
                 for unit in wanted
             }
         before = losses.pop(CURRENT)
-        ranked = sorted(((unit, float(loss - before)) for unit, loss in losses.items()), key=lambda entry: entry[1])
+        ranked = sorted(
+            ((unit, float(loss - before)) for unit, loss in losses.items()),
+            key=lambda entry: entry[1],
+        )
         request = Request(size, "both", depth, frozenset(), 0, attention=attention)
         gone += [unit for unit, _ in request.lowest(ranked, gone)]
         plans[size] = frozenset(gone)
@@ -174,26 +209,42 @@ def main(tasks: list[str], count: int, out: Path) -> None:
     rows = list(csv.reader(out.read_text().splitlines()))[1:] if out.is_file() else []
     known, of = {(row[0], row[1], row[4], row[5], row[-1]) for row in rows}, WORLDS["reference"]
     manifest = {"path": str(of.folder), "source": str(of.folder), "trust_remote_code": False}
-    manifest |= {"chat_template": False, "fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
+    manifest |= {
+        "chat_template": False,
+        "fewshot_as_turns": None,
+        "system_prompt": None,
+        "template_arguments": {},
+    }
     model = load_folder(str(of.folder), of.dtype, False)
     depth, size = len(layers_of(model)), sum(weight.numel() for weight in model.parameters())
     manifest["vocabulary"] = model.config.vocab_size
-    text, general = (prepare("corpus", Entry.from_options(TEXT | each), manifest, ROOT) for each in ({}, GENERAL))
+    text, general = (
+        prepare("corpus", Entry.from_options(TEXT | each), manifest, ROOT) for each in ({}, GENERAL)
+    )
     drawn = {task: documents("reference", task) for task in tasks}
     for way, task in product(WAYS, tasks):
         bare = ("none", "", "0")
-        wanted = [form for form in [bare, *(FORMS if way == WAYS[1] else FORMS[:2])] if (task, way, *form) not in known]
+        wanted = [
+            form
+            for form in [bare, *(FORMS if way == WAYS[1] else FORMS[:2])]
+            if (task, way, *form) not in known
+        ]
         if not wanted:
             continue
         pool, test = drawn[task]
-        chosen = [pool.samples[number] for number in np.random.default_rng(0).permutation(len(pool.samples))[:count]]
+        chosen = [
+            pool.samples[number]
+            for number in np.random.default_rng(0).permutation(len(pool.samples))[:count]
+        ]
         plans = plans_of(way, task, model, chosen)
         gone = {n: runs(units, depth) for n, units in plans.items()}
         samples, forms, made = (*test.samples, *text.samples), {}, {}
         for reads, weight in sorted({(form[0], form[2]) for form in wanted} - {("none", "0")}):
             sources = [Source([sample.sequence() for sample in chosen])]
             sources += [Source(general.sequences(), float(weight))] if float(weight) else []
-            made[reads, weight] = fits(model, sources, sorted({run for part in gone.values() for run in part}), reads)
+            made[reads, weight] = fits(
+                model, sources, sorted({run for part in gone.values() for run in part}), reads
+            )
         ranks = {}
         for n, units in plans.items():
             forms[n, *bare], ranks[n, *bare] = Candidate(units), []
@@ -202,21 +253,38 @@ def main(tasks: list[str], count: int, out: Path) -> None:
                 patches, ranks[form] = patches_of(rank, *made[reads, weight], gone[n])
                 if reads == "norm":
                     patches = {
-                        run: Reading(**each.tensors, norm=reader(model, run[0])) for run, each in patches.items()
+                        run: Reading(**each.tensors, norm=reader(model, run[0]))
+                        for run, each in patches.items()
                     }
                 forms[form] = Candidate(units, patches)
         seen, asked = scores(model, samples, forms), len(test.samples)
         for (n, *form), told in seen.items():
             if tuple(form) not in wanted:
                 continue
-            losses, before = (np.array([one["nll"] for one in some[:asked]]) for some in (told, seen[n, *bare]))
-            right, change = [one.get("correct_norm", one["correct"]) for one in told[:asked]], losses - before
+            losses, before = (
+                np.array([one["nll"] for one in some[:asked]]) for some in (told, seen[n, *bare])
+            )
+            right, change = (
+                [one.get("correct_norm", one["correct"]) for one in told[:asked]],
+                losses - before,
+            )
             rows.append(
-                [task, way, n, " ".join(sorted(plans[n])), *form[:2], " ".join(map(str, ranks[n, *form]))]
+                [
+                    task,
+                    way,
+                    n,
+                    " ".join(sorted(plans[n])),
+                    *form[:2],
+                    " ".join(map(str, ranks[n, *form])),
+                ]
                 + [added(forms[n, *form].patches), size]
                 + [float(np.mean(right)), float(losses.mean()), float(change.mean())]
                 + [float(change.std(ddof=1) / asked**0.5)]
-                + [sum(one["nll"] for one in told[asked:]) / sum(one["n_tokens"] for one in told[asked:]), form[2]]
+                + [
+                    sum(one["nll"] for one in told[asked:])
+                    / sum(one["n_tokens"] for one in told[asked:]),
+                    form[2],
+                ]
             )
         with out.open("w", newline="") as file:
             csv.writer(file).writerows([HEAD.split(), *rows])

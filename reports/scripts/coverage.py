@@ -31,11 +31,18 @@ def views(tasks: list[tuple[str, str, np.ndarray, np.ndarray]]) -> duckdb.DuckDB
         for variant, right in zip((BASE, CUT), both, strict=True):
             key = dict(model=model, task=task, metric="acc") | variant
             stderr = float(right.std(ddof=1) / len(right) ** 0.5)
-            told = dict(value=float(right.mean()), stderr=stderr, n_samples=len(right), higher_is_better=True)
+            told = dict(
+                value=float(right.mean()),
+                stderr=stderr,
+                n_samples=len(right),
+                higher_is_better=True,
+            )
             benchmarks.append(key | told)
             samples += [key | dict(sample=i, value=float(x)) for i, x in enumerate(right)]
     folder = Path(tempfile.mkdtemp())
-    return database.connect(VIEWS, write_tables(folder, benchmarks=benchmarks, benchmark_samples=samples))
+    return database.connect(
+        VIEWS, write_tables(folder, benchmarks=benchmarks, benchmark_samples=samples)
+    )
 
 
 def losing(n: int, lost: float, models: int) -> list[dict]:
@@ -53,7 +60,9 @@ def certain_of_nothing(n: int, models: int, tried: int) -> float:
     rng, studies = np.random.default_rng(1), []
     for number in range(models * tried):
         kind = rng.random(n)
-        studies.append((f"m{number // tried}", f"t{number % tried}", kind < 0.5, (kind < 0.4) | (kind >= 0.9)))
+        studies.append(
+            (f"m{number // tried}", f"t{number % tried}", kind < 0.5, (kind < 0.4) | (kind >= 0.9))
+        )
     query = Path(VIEWS).parent / "queries/what_pruning_for_one_task_costs_the_others.sql"
     found = rows(views(studies), query.read_text(encoding="utf-8"))
     return len({row["model"] for row in found if row["certain"]}) / models
@@ -78,11 +87,17 @@ def measured() -> Iterator[tuple[str, float]]:
         held = []
         for study in range(200):
             far = np.where(np.arange(8) < 2, 2.5, 0.0) + 0.3 * rng.normal(size=8)
-            truth = {"normal": rng.normal(size=8), "exponential": rng.exponential(size=8), "two far": far}[kind]
+            truth = {
+                "normal": rng.normal(size=8),
+                "exponential": rng.exponential(size=8),
+                "two far": far,
+            }[kind]
             truth = (truth - truth.mean()) / truth.std(ddof=1)
             samples = truth[:, None] + 0.4 * 60**0.5 * rng.normal(size=(8, 60))
             value = reliability(bootstrap_weights(60, study, 200) @ samples.T, 60)
-            one, other = (rankdata(truth + 0.4 * rng.normal(size=(200, 8)), axis=1) for _ in range(2))
+            one, other = (
+                rankdata(truth + 0.4 * rng.normal(size=(200, 8)), axis=1) for _ in range(2)
+            )
             true = np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(one, other, strict=True)])
             held.append(value is not None and value[1] <= true <= value[2])
         yield f"`reliability` as agreement of rankings, 8 layers, {kind}", float(np.mean(held))
@@ -94,11 +109,22 @@ def measured() -> Iterator[tuple[str, float]]:
             inside = [row["ci_low"] <= truth <= row["ci_high"] for row in ends]
             yield f"comparison of losses, {kind}, n = {n}", float(np.mean(inside))
     for kind in ("normal", "exponential"):
-        logs = 0.1 * (rng.normal(size=(4000, 5)) if kind == "normal" else rng.exponential(size=(4000, 5)) - 1)
+        logs = 0.1 * (
+            rng.normal(size=(4000, 5)) if kind == "normal" else rng.exponential(size=(4000, 5)) - 1
+        )
         ratios, errors = np.exp(logs.mean(axis=1)), logs.std(axis=1, ddof=1) / 5**0.5
-        ends = [paired_tests.ratio_interval(r, r * error, 5) for r, error in zip(ratios, errors, strict=True)]
-        yield f"latency, 5 repeats, {kind}", float(np.mean([low <= 1 <= high for low, high in ends]))
-    yield "one of 8 changes of 0 called `certain`, n = 30 (at most 5)", certain_of_nothing(30, 500, 8)
+        ends = [
+            paired_tests.ratio_interval(r, r * error, 5)
+            for r, error in zip(ratios, errors, strict=True)
+        ]
+        yield (
+            f"latency, 5 repeats, {kind}",
+            float(np.mean([low <= 1 <= high for low, high in ends])),
+        )
+    yield (
+        "one of 8 changes of 0 called `certain`, n = 30 (at most 5)",
+        certain_of_nothing(30, 500, 8),
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ def main(world: str, tasks: list[str], count: int, sizes: list[int], out: Path) 
     of, rows = WORLDS[world], []
     model = load_folder(str(of.folder), of.dtype, False)
     depth, parts = engine.layer_count(model), halves(layers_of(model)[0])
-    counts = {part: sum(w.numel() for each in some for w in each.module.parameters()) for part, some in parts.items()}
+    counts = {
+        part: sum(w.numel() for each in some for w in each.module.parameters())
+        for part, some in parts.items()
+    }
     attention = counts["attention"] / sum(counts.values())
     price = {"layer": 1.0, "attention": attention, "mlp": 1 - attention}
     for task in tasks:
@@ -51,23 +54,38 @@ def main(world: str, tasks: list[str], count: int, sizes: list[int], out: Path) 
                 current = frozenset(gone)
                 sets = [current, *(current | {unit} for unit in all_units(depth, kind, gone))]
                 found = losses(model, samples, sets)
-                scores = {unit: found[current | {unit}][0] - found[current][0] for unit in all_units(depth, kind, gone)}
+                scores = {
+                    unit: found[current | {unit}][0] - found[current][0]
+                    for unit in all_units(depth, kind, gone)
+                }
                 ranked = sorted(scores.items(), key=lambda entry: entry[1])
                 first = first or ranked
                 request = Request(size, kind, depth, frozenset(), 0, attention=attention)
                 gone += [unit for unit, _ in request.lowest(ranked, gone)]
                 if size in sizes:
                     plans[f"{kind} iterative", size] = frozenset(gone)
-                    plans[f"{kind} one_shot", size] = frozenset(unit for unit, _ in request.lowest(first))
-        judged = losses(model, test.samples, list(dict.fromkeys([frozenset[str](), *plans.values()])))
+                    plans[f"{kind} one_shot", size] = frozenset(
+                        unit for unit, _ in request.lowest(first)
+                    )
+        judged = losses(
+            model, test.samples, list(dict.fromkeys([frozenset[str](), *plans.values()]))
+        )
         for (way, size), units in plans.items():
             worth = sum(price[parse(unit)[1]] for unit in units)
             listed = " ".join(sorted(units, key=parse))
-            rows.append([task, way, size, round(worth, 2), listed, *judged[units], *judged[frozenset()]])
+            rows.append(
+                [task, way, size, round(worth, 2), listed, *judged[units], *judged[frozenset()]]
+            )
         with out.open("w", newline="") as file:
             csv.writer(file).writerows([HEAD.split(), *rows])
 
 
 if __name__ == "__main__":
     world, tasks, count, sizes, out = sys.argv[1:]
-    main(world, tasks.split(","), int(count), [int(size) for size in sizes.split(",")], Path(out).resolve())
+    main(
+        world,
+        tasks.split(","),
+        int(count),
+        [int(size) for size in sizes.split(",")],
+        Path(out).resolve(),
+    )

@@ -37,8 +37,13 @@ REPAIRED = ("accuracy", "block", "halves", "pairwise", "perplexity")
 
 def texts(part: str, count: int):
     """Calibration of documents of WikiText-2 in windows of 128 tokens."""
-    lines = [f"{line}\n" for line in (ROOT / f"models/smollm2/data/wikitext_{part}.jsonl").read_text().splitlines()]
-    entry = Entry.from_options({"text": written(f"wikitext_{part}.jsonl", lines), "documents": None, "length": 128})
+    lines = [
+        f"{line}\n"
+        for line in (ROOT / f"models/smollm2/data/wikitext_{part}.jsonl").read_text().splitlines()
+    ]
+    entry = Entry.from_options(
+        {"text": written(f"wikitext_{part}.jsonl", lines), "documents": None, "length": 128}
+    )
     samples = prepare("text", entry, described(WORLDS["smollm2"]), ROOT).samples
     order = np.random.default_rng(0).permutation(len(samples))[:count]
     return tuple(samples[number] for number in sorted(order))
@@ -62,9 +67,13 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
     own = questions(task, "pool", FITTED, 0)
     options = Selector.from_options({"strategy": "portfolio", "members": ["block", "clusters"]})
     keys = {"model": "smollm2", "calibration": task, "selector": "portfolio"}
-    proposed, _ = judging.proposals(SearchRequest(model, {task: own}, options, SIZES, keys, tokens=TOKENS), own)
+    proposed, _ = judging.proposals(
+        SearchRequest(model, {task: own}, options, SIZES, keys, tokens=TOKENS), own
+    )
     for size, ways in proposed.items():
-        found += [(size, way, FITTED, 0, tuple(sorted(gone, key=int))) for way, gone in ways.items()]
+        found += [
+            (size, way, FITTED, 0, tuple(sorted(gone, key=int))) for way, gone in ways.items()
+        ]
     with (ROOT / "reports/portfolio/smollm2.csv").open() as file:
         for row in csv.DictReader(file):
             # The portfolio, and accuracy from the same questions.
@@ -84,17 +93,26 @@ def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candi
     bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], engine.layer_count(model)
     runs, options = looped.boundaries(bare, depth), Repair.from_options({"method": "ghost"})
     found = dict(looped.patches(model, sources, runs, options, 0, torch.device("cpu")))
-    return [replace(each, patches={run: found[run] for run in looped.boundaries([each], depth)}) for each in bare]
+    return [
+        replace(each, patches={run: found[run] for run in looped.boundaries([each], depth)})
+        for each in bare
+    ]
 
 
-def judged(model, candidates: dict[tuple[str, str], Candidate], held, wiki) -> dict[tuple[str, str], list[str]]:
+def judged(
+    model, candidates: dict[tuple[str, str], Candidate], held, wiki
+) -> dict[tuple[str, str], list[str]]:
     """What stands behind the key of each candidate's row. All of them share a pass."""
     found = {name: [] for name in candidates}
     for samples in filter(None, (held, wiki)):
         with engine.opened(model, samples, TOKENS, False) as session:
-            session.measure(range(len(samples)), {str(name): each for name, each in candidates.items()})
+            session.measure(
+                range(len(samples)), {str(name): each for name, each in candidates.items()}
+            )
             for name, seen in found.items():
-                seen.append([session.scores.sample(str(name), number) for number in range(len(samples))])
+                seen.append(
+                    [session.scores.sample(str(name), number) for number in range(len(samples))]
+                )
     rows = {}
     for name, (answers, *rest) in found.items():
         texts_seen = rest[0] if rest else []
@@ -103,7 +121,11 @@ def judged(model, candidates: dict[tuple[str, str], Candidate], held, wiki) -> d
         tokens = sum(each["n_tokens"] for each in texts_seen)
         text = sum(each["nll"] for each in texts_seen) / tokens if tokens else float("nan")
         numbers = [len(answers), right.count("1") / len(right), np.mean(losses), text]
-        rows[name] = [*map(str, numbers), f"{int('1' + right, 2):x}", " ".join(f"{loss:.3g}" for loss in losses)]
+        rows[name] = [
+            *map(str, numbers),
+            f"{int('1' + right, 2):x}",
+            " ".join(f"{loss:.3g}" for loss in losses),
+        ]
     return rows
 
 
@@ -120,12 +142,22 @@ def main(task: str, sizes: list[int], repaired: list[str], folder: Path) -> None
         *((7, repair) for repair in repaired),
         *((n, "none") for n in sizes),
     ]:
-        mine = [one for one in chosen if one[0] == size and (repair == "none" or (one[1] in REPAIRED))]
+        mine = [
+            one for one in chosen if one[0] == size and (repair == "none" or (one[1] in REPAIRED))
+        ]
         new = {" ".join(one[4]): one[4] for one in mine if (" ".join(one[4]), repair) not in known}
         bare = [Candidate(frozenset(gone)) for gone in new.values()]
-        made = patched(model, task, list(new.values()), repair == "ghost_general") if repair != "none" and new else bare
-        candidates = {(listed, repair): candidate for listed, candidate in zip(new, made, strict=True)}
-        known |= judged(model, candidates, held, wiki if size in (0, 7) else ()) if candidates else {}
+        made = (
+            patched(model, task, list(new.values()), repair == "ghost_general")
+            if repair != "none" and new
+            else bare
+        )
+        candidates = {
+            (listed, repair): candidate for listed, candidate in zip(new, made, strict=True)
+        }
+        known |= (
+            judged(model, candidates, held, wiki if size in (0, 7) else ()) if candidates else {}
+        )
         there = {tuple(row[1:7]) for row in rows}
         for _, way, count, draw, gone in mine:
             key = (str(size), way, str(count), str(draw), repair, " ".join(gone))

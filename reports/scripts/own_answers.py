@@ -38,7 +38,10 @@ from lamina.models.materialise import materialise
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared/real"
-FOLDERS = {"reference": ROOT / "resources/reference", "babyllama": REAL / "models/babyllama-tok105-llama"}
+FOLDERS = {
+    "reference": ROOT / "resources/reference",
+    "babyllama": REAL / "models/babyllama-tok105-llama",
+}
 DOCUMENTS, TESTS, PAIRS, DRAWS = 200, 300, 12, 2000
 OWN = {  # ways to answer
     "greedy": {"answers": "model"},
@@ -57,8 +60,12 @@ def stories() -> tuple[list[str], list[str]]:
 
 def corpus() -> tuple[list[str], list[str]]:
     """As `stories`, of the embedded corpus."""
-    files = (ROOT / f"resources/reference/data/corpus_{split}.jsonl" for split in ("validation", "test"))
-    pool, test = ([json.loads(line)["text"] for line in file.read_text().splitlines()] for file in files)
+    files = (
+        ROOT / f"resources/reference/data/corpus_{split}.jsonl" for split in ("validation", "test")
+    )
+    pool, test = (
+        [json.loads(line)["text"] for line in file.read_text().splitlines()] for file in files
+    )
     return pool[:DOCUMENTS], test[:TESTS]
 
 
@@ -67,9 +74,16 @@ TEXTS = {"stories": stories, "corpus": corpus}
 
 def described(world: str) -> dict[str, Any]:
     folder = str(FOLDERS[world])
-    manifest = {"path": folder, "source": folder, "trust_remote_code": False, "chat_template": False}
+    manifest = {
+        "path": folder,
+        "source": folder,
+        "trust_remote_code": False,
+        "chat_template": False,
+    }
     manifest |= {"fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}}
-    return manifest | {"vocabulary": json.loads((FOLDERS[world] / "config.json").read_text())["vocab_size"]}
+    return manifest | {
+        "vocabulary": json.loads((FOLDERS[world] / "config.json").read_text())["vocab_size"]
+    }
 
 
 def project(folder: Path) -> Path:
@@ -84,7 +98,9 @@ def project(folder: Path) -> Path:
             # After an answer, the model ends, or begins the next question as documents of `recall` do.
             stop = " ?" if "recall" in file.stem else "\n"
             keys["generation_kwargs"] = {"until": [stop], "do_sample": False, "max_gen_toks": 16}
-            keys["metric_list"] = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
+            keys["metric_list"] = [
+                {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+            ]
         (folder / "workflow/tasks" / file.name).write_text(yaml.safe_dump(keys))
     return folder
 
@@ -99,7 +115,8 @@ class World:
         layers = range(engine.layer_count(self.model))
         pairs = list(combinations(layers, 2))
         self.sets = [frozenset({str(layer)}) for layer in layers] + [
-            frozenset(map(str, pair)) for pair in random.Random(0).sample(pairs, min(PAIRS, len(pairs)))
+            frozenset(map(str, pair))
+            for pair in random.Random(0).sample(pairs, min(PAIRS, len(pairs)))
         ]
 
     def calibration(self, options: Mapping[str, Any]) -> Calibration:
@@ -121,7 +138,11 @@ class World:
         samples = calibration.samples
         if after:
             rows = [(sample, sample.sequence()) for sample in samples]
-            samples = tuple(replaced(sample, ids[:after], ids[after:]) for sample, ids in rows if len(ids) > after)
+            samples = tuple(
+                replaced(sample, ids[:after], ids[after:])
+                for sample, ids in rows
+                if len(ids) > after
+            )
         named = {CURRENT: Candidate(frozenset())} | {each: Candidate(each) for each in self.sets}
         found = {"loss": [], "accuracy": []}
         with engine.opened(self.model, samples, 16384, False) as session:
@@ -130,7 +151,9 @@ class World:
             for each in named:
                 seen = [session.scores.sample(each, number) for number in numbers]
                 text = samples[0].kind == "text"
-                found["loss"].append([one["nll"] / (one["n_tokens"] if text else 1) for one in seen])
+                found["loss"].append(
+                    [one["nll"] / (one["n_tokens"] if text else 1) for one in seen]
+                )
                 found["accuracy"].append([-float(one["correct"]) for one in seen])
         both = {score: np.array(values) for score, values in found.items()}
         return {score: values[1:] - values[:1] for score, values in both.items()}
@@ -141,7 +164,9 @@ CURRENT = frozenset[str]()
 
 def replaced(sample: Any, context: Sequence[int], continuation: Sequence[int]) -> Any:
     row = calibrations.Row(tuple(context), tuple(continuation), 0)
-    return calibrations.Sample(sample.index, sample.kind, 0, (row,), sample.document, limit=sample.limit)
+    return calibrations.Sample(
+        sample.index, sample.kind, 0, (row,), sample.document, limit=sample.limit
+    )
 
 
 def exact_match(world: World, task: str) -> tuple[np.ndarray, float]:
@@ -204,15 +229,25 @@ def compared(world: World, task: str) -> list[list[Any]]:
             except calibrations.LaminaError as error:
                 print(task, way, error)
                 continue
-            scores[way], facts[way] = world.measured(made), (len(made.samples), made.facts.get("n_right", ""))
+            scores[way], facts[way] = (
+                world.measured(made),
+                (len(made.samples), made.facts.get("n_right", "")),
+            )
     rows = []
     singles = engine.layer_count(world.model)
-    for sets, chosen in {"one": slice(0, singles), "two": slice(singles, None), "all": slice(None)}.items():
+    for sets, chosen in {
+        "one": slice(0, singles),
+        "two": slice(singles, None),
+        "all": slice(None),
+    }.items():
         for truth, (real, base) in truths.items():
             costs = resampled(real, 1)[chosen]
             for way, score in product(scores, ("loss",) if task in TEXTS else ("loss", "accuracy")):
                 # Ways with the same documents are drawn alike, so that their difference is paired.
-                own, gold = (spearman(resampled(scores[each][score], 0)[chosen], costs) for each in (way, "gold"))
+                own, gold = (
+                    spearman(resampled(scores[each][score], 0)[chosen], costs)
+                    for each in (way, "gold")
+                )
                 told = [sets, way, score, truth, len(costs), *facts[way], base]
                 rows.append([*told, *interval(own), *interval(own - gold)])
     return rows

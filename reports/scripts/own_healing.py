@@ -44,7 +44,14 @@ from lamina.models.surgery import runs
 from lamina.selection.looped import patches
 
 CHOOSING, PROMPT, GENERAL, WEIGHT, STEPS, SEEDS = 250, 16, 200, 0.1, 60, (0, 1)
-HEALING = {"method": "lora", "rank": 8, "alpha": 16, "learning_rate": 0.002, "batch": 16, "warmup_steps": 8}
+HEALING = {
+    "method": "lora",
+    "rank": 8,
+    "alpha": 16,
+    "learning_rate": 0.002,
+    "batch": 16,
+    "warmup_steps": 8,
+}
 WAYS = {"gold": {}, **{way: OWN[way] for way in ("greedy", "greedy, right", "drawn")}}
 SIZES = {"reference": 3, "babyllama": 1}  # layers that are removed
 MEASURES = {"accuracy": ("right",), "loss": ("gold",), "other_loss": ("other",)}
@@ -57,8 +64,12 @@ def texts(name: str) -> tuple[list[str], list[str]]:
     if name == "stories":
         found = json.loads((REAL / "data/tinystories_1000.json").read_text())
         return found[:500], found[500 : 500 + TESTS]
-    files = (ROOT / f"resources/reference/data/corpus_{split}.jsonl" for split in ("validation", "test"))
-    pool, test = ([json.loads(line)["text"] for line in file.read_text().splitlines()] for file in files)
+    files = (
+        ROOT / f"resources/reference/data/corpus_{split}.jsonl" for split in ("validation", "test")
+    )
+    pool, test = (
+        [json.loads(line)["text"] for line in file.read_text().splitlines()] for file in files
+    )
     return pool, test[:TESTS]
 
 
@@ -83,8 +94,13 @@ class Trial:
             held = Entry.from_options(entry).model_copy(update={"split": "test"})
             tests = prepare("test", held, world.manifest, world.root).samples[:TESTS]
             self.general = world.calibration(self.written("corpus")).samples
-            self.judges = {"gold": tests, "other": world.calibration(self.written("corpus_test")).samples[:100]}
-            self.bench = TaskBenchmark(task_object(entry["task"], world.root, 0), world.model, world.tokenizer, TESTS)
+            self.judges = {
+                "gold": tests,
+                "other": world.calibration(self.written("corpus_test")).samples[:100],
+            }
+            self.bench = TaskBenchmark(
+                task_object(entry["task"], world.root, 0), world.model, world.tokenizer, TESTS
+            )
         ways = {way: keys for way, keys in WAYS.items() if not (self.text and "keep" in keys)}
         made = {way: world.calibration(entry | keys).samples for way, keys in ways.items()}
         # Some tasks ask a question several times, with other wrong choices.
@@ -92,14 +108,17 @@ class Trial:
         before = dict(zip(questions, np.cumsum([0, *questions.values()]), strict=False))
         apart = {question for question, count in before.items() if count < CHOOSING}
         self.chosen_on = [sample for sample in made["gold"] if sample.document in apart]
-        self.samples = {way: [one for one in some if one.document not in apart] for way, some in made.items()}
+        self.samples = {
+            way: [one for one in some if one.document not in apart] for way, some in made.items()
+        }
 
     def twin(self, key: str) -> str:
         """The key of the first variant that is trained on the very same tokens."""
         size, repair, way, seed = key.split(";")
         name, comma, rest = way.partition(", not healed")
         told = {
-            each: [(one.rows[0].context, one.rows[0].continuation) for one in own] for each, own in self.samples.items()
+            each: [(one.rows[0].context, one.rows[0].continuation) for one in own]
+            for each, own in self.samples.items()
         }
         same = [each for each, own in told.items() if own == told.get(name)]
         return ";".join((size, repair, "".join((*same[:1], comma, rest)), seed))
@@ -112,11 +131,19 @@ class Trial:
         found: dict[str, Any] = {}
         for name, samples in self.judges.items():
             rows = [(sample.sequence(), max(1, len(sample.rows[0].context))) for sample in samples]
-            windows = [Window(ids, first, number) for number, (ids, first) in enumerate(rows) if len(ids) > first]
-            found[name] = [pair for pair in document_nll(model, windows, len(rows), "a variant") if pair[1]]
+            windows = [
+                Window(ids, first, number)
+                for number, (ids, first) in enumerate(rows)
+                if len(ids) > first
+            ]
+            found[name] = [
+                pair for pair in document_nll(model, windows, len(rows), "a variant") if pair[1]
+            ]
         if not self.text:
             scores = self.bench.score(model, "a variant").samples
-            found["right"] = [[row["value"], 1] for row in scores if row["metric"].startswith("exact_match")]
+            found["right"] = [
+                [row["value"], 1] for row in scores if row["metric"].startswith("exact_match")
+            ]
         return found
 
     def plan(self, size: int) -> list[str]:
@@ -124,12 +151,21 @@ class Trial:
         gone: list[str] = []
         with engine.opened(self.world.model, self.chosen_on, 16384, False) as session:
             while len(gone) < size:
-                layers = [str(layer) for layer in range(engine.layer_count(self.world.model)) if str(layer) not in gone]
+                layers = [
+                    str(layer)
+                    for layer in range(engine.layer_count(self.world.model))
+                    if str(layer) not in gone
+                ]
                 named = {each: Candidate(frozenset([*gone, each])) for each in layers}
-                session.measure(range(len(self.chosen_on)), {(*gone, each): one for each, one in named.items()})
+                session.measure(
+                    range(len(self.chosen_on)), {(*gone, each): one for each, one in named.items()}
+                )
                 total = {}
                 for each in layers:
-                    seen = [session.scores.sample((*gone, each), number) for number in range(len(self.chosen_on))]
+                    seen = [
+                        session.scores.sample((*gone, each), number)
+                        for number in range(len(self.chosen_on))
+                    ]
                     total[each] = sum(one["nll"] for one in seen)
                 gone.append(min(total, key=lambda each: total[each]))
         return gone
@@ -138,16 +174,23 @@ class Trial:
         sources = [Fitted([sample.sequence() for sample in own], 1.0)]
         if self.general:
             sources.append(Fitted([sample.sequence() for sample in self.general], WEIGHT))
-        where, options = runs(gone, engine.layer_count(self.world.model)), Repair.from_options({"method": "ghost"})
+        where, options = (
+            runs(gone, engine.layer_count(self.world.model)),
+            Repair.from_options({"method": "ghost"}),
+        )
         return dict(patches(self.world.model, sources, where, options, 0, torch.device("cpu")))
 
-    def made(self, gone: Sequence[str], repair: str, own: Sequence[Sample], seed: int | None = None) -> PreTrainedModel:
+    def made(
+        self, gone: Sequence[str], repair: str, own: Sequence[Sample], seed: int | None = None
+    ) -> PreTrainedModel:
         """The variant, trained if there is a seed."""
         plan = {"units": sorted(gone, key=int)}
         maps = self.ghost(gone, own) if repair == "ghost" else None
         if seed is None:
             return materialise(self.world.model, plan, maps)
-        options = Healing.from_options(HEALING | {"epochs": STEPS, "max_steps": STEPS, "seed": seed})
+        options = Healing.from_options(
+            HEALING | {"epochs": STEPS, "max_steps": STEPS, "seed": seed}
+        )
         sources = [Source(own)] + ([Source(self.general, WEIGHT)] if self.general else [])
         trained, _ = lora.heal(self.world.model, plan, maps, sources, options)
         with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +203,10 @@ class Trial:
         yield f"{len(gone)};none;none;", partial(self.made, gone, "none", ())
         for seed, repair, (way, own) in product(SEEDS, ("none", "ghost"), self.samples.items()):
             if repair == "ghost" and seed == SEEDS[0]:
-                yield f"{len(gone)};{repair};{way}, not healed;", partial(self.made, gone, repair, own)
+                yield (
+                    f"{len(gone)};{repair};{way}, not healed;",
+                    partial(self.made, gone, repair, own),
+                )
             yield f"{len(gone)};{repair};{way};{seed}", partial(self.made, gone, repair, own, seed)
 
 
@@ -170,7 +216,9 @@ def gained(mine: np.ndarray, gold: np.ndarray, questions: Sequence[int]) -> list
     np.add.at(sums, list(questions), np.stack([mine[:, 0] - gold[:, 0], gold[:, 1]], axis=1))
     change, weight = sums[sums[:, 1] > 0].T
     mean, count = change.sum() / weight.sum(), len(weight)
-    error = 1.96 * np.sqrt(((change - mean * weight) ** 2).sum() * count / (count - 1)) / weight.sum()
+    error = (
+        1.96 * np.sqrt(((change - mean * weight) ** 2).sum() * count / (count - 1)) / weight.sum()
+    )
     return [mean, mean - error, mean + error]
 
 
@@ -183,7 +231,8 @@ def table(states: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
             both = [seen.get((size, repair, way, str(each))) for each in SEEDS]
             if seed == str(SEEDS[-1]) and all(both):
                 seen[size, repair, way, "mean"] = {
-                    key: np.mean([np.array(each[key], float) for each in both], axis=0) for key in value
+                    key: np.mean([np.array(each[key], float) for each in both], axis=0)
+                    for key in value
                 }
         for (size, repair, way, seed), value in seen.items():
             gone = state["units"][: int(size)]
@@ -193,12 +242,16 @@ def table(states: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
             for (name,) in MEASURES.values():
                 mine = np.array(value.get(name, []), float)
                 row.append(f"{mine[:, 0].sum() / mine[:, 1].sum():.4f}" if len(mine) else "")
-                gold = seen.get((size, repair, "gold, not healed" if "not healed" in way else "gold", seed))
+                gold = seen.get(
+                    (size, repair, "gold, not healed" if "not healed" in way else "gold", seed)
+                )
                 if gold is None or gold is value or not len(mine):
                     gains += [""] * 3
                 else:
                     asked = name != "other" and state.get("questions") or range(len(mine))
-                    gains += [f"{each:.4f}" for each in gained(mine, np.array(gold[name], float), asked)]
+                    gains += [
+                        f"{each:.4f}" for each in gained(mine, np.array(gold[name], float), asked)
+                    ]
             rows.append(row + gains)
     return rows
 
@@ -206,10 +259,14 @@ def table(states: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
 def summary(rows: Sequence[Sequence[Any]]) -> None:
     """Means over the tasks with exact match, with t over tasks."""
     named = [dict(zip(HEAD.split(), row, strict=True)) for row in rows]
-    kinds = dict.fromkeys((one["repair"], one["answers"]) for one in named if one["seed"] in ("", "mean"))
+    kinds = dict.fromkeys(
+        (one["repair"], one["answers"]) for one in named if one["seed"] in ("", "mean")
+    )
     for repair, way in kinds:
         mine = [
-            one for one in named if (one["repair"], one["answers"]) == (repair, way) and one["seed"] in ("", "mean")
+            one
+            for one in named
+            if (one["repair"], one["answers"]) == (repair, way) and one["seed"] in ("", "mean")
         ]
         mine, cells = [one for one in mine if one["accuracy"]], []
         for measure in MEASURES:
@@ -217,7 +274,9 @@ def summary(rows: Sequence[Sequence[Any]]) -> None:
             gains = [float(one[f"{measure}_gain"]) for one in mine if one[f"{measure}_gain"]]
             cells.append(f"{np.mean(values):.3f}")
             if len(gains) > 1:
-                error = student.ppf(0.975, len(gains) - 1) * np.std(gains, ddof=1) / len(gains) ** 0.5
+                error = (
+                    student.ppf(0.975, len(gains) - 1) * np.std(gains, ddof=1) / len(gains) ** 0.5
+                )
                 cells[-1] += f" ({np.mean(gains):+.3f} ± {error:.3f})"
         print(f"| {repair} | {way} | {' | '.join(cells)} | {len(mine)} |")
 
@@ -232,17 +291,26 @@ def main(world: str, tasks: list[str], folder: Path, out: Path) -> None:
         for task in tasks:
             file, trial = folder / f"{world}-{task}.json", Trial(found, task)
             counts = {way: len(own) for way, own in trial.samples.items()}
-            state = json.loads(file.read_text()) if file.is_file() else {"scores": {}, "n_trained": counts}
+            state = (
+                json.loads(file.read_text())
+                if file.is_file()
+                else {"scores": {}, "n_trained": counts}
+            )
             if "units" not in state:
                 state["units"] = trial.plan(SIZES[world])
             asked = [sample.document for sample in trial.judges["gold"]]
             state["questions"] = None if trial.text else [asked.index(each) for each in asked]
             for key, make in trial.variants(state["units"][: SIZES[world]]):
                 if key not in state["scores"]:
-                    state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(make())
+                    state["scores"][key] = state["scores"].get(trial.twin(key)) or trial.scored(
+                        make()
+                    )
                     file.write_text(json.dumps(state))
                     print(world, task, key, round(time.process_time()), flush=True)
-    states = {tuple(file.stem.split("-")): json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    states = {
+        tuple(file.stem.split("-")): json.loads(file.read_text())
+        for file in sorted(folder.glob("*.json"))
+    }
     rows = table(states)
     with out.open("w", newline="") as file:
         csv.writer(file).writerows([HEAD.split(), *rows])
@@ -251,4 +319,9 @@ def main(world: str, tasks: list[str], folder: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     world, tasks, folder, out = sys.argv[1:]
-    main(world, [task for task in tasks.split(",") if task], Path(folder).resolve(), Path(out).resolve())
+    main(
+        world,
+        [task for task in tasks.split(",") if task],
+        Path(folder).resolve(),
+        Path(out).resolve(),
+    )

@@ -32,7 +32,10 @@ def losses(model, samples, sets, text):
         for each in candidates:
             seen = [session.scores.sample(each.removed, number) for number in numbers]
             loss = np.array([one["nll"] / (one["n_tokens"] if text else 1) for one in seen])
-            found[each.removed] = loss, np.array([one.get("correct_norm", one["correct"]) for one in seen])
+            found[each.removed] = (
+                loss,
+                np.array([one.get("correct_norm", one["correct"]) for one in seen]),
+            )
     return found
 
 
@@ -44,8 +47,13 @@ def main(world: str, tasks: list[str], count: int, out: Path) -> None:
         pool, test = documents(world, task)
         text, draw = task == "stories", np.random.default_rng(0)
         numbers = draw.permutation(len(pool.samples))[:count]
-        first, second = (tuple(pool.samples[n] for n in some) for some in np.array_split(numbers, 2))
-        sets = [frozenset[str](), *(frozenset(some) for size in (1, 2) for some in combinations(units, size))]
+        first, second = (
+            tuple(pool.samples[n] for n in some) for some in np.array_split(numbers, 2)
+        )
+        sets = [
+            frozenset[str](),
+            *(frozenset(some) for size in (1, 2) for some in combinations(units, size)),
+        ]
         made = {each: loss for each, (loss, _) in losses(model, first, sets, text).items()}
         a, b = effects(made, units)
         base = made[frozenset()].mean()
@@ -53,12 +61,20 @@ def main(world: str, tasks: list[str], count: int, out: Path) -> None:
         # Sets that somebody would try: drawn from the two thirds of the units that lose least alone.
         free = order[: round(len(units) * 2 / 3)]
         drawn = {
-            size: [frozenset(units[n] for n in draw.choice(free, size, replace=False)) for _ in range(SETS)]
+            size: [
+                frozenset(units[n] for n in draw.choice(free, size, replace=False))
+                for _ in range(SETS)
+            ]
             for size in of.sizes
         }
         for sets_of in drawn.values():
             sets_of[:] = dict.fromkeys(sets_of)
-        seen = losses(model, second, [frozenset[str](), *(each for some in drawn.values() for each in some)], text)
+        seen = losses(
+            model,
+            second,
+            [frozenset[str](), *(each for some in drawn.values() for each in some)],
+            text,
+        )
         chosen = {}
         for size, some in drawn.items():
             truth = np.array([seen[each][0].mean() - seen[frozenset()][0].mean() for each in some])
@@ -66,13 +82,39 @@ def main(world: str, tasks: list[str], count: int, out: Path) -> None:
                 members = [[int(unit) for unit in each] for each in some]
                 guess = np.array([a[m].sum() + pairs[np.ix_(m, m)].sum() / 2 for m in members])
                 r2 = 1 - ((truth - guess) ** 2).sum() / ((truth - truth.mean()) ** 2).sum()
-                rows.append([task, count, size, "predicts", name, spearmanr(truth, guess).statistic, r2, *[""] * 5])
+                rows.append(
+                    [
+                        task,
+                        count,
+                        size,
+                        "predicts",
+                        name,
+                        spearmanr(truth, guess).statistic,
+                        r2,
+                        *[""] * 5,
+                    ]
+                )
                 rows[-1].append(len(some))
                 chosen[size, name] = frozenset(units[n] for n in least(a, pairs, size))
         judged = losses(model, test.samples, [frozenset[str](), *chosen.values()], text)
         for (size, name), gone in chosen.items():
             ends = [float(x.mean()) for each in (gone, frozenset[str]()) for x in judged[each]]
-            rows.append([task, count, size, "chosen", name, "", "", spelled(gone), ends[0], ends[2], ends[1], ends[3]])
+            rows.append(
+                [
+                    task,
+                    count,
+                    size,
+                    "chosen",
+                    name,
+                    "",
+                    "",
+                    spelled(gone),
+                    ends[0],
+                    ends[2],
+                    ends[1],
+                    ends[3],
+                ]
+            )
             rows[-1].append(len(test.samples))
         print(task, base, flush=True)
         with out.open("w", newline="") as file:

@@ -39,7 +39,9 @@ def questions(task: str, part: str, count: int | None = None, draw: int = 0) -> 
     """Questions of `pool` (a draw of them) or `held`."""
     lines = (ROOT / f"models/smollm2/data/{task}_{part}.jsonl").read_text().splitlines()
     order = np.random.default_rng(draw).permutation(len(lines)) if count else range(len(lines))
-    file = written(f"{task}_{part}_{count}_{draw}.jsonl", [lines[number] for number in order[:count]])
+    file = written(
+        f"{task}_{part}_{count}_{draw}.jsonl", [lines[number] for number in order[:count]]
+    )
     return prepare(task, Entry.from_options({"choices": file}), described(WORLDS["smollm2"]), ROOT)
 
 
@@ -48,7 +50,9 @@ def raced(model, of, gone, units):
     with engine.opened(model, of.samples, TOKENS, False) as session:
         evaluator = Evaluator(session, loss_of("accuracy", "acc_norm"))
         candidates = [Candidate(frozenset([*gone, unit])) for unit in units]
-        best = race.run(evaluator, candidates, BUDGET | {"step": len(gone) + 1}, of.facts["chance_accuracy"])
+        best = race.run(
+            evaluator, candidates, BUDGET | {"step": len(gone) + 1}, of.facts["chance_accuracy"]
+        )
         seen = {}
         for unit, candidate in zip(units, candidates, strict=True):
             right = [row["correct_norm"] for row in session.scores.rows([candidate])]
@@ -63,20 +67,27 @@ def lowest(model, of, gone, units, metric):
     keys = {"model": "smollm2", "calibration": "own", "selector": metric, "removed": len(gone)}
     columns = from_table(store.from_rows("sweeps", scores.rows([CURRENT, *units]), **keys))
     order = ranking(columns, metric, Context(of.facts["chance_accuracy"], "acc_norm", len(gone), 0))
-    return sorted(zip(columns.units, map(float, order.draws[0]), strict=True), key=lambda entry: entry[1])
+    return sorted(
+        zip(columns.units, map(float, order.draws[0]), strict=True), key=lambda entry: entry[1]
+    )
 
 
 def pairs(model, of, depth):
     """The best set of each size by single and pair effects on the loss."""
     units = [str(layer) for layer in range(depth)]
-    sets = [frozenset[str](), *(frozenset(some) for size in (1, 2) for some in combinations(units, size))]
+    sets = [
+        frozenset[str](),
+        *(frozenset(some) for size in (1, 2) for some in combinations(units, size)),
+    ]
     losses = {each: [] for each in sets}
     for start in range(0, len(of.samples), 25):
         some = of.samples[start : start + 25]
         with engine.opened(model, some, TOKENS, False) as session:
             session.measure(range(len(some)), {each: Candidate(each) for each in sets})
             for each in sets:
-                losses[each] += [session.scores.sample(each, number)["nll"] for number in range(len(some))]
+                losses[each] += [
+                    session.scores.sample(each, number)["nll"] for number in range(len(some))
+                ]
         print(start, flush=True)
     a, b = effects({each: np.array(loss) for each, loss in losses.items()}, units)
     return {size: least(a, b, size) for size in SIZES}, a.tolist(), b.tolist()
@@ -89,12 +100,17 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
     model = load_folder(str(WORLDS["smollm2"].folder), WORLDS["smollm2"].dtype, False)
     depth = engine.layer_count(model)
     parts = halves(layers_of(model)[0])
-    counts = {part: sum(w.numel() for each in some for w in each.module.parameters()) for part, some in parts.items()}
+    counts = {
+        part: sum(w.numel() for each in some for w in each.module.parameters())
+        for part, some in parts.items()
+    }
     attention = counts["attention"] / sum(counts.values())
     if way == "pairwise":
         if not found["steps"]:
             sets, a, b = pairs(model, of, depth)
-            found["steps"] = [{"size": size, "units": [str(n) for n in units]} for size, units in sets.items()]
+            found["steps"] = [
+                {"size": size, "units": [str(n) for n in units]} for size, units in sets.items()
+            ]
             out.write_text(json.dumps(found | {"alone": a, "together": b}))
         return
     while len(found["steps"]) < max(SIZES):
@@ -107,8 +123,13 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
         else:
             metric = "cosine" if way == "cosine" else "perplexity"
             ranked = lowest(model, of, gone, units, metric)
-            request = Request(len(found["steps"]) + 1, kind, depth, frozenset(), 0, attention=attention)
-            step = {"units": [unit for unit, _ in request.lowest(ranked, gone)], "ranked": ranked[:8]}
+            request = Request(
+                len(found["steps"]) + 1, kind, depth, frozenset(), 0, attention=attention
+            )
+            step = {
+                "units": [unit for unit, _ in request.lowest(ranked, gone)],
+                "ranked": ranked[:8],
+            }
         step["seconds"] = round(time.perf_counter() - began)
         found["steps"].append(step)
         out.write_text(json.dumps(found))

@@ -73,7 +73,10 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     told = dict(n_layers=config.num_hidden_layers, hidden_size=config.hidden_size, dtype="bfloat16")
-    counts = dict(parameters=model.num_parameters(), layer_parameters=layer_parameters(model) // told["n_layers"])
+    counts = dict(
+        parameters=model.num_parameters(),
+        layer_parameters=layer_parameters(model) // told["n_layers"],
+    )
     return told | counts | dict(path=str(folder), trust_remote_code=False)
 
 
@@ -83,10 +86,15 @@ def samples(config: Configuration, calibration: str) -> list[Sample]:
     if calibration not in LENGTHS:
         first, _, last = entry.documents.partition(":")
         ids = tuple(range(TEXT))
-        return [Sample(n, "text", 0, (Row(ids[:1], ids[1:], 1),), str(n)) for n in range(int(first), int(last))]
+        return [
+            Sample(n, "text", 0, (Row(ids[:1], ids[1:], 1),), str(n))
+            for n in range(int(first), int(last))
+        ]
     question, answer, answers, _ = LENGTHS[calibration]
     context = tuple(range(question))
-    rows = [Row(context, tuple(range(1000 * n, 1000 * n + answer)), 1) for n in range(1, answers + 1)]
+    rows = [
+        Row(context, tuple(range(1000 * n, 1000 * n + answer)), 1) for n in range(1, answers + 1)
+    ]
     return [Sample(n, "choices", 0, tuple(rows), str(n)) for n in range(entry.limit)]
 
 
@@ -96,11 +104,15 @@ def costs(name: str, root: Path) -> Mapping[str, Any]:
     store.write_json(root / f"{name}/manifest.json", manifest(name, folder))
     drawn = [root / f"{name}/{calibration}.parquet" for calibration in config.calibrations]
     for file in drawn:
-        calibrations.write(file, calibrations.build(samples(config, file.stem), SHAPES[name]["vocab_size"]))
+        calibrations.write(
+            file, calibrations.build(samples(config, file.stem), SHAPES[name]["vocab_size"])
+        )
     tested = [root / f"{task}.parquet" for task in config.benchmarks.tasks]
     for file in tested:
         store.write(file, pa.table({"document": [""] * LENGTHS[file.stem][3]}))
-    return estimate(config, [str(root / f"{name}/manifest.json")], list(map(str, drawn)), list(map(str, tested)))
+    return estimate(
+        config, [str(root / f"{name}/manifest.json")], list(map(str, drawn)), list(map(str, tested))
+    )
 
 
 def row(name: str, root: Path) -> str:
@@ -108,7 +120,13 @@ def row(name: str, root: Path) -> str:
     total = reduce(Stage.plus, stages.values())
     weights = 2 * manifest(name, root / "models" / name)["parameters"]
     times = [duration(each.flops / RATE) for each in (*stages.values(), total) if each.jobs]
-    cells = [*times, duration(total.naive_flops / RATE), size(weights), size(total.memory), size(total.disk)]
+    cells = [
+        *times,
+        duration(total.naive_flops / RATE),
+        size(weights),
+        size(total.memory),
+        size(total.disk),
+    ]
     return f"| {name} | {total.jobs:,} | {' | '.join(cells)} |"
 
 

@@ -55,7 +55,9 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
     of = WORLDS[world]
     manifest = described(of)
     if world == "reference":
-        entry = Entry.from_options({"task": f"microworld_{task}", "split": "validation", "limit": of.pool})
+        entry = Entry.from_options(
+            {"task": f"microworld_{task}", "split": "validation", "limit": of.pool}
+        )
         # The test split judges here, and a configuration would refuse it as a calibration.
         test = entry.model_copy(update={"split": "test", "limit": of.tests})
     elif world == "smollm2":
@@ -73,17 +75,32 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
         texts = json.loads((REAL / "data/tinystories_1000.json").read_text())
         lines = [json.dumps({"text": text}) for text in texts]
         entry, test = (
-            Entry.from_options({"text": written(f"{name}.jsonl", some), "documents": None, "length": 128})
-            for name, some in (("pool", lines[: of.pool]), ("test", lines[of.pool : of.pool + of.tests]))
+            Entry.from_options(
+                {"text": written(f"{name}.jsonl", some), "documents": None, "length": 128}
+            )
+            for name, some in (
+                ("pool", lines[: of.pool]),
+                ("test", lines[of.pool : of.pool + of.tests]),
+            )
         )
     return prepare(task, entry, manifest, ROOT), prepare(task, test, manifest, ROOT)
 
 
 def described(of: World) -> dict[str, Any]:
     """What `prepare` reads of a manifest."""
-    plain = {"trust_remote_code": False, "chat_template": False, "fewshot_as_turns": None, "system_prompt": None}
+    plain = {
+        "trust_remote_code": False,
+        "chat_template": False,
+        "fewshot_as_turns": None,
+        "system_prompt": None,
+    }
     vocabulary = json.loads((of.folder / "config.json").read_text())["vocab_size"]
-    named = {"path": str(of.folder), "source": str(of.folder), "template_arguments": {}, "vocabulary": vocabulary}
+    named = {
+        "path": str(of.folder),
+        "source": str(of.folder),
+        "template_arguments": {},
+        "vocabulary": vocabulary,
+    }
     return plain | named
 
 
@@ -98,13 +115,17 @@ def written(name: str, lines: Iterable[str]) -> str:
 class Judge:
     """Accuracy and loss of sets on the test documents, remembered in a file."""
 
-    def __init__(self, model: PreTrainedModel, samples: tuple[Sample, ...], text: bool, file: Path) -> None:
+    def __init__(
+        self, model: PreTrainedModel, samples: tuple[Sample, ...], text: bool, file: Path
+    ) -> None:
         self._model, self._samples, self._text, self._file = model, samples, text, file
         self._found = json.loads(file.read_text()) if file.is_file() else {}
 
     def __call__(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], list[float]]:
         sets = list(sets)
-        wanted = [Candidate(units) for units in dict.fromkeys(sets) if spelled(units) not in self._found]
+        wanted = [
+            Candidate(units) for units in dict.fromkeys(sets) if spelled(units) not in self._found
+        ]
         if wanted:
             with engine.opened(self._model, self._samples, TOKENS, False) as session:
                 numbers = range(len(self._samples))
@@ -113,8 +134,13 @@ class Judge:
                     seen = [session.scores.sample(candidate.removed, number) for number in numbers]
                     right = [sample.get("correct_norm", sample["correct"]) for sample in seen]
                     # Nats of an answer, nats per token of text.
-                    loss = [sample["nll"] / (sample["n_tokens"] if self._text else 1) for sample in seen]
-                    self._found[spelled(candidate.removed)] = [float(np.mean(right)), float(np.mean(loss))]
+                    loss = [
+                        sample["nll"] / (sample["n_tokens"] if self._text else 1) for sample in seen
+                    ]
+                    self._found[spelled(candidate.removed)] = [
+                        float(np.mean(right)),
+                        float(np.mean(loss)),
+                    ]
             self._file.write_text(json.dumps(self._found))
         return {units: self._found[spelled(units)] for units in sets}
 
@@ -135,25 +161,50 @@ def main(world: str, tasks: list[str], counts: list[int], draws: list[int], out:
         if (task, count, draw) in known:
             continue
         pool, test = drawn[task]
-        judge = Judge(model, test.samples, task == "stories", out.with_name(f"{out.stem}-{task}.json"))
-        numbers = sorted(np.random.default_rng([draw, count]).permutation(len(pool.samples))[:count])
+        judge = Judge(
+            model, test.samples, task == "stories", out.with_name(f"{out.stem}-{task}.json")
+        )
+        numbers = sorted(
+            np.random.default_rng([draw, count]).permutation(len(pool.samples))[:count]
+        )
         own = Calibration(tuple(pool.samples[number] for number in numbers), pool.facts)
         keys = {"model": world, "calibration": task, "selector": "portfolio"}
         options = Selector.from_options({"strategy": "portfolio", "seed": draw})
         request = SearchRequest(model, {task: own}, options, of.sizes, keys, tokens=TOKENS)
         whole, _ = judging.proposals(request, own)
-        found = [(size, way, gone, "none", "", "") for size, sets in whole.items() for way, gone in sets.items()]
+        found = [
+            (size, way, gone, "none", "", "")
+            for size, sets in whole.items()
+            for way, gone in sets.items()
+        ]
         plans, _ = judging.searched(request)
         for plan in plans:
             told = (plan.choice["member"], plan.choice["loss"], plan.choice["corrected_loss"])
             found.append((plan.removed, "half", frozenset(plan.units), *told))
         judged = judge([frozenset(), *(row[2] for row in found)])
         for size, way, gone, *told in found:
-            rows.append([task, count, draw, size, way, spelled(gone), *told, *judged[gone], *judged[frozenset()]])
+            rows.append(
+                [
+                    task,
+                    count,
+                    draw,
+                    size,
+                    way,
+                    spelled(gone),
+                    *told,
+                    *judged[gone],
+                    *judged[frozenset()],
+                ]
+            )
         with out.open("w", newline="") as file:
             csv.writer(file).writerows([HEAD.split(), *rows])
 
 
 if __name__ == "__main__":
     world, tasks, counts, draws, out = sys.argv[1:]
-    main(world, tasks.split(","), *([int(number) for number in text.split(",")] for text in (counts, draws)), Path(out))
+    main(
+        world,
+        tasks.split(","),
+        *([int(number) for number in text.split(",")] for text in (counts, draws)),
+        Path(out),
+    )

@@ -55,25 +55,42 @@ def main() -> None:
     rows = gathered(Path(sys.argv[1])) if len(sys.argv) > 1 else list(csv.DictReader(OUT.open()))
     base = {row["task"]: row for row in rows if row["way"] == "base"}
     for task, row in base.items():
-        print(task, row["n"], "questions, accuracy", row["accuracy"], "loss", row["loss"], "text", row["text_loss"])
+        print(
+            task,
+            row["n"],
+            "questions, accuracy",
+            row["accuracy"],
+            "loss",
+            row["loss"],
+            "text",
+            row["text_loss"],
+        )
     groups: dict[tuple[str, str, str, str], dict[str, list[dict[str, str]]]] = {}
     for row in rows:
         if row["way"] != "base":
             key = (row["removed"], row["way"], row["questions"], row["repair"])
             groups.setdefault(key, {}).setdefault(row["task"], []).append(row)
-    print("removed | way | questions | repair | draws | accuracy by task | rise of loss | text | to base | to block")
+    print(
+        "removed | way | questions | repair | draws | accuracy by task | rise of loss | text | to base | to block"
+    )
     for key, by_task in sorted(groups.items()):
         tasks = {task: [answers(row) for row in some] for task, some in by_task.items()}
         whole = {task: [answers(base[task])] for task in tasks}
         block = groups[key[0], "block", "400", "none"]
         blocks = {task: [answers(row) for row in block[task]] for task in tasks}
-        seen = [f"{task} {np.mean([float(row['accuracy']) for row in some]):.3f}" for task, some in by_task.items()]
+        seen = [
+            f"{task} {np.mean([float(row['accuracy']) for row in some]):.3f}"
+            for task, some in by_task.items()
+        ]
         rises = [
             f"{np.mean([float(row['loss']) for row in some]) - float(base[task]['loss']):.2f}"
             f" ± {1.96 * np.mean([float(row['rise_stderr']) for row in some]):.2f}"
             for task, some in by_task.items()
         ]
-        texts = [f"{np.exp(np.mean([float(row['text_loss']) for row in some])):.0f}" for some in by_task.values()]
+        texts = [
+            f"{np.exp(np.mean([float(row['text_loss']) for row in some])):.0f}"
+            for some in by_task.values()
+        ]
         draws = "+".join(str(len(some)) for some in by_task.values())
         ends = (difference(tasks, whole), difference(tasks, blocks))
         print(" | ".join([*key, draws, ", ".join(seen), ", ".join(rises), ", ".join(texts), *ends]))

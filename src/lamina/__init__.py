@@ -16,5 +16,7 @@ def __getattr__(name: str) -> Any:
     The modules are imported by name: the code digest of rules that load no model would follow an import statement.
     """
     if name in __all__:
-        return getattr(import_module("lamina.loading" if name == "load" else "lamina.notebook"), name)
+        return getattr(
+            import_module("lamina.loading" if name == "load" else "lamina.notebook"), name
+        )
     raise AttributeError(f"module 'lamina' has no attribute '{name}'")

@@ -30,7 +30,9 @@ def within(what: str) -> Iterator[None]:
     """Stop what a file makes its reader do inside after SECONDS, by a LaminaError; in the main thread alone."""
 
     def stop(*_: Any) -> None:
-        raise LaminaError(f"{what} did not come to an end in {SECONDS} s. Restore the file, or download it again.")
+        raise LaminaError(
+            f"{what} did not come to an end in {SECONDS} s. Restore the file, or download it again."
+        )
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,13 +48,22 @@ def within(what: str) -> Iterator[None]:
 
 _MACHINE = {
     (
-        *("MemoryError", "OutOfMemoryError", "out of memory", "not enough memory", "llocate memory", "bad_alloc"),
+        *(
+            "MemoryError",
+            "OutOfMemoryError",
+            "out of memory",
+            "not enough memory",
+            "llocate memory",
+            "bad_alloc",
+        ),
         "failed to map segment from shared object",
     ): "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at a time (CORES=1), "
     "write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger machine. (Where a GPU's batches can be "
     "halved, they were: what is left needs shorter samples, or `devices: auto` in the model's entry.)",
-    ("No space left on device", "Disk quota exceeded"): "the disk is full. Make room and start again: what is finished "
-    "stays.",
+    (
+        "No space left on device",
+        "Disk quota exceeded",
+    ): "the disk is full. Make room and start again: what is finished stays.",
 }
 _checks: list[Callable[[], None]] = []
 
@@ -64,7 +75,10 @@ def at_end(check: Callable[[], None]) -> None:
 
 def cause(text: str) -> str | None:
     """The meaning of a machine error and what to do, found by its text; None for any other error."""
-    return next((meaning for signs, meaning in _MACHINE.items() if any(sign in text for sign in signs)), None)
+    return next(
+        (meaning for signs, meaning in _MACHINE.items() if any(sign in text for sign in signs)),
+        None,
+    )
 
 
 @contextmanager

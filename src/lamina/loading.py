@@ -57,15 +57,23 @@ def load(
         model = load_folder(folder, dtype, trust_remote_code, classes=classes, **options)
         if not options:
             torch.nn.Module.to(model, on_device(device))
-        manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
+        manifest = {
+            "path": str(folder),
+            "source": str(folder),
+            "trust_remote_code": trust_remote_code,
+        }
         return model, load_tokenizer(manifest, model.config)
     manifest, variant = _find(str(what), Path(results))
     if load_in_4bit:
         whole = variant is None or variant.is_base
         remedy = (
-            f"Load its folder: {manifest['path']}" if whole else f"make export VARIANT={variant}, and load its folder"
+            f"Load its folder: {manifest['path']}"
+            if whole
+            else f"make export VARIANT={variant}, and load its folder"
         )
-        raise LaminaError(f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}.")
+        raise LaminaError(
+            f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}."
+        )
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
     on = torch.device("cpu") if options else on_device(device)
     model = load_model(manifest, on)
@@ -110,10 +118,21 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
 def _mended(name: str, results: Path) -> str:
     """The name of a plan, with the repair that lowers its loss on held-out documents most, or `none`."""
     key, _, removed = name.rpartition("/removed=")
-    plan, tables = Path(paths.plan(key, removed, results)), Path(paths.patch_table(key, "any", results)).parent
-    rows = [row for file in sorted(tables.glob("*.parquet")) for row in store.read(file).to_pylist()]
-    losses = {row["repair"]: row for row in rows if str(row["removed"]) == removed and row["loss_bare"] is not None}
-    changes = {"none": 0.0} | {repair: row["loss_repaired"] - row["loss_bare"] for repair, row in losses.items()}
+    plan, tables = (
+        Path(paths.plan(key, removed, results)),
+        Path(paths.patch_table(key, "any", results)).parent,
+    )
+    rows = [
+        row for file in sorted(tables.glob("*.parquet")) for row in store.read(file).to_pylist()
+    ]
+    losses = {
+        row["repair"]: row
+        for row in rows
+        if str(row["removed"]) == removed and row["loss_bare"] is not None
+    }
+    changes = {"none": 0.0} | {
+        repair: row["loss_repaired"] - row["loss_bare"] for repair, row in losses.items()
+    }
     chosen = seal.read_json(plan).get("choice") if plan.is_file() else None
     repair = chosen["repair"] if chosen else min(changes, key=lambda each: changes[each])
     logging.getLogger(__name__).warning("%s is loaded with repair: %s", name, repair)
@@ -130,7 +149,11 @@ def _or_near(missing: Path) -> str:
     while not missing.parent.is_dir():
         missing = missing.parent
     known = sorted({file.stem for file in missing.parent.iterdir()})
-    return "" if not known or missing.name.startswith("removed=") else f" {nearest(missing.stem, known)}"
+    return (
+        ""
+        if not known or missing.name.startswith("removed=")
+        else f" {nearest(missing.stem, known)}"
+    )
 
 
 def _or_export(variant: Variant, results: Path) -> str:
@@ -150,6 +173,8 @@ def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> 
 
     places = device_map
     if isinstance(device_map, str):
-        places = infer_auto_device_map(model, no_split_module_classes=list(model._no_split_modules or ()))
+        places = infer_auto_device_map(
+            model, no_split_module_classes=list(model._no_split_modules or ())
+        )
     dispatched: PreTrainedModel = dispatch_model(model, places)
     return dispatched

@@ -71,11 +71,15 @@ def sweep(
         # One pass may measure several metrics.
         for pass_ in dict.fromkeys(METRICS[metric].pass_ for metric in metrics):
             measured = parquet.from_rows("sweeps", _measured(model, read, names, pass_))
-            rows += relevance(measured, [m for m in metrics if METRICS[m].pass_ == pass_], context, seed)
+            rows += relevance(
+                measured, [m for m in metrics if METRICS[m].pass_ == pass_], context, seed
+            )
     finally:
         model.train(was_training)
     # A notebook has one of each.
-    return parquet.from_rows("relevance", rows).drop_columns(["model", "calibration", "selector", "removed"])
+    return parquet.from_rows("relevance", rows).drop_columns(
+        ["model", "calibration", "selector", "removed"]
+    )
 
 
 def _measured(
@@ -85,17 +89,24 @@ def _measured(
     tokens = memory.tokens("auto", model, samples, len(units) + 2)
     if pass_ in MODULES:
         return list(load(MODULES[pass_]).rows(model, samples, units, [], pass_, tokens))
-    scores = engine.sweep(model, samples, units, pass_="removal" if pass_ == "removal" else "stream", tokens=tokens)
+    scores = engine.sweep(
+        model, samples, units, pass_="removal" if pass_ == "removal" else "stream", tokens=tokens
+    )
     return scores.rows([CURRENT, *units])
 
 
 def _tokenised(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, samples: Sequence[str | Question], length: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    samples: Sequence[str | Question],
+    length: int,
 ) -> list[Sample]:
     """Samples as the workflow has them; questions as lm-eval encodes them."""
     texts = [sample for sample in samples if isinstance(sample, str)]
     if not samples or 0 < len(texts) < len(samples):
-        raise LaminaError("samples: give questions (context, choices, gold), or texts, and at least one.")
+        raise LaminaError(
+            "samples: give questions (context, choices, gold), or texts, and at least one."
+        )
     if texts:
         return text_samples(texts, tokenizer, length)
     lm, found = encoding.recorder(model, tokenizer), []
@@ -108,8 +119,19 @@ def _tokenised(
             raise LaminaError(
                 f"samples: number {number} is not a question (context, choices, index of the right choice)."
             ) from None
-        rows = tuple(encoding.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices)
-        found.append(Sample(number, "choices", gold, rows, document_hash(context, list(choices)), limit=lm.max_length))
+        rows = tuple(
+            encoding.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices
+        )
+        found.append(
+            Sample(
+                number,
+                "choices",
+                gold,
+                rows,
+                document_hash(context, list(choices)),
+                limit=lm.max_length,
+            )
+        )
     return found
 
 

@@ -40,7 +40,9 @@ def declared_classes(
     found = []
     for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
         for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
-            if isinstance(statement, ast.ClassDef) and [ast.unparse(each) for each in statement.bases] == [base]:
+            if isinstance(statement, ast.ClassDef) and [
+                ast.unparse(each) for each in statement.bases
+            ] == [base]:
                 assigned = map(_assigned, statement.body)
                 pairs = [(name, value) for name, value in assigned if value and name in attributes]
                 literals = {str(name): ast.literal_eval(value) for name, value in pairs}

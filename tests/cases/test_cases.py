@@ -51,27 +51,38 @@ def place(name: str, root: Path) -> dict[str, Any]:
     shutil.copytree(ROOT / "workflow/tasks", root / "workflow/tasks")
     model = root / "model/config.json"
     if "settings" in case or any(path.startswith("model/") for path in case.get("files", {})):
-        shutil.copytree(ROOT / "resources/reference", root / "model", ignore=shutil.ignore_patterns("data"))
-        model.write_text(json.dumps(json.loads(model.read_text(encoding="utf-8")) | case.get("settings", {})))
+        shutil.copytree(
+            ROOT / "resources/reference", root / "model", ignore=shutil.ignore_patterns("data")
+        )
+        model.write_text(
+            json.dumps(json.loads(model.read_text(encoding="utf-8")) | case.get("settings", {}))
+        )
     shutil.copytree(folder, root, dirs_exist_ok=True)
     for path, content in case.get("files", {}).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, list):
             content = "\n".join(json.dumps(row) for row in content)
-        (root / path).write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+        (root / path).write_text(
+            content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8"
+        )
     return case
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
     """A whole configuration: a study of everything that the sections name."""
     config = {"models": {"reference": {"source": "resources/reference"}}} | config
-    study = {"models": sorted(config["models"]), "calibrations": sorted(config.get("calibrations", {}))}
+    study = {
+        "models": sorted(config["models"]),
+        "calibrations": sorted(config.get("calibrations", {})),
+    }
     if "studies" not in config and study["calibrations"]:
         config["studies"] = {"maps": study | {"metrics": ["cosine"], "units": "layer"}}
     return config
 
 
-def calibrations(config: Configuration, manifest: dict[str, Any], model: Any, root: Path) -> dict[str, dict[str, Any]]:
+def calibrations(
+    config: Configuration, manifest: dict[str, Any], model: Any, root: Path
+) -> dict[str, dict[str, Any]]:
     found = {}
     for name, entry in config.calibrations.items():
         made = prepare(name, entry, manifest, root, config.parts(name))
@@ -80,12 +91,20 @@ def calibrations(config: Configuration, manifest: dict[str, Any], model: Any, ro
     return found
 
 
-def benchmarks(config: Configuration, manifest: dict[str, Any], model: Any, root: Path) -> dict[str, dict[str, Any]]:
+def benchmarks(
+    config: Configuration, manifest: dict[str, Any], model: Any, root: Path
+) -> dict[str, dict[str, Any]]:
     tokenizer, found = load_tokenizer(manifest), {}
     for name, task in config.benchmarks.tasks.items():
-        loaded = lm_tasks.load_task(name, root, task.num_fewshot, task.choices, trust_code=task.trust_code)
+        loaded = lm_tasks.load_task(
+            name, root, task.num_fewshot, task.choices, trust_code=task.trust_code
+        )
         lm_tasks.test_documents(loaded, task.limit)
-        rows = TaskBenchmark(loaded, model, tokenizer, task.limit, Style.of(manifest)).score(model, "base").metrics
+        rows = (
+            TaskBenchmark(loaded, model, tokenizer, task.limit, Style.of(manifest))
+            .score(model, "base")
+            .metrics
+        )
         found[name] = {row["metric"]: row["value"] for row in rows} | rows[0]
     for name, text in config.benchmarks.perplexity.items():
         score = perplexity.benchmark(name, perplexity_texts(text, root), tokenizer, text)
@@ -115,4 +134,8 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for section, entries in expected.items():
         for entry, numbers in entries.items():
             for key, value in numbers.items():
-                assert found[section][entry][key] == pytest.approx(value, rel=1e-4), (section, entry, key)
+                assert found[section][entry][key] == pytest.approx(value, rel=1e-4), (
+                    section,
+                    entry,
+                    key,
+                )

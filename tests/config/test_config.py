@@ -65,8 +65,12 @@ def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
 
 
 def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) -> None:
-    raw = put(minimal(), "calibrations.recall.limit", "40")  # as from --config 'calibrations={recall: {limit: 40}}'
-    put(raw, "healings.lora.learning_rate", "3e-4")  # YAML 1.1 knows no number without a dot before the e
+    raw = put(
+        minimal(), "calibrations.recall.limit", "40"
+    )  # as from --config 'calibrations={recall: {limit: 40}}'
+    put(
+        raw, "healings.lora.learning_rate", "3e-4"
+    )  # YAML 1.1 knows no number without a dot before the e
     put(raw, "models.small.trust_remote_code", "true")
     put(raw, "studies.prune.removed", ["1", "25%"])
     loaded = config.load(raw, root)
@@ -77,29 +81,51 @@ def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_hidden_layers": 5}, {"n_layer": 5}, {"num_layers": 5}, {"text_config": {"num_hidden_layers": 5}}]
+    "settings",
+    [
+        {"num_hidden_layers": 5},
+        {"n_layer": 5},
+        {"num_layers": 5},
+        {"text_config": {"num_hidden_layers": 5}},
+    ],
 )
 def test_layers_come_from_the_models_folder_or_its_entry(root: Path, settings: Raw) -> None:
     model_folder(root / "folder", settings)
-    loaded = config.load(put(put(minimal(), "models.small.source", "folder"), "models.hub.layers", 32), root).models
+    loaded = config.load(
+        put(put(minimal(), "models.small.source", "folder"), "models.hub.layers", 32), root
+    ).models
     assert (loaded["small"].layers, loaded["hub"].layers) == (5, 32)
     assert config.load(minimal(), root).models["hub"].layers is None
 
 
 def test_a_local_model_tells_its_family(root: Path) -> None:
     model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
-    assert config.load(put(minimal(), "models.small.source", "told"), root).models["small"].family == "gpt2"
-    assert config.load(put(minimal(), "models.hub.family", "llama"), root).models["hub"].family == "llama"
+    assert (
+        config.load(put(minimal(), "models.small.source", "told"), root).models["small"].family
+        == "gpt2"
+    )
+    assert (
+        config.load(put(minimal(), "models.hub.family", "llama"), root).models["hub"].family
+        == "llama"
+    )
 
 
-def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_from_home_is_the_same_for_all_that_read_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = root / "home"
     model_folder(home / "model", {"num_hidden_layers": 6})
     (home / "text.json").write_text(json.dumps(["a"] * 500))
     monkeypatch.setenv("HOME", str(home))
-    raw = put(put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json")
+    raw = put(
+        put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json"
+    )
     loaded = config.load(raw, root)
-    assert loaded.models["small"].source == loaded.models["small"].options()["source"] == str(home / "model")
+    assert (
+        loaded.models["small"].source
+        == loaded.models["small"].options()["source"]
+        == str(home / "model")
+    )
     assert loaded.models["small"].layers == 6
     assert loaded.calibrations["corpus"].options()["text"] == str(home / "text.json")
 
@@ -110,7 +136,9 @@ def test_the_embedded_corpus_goes_by_its_split() -> None:
     assert calibrations.corpus_file("texts/mine.json", "test") == "texts/mine.json"
 
 
-@pytest.mark.parametrize(("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)])
+@pytest.mark.parametrize(
+    ("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)]
+)
 def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, count: int) -> None:
     assert config.removed_count(entry, 8) == count
 
@@ -138,11 +166,17 @@ def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> Non
 
 def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:
     raw = put(minimal(), "repairs.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
-    put(raw, "calibrations.recall.score", "acc")  # read by others than the job that draws the samples
+    put(
+        raw, "calibrations.recall.score", "acc"
+    )  # read by others than the job that draws the samples
     loaded = config.load(put(raw, "selectors.accuracy.protect", [0, -1]), root)
     assert loaded.repairs["ghost"].options() == {"method": "ghost"}
     assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
-    assert loaded.selectors["accuracy"].options() == {"strategy": "iterative", "metric": "accuracy", "protect": [0, -1]}
+    assert loaded.selectors["accuracy"].options() == {
+        "strategy": "iterative",
+        "metric": "accuracy",
+        "protect": [0, -1],
+    }
     assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
     assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
     seeded = config.load(put(raw, "seed", 7), root)
@@ -160,7 +194,9 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
         ("diagnoses", configuration.Diagnosis.from_options),
     ],
 )
-def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:
+def test_a_job_reads_back_the_entry_from_its_options(
+    root: Path, section: str, read: Callable[[Raw], Entry]
+) -> None:
     for entry in getattr(config.load(put(minimal(), "seed", 5), root), section).values():
         assert read(json.loads(json.dumps(entry.options()))) == entry
 

@@ -14,18 +14,28 @@ from lamina.config.entry import Choice
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
-    "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
-    "tests/configs/tiny.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
+    "config/config.yaml": lambda raw, folder: put(
+        raw, "models.reference.source", str(folder / "m12")
+    ),
+    "tests/configs/tiny.yaml": lambda raw, folder: put(
+        raw, "models.reference.source", str(folder / "m12")
+    ),
     "config/papers/rethinking-layer-relevance.yaml": lambda raw, folder: raw,
     "config/papers/deeper-layers.yaml": lambda raw, folder: raw,
     "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
-    "config/papers/minitron.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
+    "config/papers/minitron.yaml": lambda raw, folder: put(
+        raw, "models.reference.source", str(folder / "m12")
+    ),
     "config/models/qwen3-8b.yaml": lambda raw, folder: raw,
     "config/models/llama-3.1-8b.yaml": lambda raw, folder: raw,
     "config/models/olmo-3-7b.yaml": lambda raw, folder: raw,
     "config/models/gemma-3-4b.yaml": lambda raw, folder: raw,
-    "config/models/gpt-oss-20b.yaml": lambda raw, folder: put(raw, "models.gpt-oss-20b.source", str(folder / "m12")),
-    "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
+    "config/models/gpt-oss-20b.yaml": lambda raw, folder: put(
+        raw, "models.gpt-oss-20b.source", str(folder / "m12")
+    ),
+    "config/complete.yaml": lambda raw, folder: put(
+        raw, "models.reference.source", str(folder / "m12")
+    ),
     "config/smollm2.yaml": lambda raw, folder: raw,
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
@@ -47,9 +57,16 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
 def local_smollm2(raw: Raw, folder: Path) -> Raw:
     """With what `make smollm2` would have written."""
     model_folder(folder / "m30", {"num_hidden_layers": 30})
-    lines = {"choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}), "text": json.dumps({"text": "a"})}
+    lines = {
+        "choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}),
+        "text": json.dumps({"text": "a"}),
+    }
     measured = {"tasks": {}, "perplexity": {}} | raw.get("benchmarks", {})
-    for entry in (*raw["calibrations"].values(), *measured["tasks"].values(), *measured["perplexity"].values()):
+    for entry in (
+        *raw["calibrations"].values(),
+        *measured["tasks"].values(),
+        *measured["perplexity"].values(),
+    ):
         key = "choices" if "choices" in entry else "text"
         entry[key] = str(folder / Path(entry[key]).name)
         Path(entry[key]).write_text("\n".join([lines[key]] * 1000))
@@ -67,7 +84,9 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":
             used |= {name for repair in loaded.repairs.values() for name in repair.data}
-            used |= {name for healing in loaded.healings.values() for name in healing.weights("own")}
+            used |= {
+                name for healing in loaded.healings.values() for name in healing.weights("own")
+            }
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
 
@@ -79,7 +98,9 @@ def test_the_shipped_configurations_are_all_tested() -> None:
 def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
     remedy = "run PYTHONPATH=src python tools/config_pages.py"
     assert document.README.read_text(encoding="utf-8") == document.readme(), remedy
-    assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), remedy
+    assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), (
+        remedy
+    )
 
 
 def test_every_key_is_explained() -> None:
@@ -87,10 +108,14 @@ def test_every_key_is_explained() -> None:
     told = [each.BY for each in classes if issubclass(each, Choice)]
     for each in classes:
         assert each.__doc__
-        assert {key for key, field in each.model_fields.items() if not field.description} <= set(told), each
+        assert {key for key, field in each.model_fields.items() if not field.description} <= set(
+            told
+        ), each
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, "tests/configs/minimal.yaml", "tests/configs/budgets.yaml"])
+@pytest.mark.parametrize(
+    "name", [*SHIPPED, "tests/configs/minimal.yaml", "tests/configs/budgets.yaml"]
+)
 def test_editors_accept_the_shipped_configurations(name: str) -> None:
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     assert not [error.message for error in Draft202012Validator(document.schema()).iter_errors(raw)]

@@ -20,7 +20,9 @@ TEXT = {"text": "text.jsonl", "documents": None}
 def root(tmp_path: Path) -> Path:
     """A workplace with a text of three documents and a model whose context is 64."""
     workplace(tmp_path)
-    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": f"document {n}"}) for n in range(3)))
+    (tmp_path / "text.jsonl").write_text(
+        "\n".join(json.dumps({"text": f"document {n}"}) for n in range(3))
+    )
     shutil.rmtree(tmp_path / "small")
     model_folder(tmp_path / "small", {"num_hidden_layers": 8, "n_positions": 64})
     return tmp_path
@@ -65,13 +67,21 @@ TOO_LONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), TOO_LONG, ids=[next(iter(case[0])) for case in TOO_LONG])
+@pytest.mark.parametrize(
+    ("changes", "message"), TOO_LONG, ids=[next(iter(case[0])) for case in TOO_LONG]
+)
 def test_what_is_longer_than_the_context_is_refused(root: Path, changes: Raw, message: str) -> None:
     assert refusal(root, **changes).startswith(message)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"max_position_embeddings": 64}, {"n_ctx": 64}, {"text_config": {"max_position_embeddings": 64}}, {}]
+    "settings",
+    [
+        {"max_position_embeddings": 64},
+        {"n_ctx": 64},
+        {"text_config": {"max_position_embeddings": 64}},
+        {},
+    ],
 )
 def test_the_context_stands_in_the_models_config(root: Path, settings: Raw) -> None:
     """Where it says none, nothing is known before the jobs; nor is it of a hub model."""
@@ -85,7 +95,12 @@ def test_the_context_stands_in_the_models_config(root: Path, settings: Raw) -> N
 
 
 RANGES = [
-    ("calibrations.corpus", "0:900", '"0:900" asks for more than', '/text.jsonl holds, 3. Write "0:3", or null'),
+    (
+        "calibrations.corpus",
+        "0:900",
+        '"0:900" asks for more than',
+        '/text.jsonl holds, 3. Write "0:3", or null',
+    ),
     ("calibrations.corpus", "2:4", '"2:4" asks', 'Write "2:3"'),
     ("calibrations.corpus", "3:", '"3:" asks', 'Write "0:3"'),
     ("calibrations.corpus", "30:10", '"30:10" holds no document', '"10:30"'),
@@ -94,8 +109,13 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("where", "documents", "fault", "remedy"), RANGES)
-def test_ranges_beyond_a_file_are_refused(root: Path, where: str, documents: str, fault: str, remedy: str) -> None:
-    changes = {f"{where}.text".replace(".", "__"): "text.jsonl", f"{where}.documents".replace(".", "__"): documents}
+def test_ranges_beyond_a_file_are_refused(
+    root: Path, where: str, documents: str, fault: str, remedy: str
+) -> None:
+    changes = {
+        f"{where}.text".replace(".", "__"): "text.jsonl",
+        f"{where}.documents".replace(".", "__"): documents,
+    }
     if where.startswith("benchmarks"):
         changes["calibrations__corpus__documents"] = "0:1"
     message = refusal(root, **changes)
@@ -107,14 +127,18 @@ def test_texts_of_another_form_are_refused(root: Path, where: str) -> None:
     """In the words of tests/data/test_data_files.py, as are questions."""
     (root / "a.txt").write_bytes(b"caf\xe9")
     message = refusal(root, **{f"{where}.text".replace(".", "__"): "a.txt"})
-    assert message.startswith(f"{where}.text: {root}/a.txt, line 1: not UTF-8 (byte 0xe9). Save the file"), message
+    assert message.startswith(
+        f"{where}.text: {root}/a.txt, line 1: not UTF-8 (byte 0xe9). Save the file"
+    ), message
 
 
 @pytest.mark.parametrize("where", ["calibrations.mine", "benchmarks.tasks.mine"])
 def test_lines_that_are_no_questions_are_refused(root: Path, where: str) -> None:
     (root / "new.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD | {"gold": 0.0}))
     message = refusal(root, **{f"{where}.choices".replace(".", "__"): "new.jsonl"})
-    assert message.startswith(f"{where}.choices: {root}/new.jsonl, line 2: gold is 0.0, not a whole number"), message
+    assert message.startswith(
+        f"{where}.choices: {root}/new.jsonl, line 2: gold is 0.0, not a whole number"
+    ), message
 
 
 def test_more_questions_than_a_file_has_are_refused(root: Path) -> None:
@@ -125,10 +149,17 @@ def test_more_questions_than_a_file_has_are_refused(root: Path) -> None:
     assert message == (
         "calibrations.mine.limit: 6 samples are asked for, and 'new.jsonl' has 5. Write at most 5, or leave it out."
     )
-    for where, section in (("calibrations.mine", "calibrations__mine"), ("benchmarks.tasks.mine", "benchmarks__tasks")):
+    for where, section in (
+        ("calibrations.mine", "calibrations__mine"),
+        ("benchmarks.tasks.mine", "benchmarks__tasks"),
+    ):
         given = {**entry, "num_fewshot": 5}
-        message = refusal(root, **{section: given if section == "calibrations__mine" else {"mine": given}})
-        assert message.startswith(f"{where}.num_fewshot: 5 examples are more than the other 4 questions"), message
+        message = refusal(
+            root, **{section: given if section == "calibrations__mine" else {"mine": given}}
+        )
+        assert message.startswith(
+            f"{where}.num_fewshot: 5 examples are more than the other 4 questions"
+        ), message
 
 
 def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
@@ -140,19 +171,26 @@ def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
 
 
 def test_cut_off_weights_are_refused(root: Path) -> None:
-    shutil.copy(REPOSITORY / "resources/reference/model.safetensors", root / "small/model.safetensors")
+    shutil.copy(
+        REPOSITORY / "resources/reference/model.safetensors", root / "small/model.safetensors"
+    )
     (root / "small/config.json").write_text('{"num_hidden_layers": 12, "n_positions": 64}')
     assert load(raw(), root)
     data = (root / "small/model.safetensors").read_bytes()
     (root / "small/model.safetensors").write_bytes(data[:-7])
-    with pytest.raises(LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete"):
+    with pytest.raises(
+        LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete"
+    ):
         load(raw(), root)
 
 
 @pytest.mark.parametrize("text", ["[]", '"a"', "{", "\xff"])
 def test_a_config_that_holds_no_settings_is_refused(root: Path, text: str) -> None:
     (root / "small/config.json").write_bytes(text.encode("latin1"))
-    with pytest.raises(LaminaError, match=r"^models.small.source: 'small/config.json' is not JSON .*Restore the file"):
+    with pytest.raises(
+        LaminaError,
+        match=r"^models.small.source: 'small/config.json' is not JSON .*Restore the file",
+    ):
         load(raw(), root)
 
 
@@ -165,8 +203,14 @@ def test_large_files_are_left_to_the_jobs(root: Path, monkeypatch: Any) -> None:
 def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) -> None:
     seen: list[Path] = []
     read = files.read_documents
-    monkeypatch.setattr(files, "read_documents", lambda path, *rest: seen.append(path) or read(path, *rest))
+    monkeypatch.setattr(
+        files, "read_documents", lambda path, *rest: seen.append(path) or read(path, *rest)
+    )
     config = raw(calibrations__again={**TEXT, "documents": "0:2"})
     put(config, "calibrations.corpus.documents", "0:1")
-    put(config, "benchmarks.perplexity.corpus_test", {"text": "text.jsonl", "documents": "2:3", "window": 64})
+    put(
+        config,
+        "benchmarks.perplexity.corpus_test",
+        {"text": "text.jsonl", "documents": "2:3", "window": 64},
+    )
     assert load(config, root) and seen == [root / "text.jsonl"]

@@ -53,7 +53,12 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     # Another type, or out of bounds.
     ("seed", -1, "", ["-1", "a whole number of at least 0"]),
     ("seed", 0.5, "", ["0.5", "a whole number of at least 0"]),
-    ("models.small.dtype", "float23", "", ["'float23'", "float32, bfloat16", "Did you mean 'float32'?"]),
+    (
+        "models.small.dtype",
+        "float23",
+        "",
+        ["'float23'", "float32, bfloat16", "Did you mean 'float32'?"],
+    ),
     ("models.small.revision", 1234567, "", ["1234567", "a text or null, in quotes"]),
     ("models.small.trust_remote_code", 3, "", ["3", "true or false"]),
     ("calibrations.recall.limit", "many", "", ["'many'", "a whole number of at least 1 or null"]),
@@ -64,15 +69,30 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("calibrations.mixture.fraction", 1.5, "", ["1.5", "above 0 and up to 1"]),
     ("calibrations.corpus.documents", "500", "", ["'500'", '"0:500"']),
     ("calibrations.corpus.documents", 500, "", ["500", '"0:500"']),
-    ("calibrations.corpus.documents", "30:10", "", ['"30:10" holds no document', 'such as "10:30"']),
+    (
+        "calibrations.corpus.documents",
+        "30:10",
+        "",
+        ['"30:10" holds no document', 'such as "10:30"'],
+    ),
     ("calibrations.corpus.documents", "7:7", "", ['"7:7" holds no document', 'such as "7:8"']),
-    ("benchmarks.perplexity.corpus_test.documents", "9:3", "", ['"9:3" holds no document', '"3:9"']),
+    (
+        "benchmarks.perplexity.corpus_test.documents",
+        "9:3",
+        "",
+        ['"9:3" holds no document', '"3:9"'],
+    ),
     ("repairs.ghost.method", "gost", "", ["'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
     ("diagnoses.variance.kind", None, "", ["is missing", "Write one of patching"]),
     ("diagnoses.variance.skip_first", 0, "", ["0", "of at least 1"]),
     ("selectors.accuracy.strategy", None, "", ["null is not allowed", "one of block"]),
     ("selectors.accuracy.metric", "acuracy", "", ["'acuracy'", "angular, cosine"]),
-    ("selectors.accuracy.strategy", "greedy", "", ["'greedy'", "deepest, evolutionary, iterative, one_shot"]),
+    (
+        "selectors.accuracy.strategy",
+        "greedy",
+        "",
+        ["'greedy'", "deepest, evolutionary, iterative, one_shot"],
+    ),
     ("selectors.accuracy.units", "head", "", ["'head'", "layer, attention, mlp"]),
     ("selectors.accuracy.budget", "half", "", ["'half'", "full"]),
     ("selectors.accuracy.protect", 0, "", ["0", "a list such as"]),
@@ -93,9 +113,19 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("studies.maps.metrics", ["accuraci"], "[0]", ["'accuraci'", "angular, cosine"]),
     ("models", ["small"], "", ["['small']", "`key: value`"]),
     ("studies.prune", ["small"], "", ["['small']", "`metrics` or `selectors` and `removed`"]),
-    ("calibrations.recall", {"limit": 3}, "", ["`task`, `tasks`, `text`, `hub`, `mixture` or `choices`"]),
+    (
+        "calibrations.recall",
+        {"limit": 3},
+        "",
+        ["`task`, `tasks`, `text`, `hub`, `mixture` or `choices`"],
+    ),
     # Missing, or in the way of another.
-    ("benchmarks.perplexity.t", {"text": "x"}, ".window", ["is missing", "Tokens the model sees at once"]),
+    (
+        "benchmarks.perplexity.t",
+        {"text": "x"},
+        ".window",
+        ["is missing", "Tokens the model sees at once"],
+    ),
     ("benchmarks.perplexity.corpus_test.stride", 65, "", ["65 would skip tokens", "at most 64"]),
     ("benchmarks.perplexity.mine", {"text": "microworld_corpus", "window": 64}, "", ["Rename one"]),
     (
@@ -108,12 +138,26 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         ("models.small.source", name, "", [f"there is no folder '{name}'", "Write the path"])
         for name in ("missing", "./missing/model", "/missing/model", "a/b/c")
     ),
-    ("models.hub", {"source": "org/model"}, ".source", ["there is no folder 'org/model'", "add `revision:"]),
+    (
+        "models.hub",
+        {"source": "org/model"},
+        ".source",
+        ["there is no folder 'org/model'", "add `revision:"],
+    ),
     *(
         (f"{where}", "absent.jsonl", "", ["there is no file 'absent.jsonl'", "Write the path of"])
-        for where in ("calibrations.corpus.text", "calibrations.mine.choices", "benchmarks.tasks.mine.choices")
+        for where in (
+            "calibrations.corpus.text",
+            "calibrations.mine.choices",
+            "benchmarks.tasks.mine.choices",
+        )
     ),
-    ("benchmarks.perplexity.corpus_test.text", "absent.jsonl", "", ["there is no file 'absent.jsonl'"]),
+    (
+        "benchmarks.perplexity.corpus_test.text",
+        "absent.jsonl",
+        "",
+        ["there is no file 'absent.jsonl'"],
+    ),
     ("report", {"keep": "950%"}, ".keep", ["'950%'", "up to 1"]),
     ("models.small.source", "small/config.json", "", ["is a file", "Write the folder"]),
     # Tasks that nobody has.
@@ -132,7 +176,11 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
     ("repairs.ghost.data", {"own": "auto", "corpus": 1}, "", ["`own: 1`"]),
     ("repairs.ghost.data", ["own"], "", ["['own']"]),
     (
-        *("healings.lora", {"method": "lora", "max_steps": 50, "warmup_steps": 100}, ".warmup_steps"),
+        *(
+            "healings.lora",
+            {"method": "lora", "max_steps": 50, "warmup_steps": 100},
+            ".warmup_steps",
+        ),
         ["100 is not less than max_steps, 50", "at most 5"],
     ),
     ("healings.lora.data", "corpsu", "", ["'corpsu'", "Did you mean 'corpus'?"]),
@@ -143,7 +191,9 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "value", "at", "words"), REFUSED, ids=[f"{case[0]}={case[1]}" for case in REFUSED])
+@pytest.mark.parametrize(
+    ("where", "value", "at", "words"), REFUSED, ids=[f"{case[0]}={case[1]}" for case in REFUSED]
+)
 def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
     root: Path, where: str, value: Any, at: str | None, words: list[str]
 ) -> None:
@@ -172,7 +222,11 @@ def test_no_studies_are_refused(root: Path, empty: Any) -> None:
 
 def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
     message = refusal(put(minimal(), "calibrations.recall.text", "microworld_corpus"), root)
-    assert "calibrations.recall" in message and "'task' and 'text'" in message and "Keep one" in message
+    assert (
+        "calibrations.recall" in message
+        and "'task' and 'text'" in message
+        and "Keep one" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,16 +242,27 @@ def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
         ("perplexity", "corpus", "corpus_test", "benchmarks.perplexity"),
     ],
 )
-def test_a_study_names_only_what_is_defined(root: Path, key: str, name: str, near: str, section: str) -> None:
+def test_a_study_names_only_what_is_defined(
+    root: Path, key: str, name: str, near: str, section: str
+) -> None:
     message = refusal(put(minimal(), f"studies.prune.{key}", [name]), root)
-    assert f"studies.prune.{key}: '{name}' is not defined under `{section}`. Did you mean '{near}'?" in message
+    assert (
+        f"studies.prune.{key}: '{name}' is not defined under `{section}`. Did you mean '{near}'?"
+        in message
+    )
 
 
-@pytest.mark.parametrize("section", ["models", "calibrations", "selectors", "repairs", "healings", "studies"])
+@pytest.mark.parametrize(
+    "section", ["models", "calibrations", "selectors", "repairs", "healings", "studies"]
+)
 @pytest.mark.parametrize("name", ["base", "none"])
 def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None:
     message = refusal(put(minimal(), f"{section}.{name}", {}), root)
-    assert f"{section}.{name}" in message and "is reserved" in message and "Choose another name" in message
+    assert (
+        f"{section}.{name}" in message
+        and "is reserved" in message
+        and "Choose another name" in message
+    )
 
 
 def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
@@ -207,7 +272,9 @@ def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
     assert "'Mine' and 'mine' differ only by case" in message and "Rename" in message
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "-n", "with blank", "ä", "a=1", "", "x\n"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", ".hidden", "-n", "with blank", "ä", "a=1", "", "x\n"]
+)
 def test_names_that_cannot_be_file_names_are_refused(root: Path, name: str) -> None:
     raw = minimal()
     raw["selectors"][name] = {"metric": "cosine"}
@@ -218,13 +285,20 @@ def test_names_that_cannot_be_file_names_are_refused(root: Path, name: str) -> N
 def test_a_name_that_yaml_reads_as_a_number_is_refused(root: Path) -> None:
     raw = minimal()
     raw["models"][8] = {"source": "small"}
-    assert "models.8: YAML reads this name" in (message := refusal(raw, root)) and "Quote it: '8'" in message
+    assert (
+        "models.8: YAML reads this name" in (message := refusal(raw, root))
+        and "Quote it: '8'" in message
+    )
 
 
 @pytest.mark.parametrize(
     ("selector", "removed", "words"),
     [
-        ("accuracy", 8, ["8 is more than", "'accuracy'", "'small'", "8 layers (none protected)", "at most 7"]),
+        (
+            "accuracy",
+            8,
+            ["8 is more than", "'accuracy'", "'small'", "8 layers (none protected)", "at most 7"],
+        ),
         ("accuracy", "100%", ["8 (100%) is more than", "at most 7"]),
         ("cosine", 7, ["7 is more than", "2 protected", "at most 6"]),
         ("angular", 8, ["8 is more than", "one run", "at most 7"]),
@@ -233,8 +307,15 @@ def test_a_name_that_yaml_reads_as_a_number_is_refused(root: Path) -> None:
         ("heads", 9, ["9 is more than", "at most 8"]),
     ],
 )
-def test_more_layers_than_can_go_are_refused(root: Path, selector: str, removed: int | str, words: list[str]) -> None:
-    study = {"models": ["small"], "calibrations": ["recall"], "selectors": [selector], "removed": [1, removed]}
+def test_more_layers_than_can_go_are_refused(
+    root: Path, selector: str, removed: int | str, words: list[str]
+) -> None:
+    study = {
+        "models": ["small"],
+        "calibrations": ["recall"],
+        "selectors": [selector],
+        "removed": [1, removed],
+    }
     message = refusal(put(minimal(), "studies.prune", study), root)
     assert message.startswith("studies.prune.removed: ")
     assert all(word in message for word in words), message
@@ -250,13 +331,20 @@ def test_sizes_of_a_hub_model_are_checked_where_its_layers_are_known(root: Path)
 def test_a_folder_without_config_is_no_model(root: Path) -> None:
     (root / "empty").mkdir()
     message = refusal(put(minimal(), "models.small.source", "empty"), root)
-    assert "models.small.source: the folder 'empty' has no config.json" in message and "Write the folder" in message
+    assert (
+        "models.small.source: the folder 'empty' has no config.json" in message
+        and "Write the folder" in message
+    )
 
 
 def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
     model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
     message = refusal(put(minimal(), "models.small", {"source": "told", "family": "llama"}), root)
-    assert "models.small.family" in message and "says gpt2, not llama" in message and "Leave `family` out" in message
+    assert (
+        "models.small.family" in message
+        and "says gpt2, not llama" in message
+        and "Leave `family` out" in message
+    )
 
 
 # A selector, and words of the message.
@@ -264,7 +352,10 @@ SELECTOR_MISMATCHES = [
     ("metric: accuracy, strategy: block", "metric: 'accuracy' | angular or cosine"),
     ("metric: perplexity, budget: exact, units: both", "units: 'both' | budget: full"),
     ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative"),
-    ("metric: cosine, cost: latency, units: mlp", "cost: latency | 'mlp' all count the same | units: both"),
+    (
+        "metric: cosine, cost: latency, units: mlp",
+        "cost: latency | 'mlp' all count the same | units: both",
+    ),
     ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
     ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
     ("metric: accuracy, strategy: random", "metric: 'accuracy' | 'random' | Leave `metric` out"),
@@ -289,19 +380,34 @@ SELECTOR_MISMATCHES = [
         "metric: cosine, repair: ghost",
         "repair: 'ghost' | metric 'cosine' | Write metric: acceptance, accuracy,  | or leave `repair` out",
     ),
-    ("metric: taylor, strategy: one_shot, repair: ghost", "repair: 'ghost' | metric 'taylor' | not measured by that"),
+    (
+        "metric: taylor, strategy: one_shot, repair: ghost",
+        "repair: 'ghost' | metric 'taylor' | not measured by that",
+    ),
     ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
     ("metric: residual, budget: exact", "budget: 'exact' | 'residual' | not measured by removing"),
     ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
-    ("metric: accuracy, also: {corpsu: 1}", "also: 'corpsu' is not defined | Did you mean 'corpus'?"),
+    (
+        "metric: accuracy, also: {corpsu: 1}",
+        "also: 'corpsu' is not defined | Did you mean 'corpus'?",
+    ),
     ("metric: accuracy, also: {corpus: 0}", "also | weights above 0"),
     (
         "metric: taylor, also: {corpus: 1}",
         "also: scores by 'taylor' | accuracy, agreement, angular, cosine | or leave `also` out",
     ),
-    ("metric: accuracy, budget: race, also: {corpus: 1}", "also: budget 'race' | Write budget: full"),
-    ("strategy: deepest, also: {corpus: 1}", "also: | 'deepest' | iterative, one_shot or portfolio"),
-    ("strategy: deepest, repair: ghost", "repair: 'ghost' | 'deepest' | evolutionary, iterative or one_shot"),
+    (
+        "metric: accuracy, budget: race, also: {corpus: 1}",
+        "also: budget 'race' | Write budget: full",
+    ),
+    (
+        "strategy: deepest, also: {corpus: 1}",
+        "also: | 'deepest' | iterative, one_shot or portfolio",
+    ),
+    (
+        "strategy: deepest, repair: ghost",
+        "repair: 'ghost' | 'deepest' | evolutionary, iterative or one_shot",
+    ),
     (
         "metric: cosine, strategy: evolutionary",
         "metric: 'cosine' | which strategy 'evolutionary' compares | accuracy, ",
@@ -313,12 +419,17 @@ SELECTOR_MISMATCHES = [
     ),
     ("metric: accuracy, strategy: evolutionary, stages: [2, 1]", "stages[0]: 2 is not allowed"),
     ("metric: accuracy, offspring: 3", "offspring: 3 | 'iterative' | only with evolutionary"),
-    ("metric: accuracy, strategy: evolutionary, held_back: 1", "held_back: 1 is not allowed | below 1"),
+    (
+        "metric: accuracy, strategy: evolutionary, held_back: 1",
+        "held_back: 1 is not allowed | below 1",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("selector", "words"), SELECTOR_MISMATCHES)
-def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector: str, words: str) -> None:
+def test_metrics_and_strategies_that_do_not_fit_are_refused(
+    root: Path, selector: str, words: str
+) -> None:
     message = refusal(put(minimal(), "selectors.odd", yaml.safe_load(f"{{{selector}}}")), root)
     assert message.startswith("selectors.odd.")
     assert all(word in message for word in words.split(" | ")), message
@@ -331,11 +442,16 @@ def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> No
     assert "no linear map of the stream" in message and "or leave `repair` out" in message
     raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
-    assert message.startswith("selectors.odd.repair: 'chain' has `refit: true`") and "without `refit`" in message
+    assert (
+        message.startswith("selectors.odd.repair: 'chain' has `refit: true`")
+        and "without `refit`" in message
+    )
 
 
 def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> None:
-    raw = put(put(minimal(), "studies.prune.selectors", ["heads"]), "studies.prune.repairs", ["ghost"])
+    raw = put(
+        put(minimal(), "studies.prune.selectors", ["heads"]), "studies.prune.repairs", ["ghost"]
+    )
     assert config.load(copy.deepcopy(raw), root)
     raw = put(put(raw, "repairs.fold", {"method": "replaceme"}), "studies.prune.repairs", ["fold"])
     message = refusal(raw, root)
@@ -346,9 +462,17 @@ def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
     (root / "text.json").write_text(json.dumps(["a"] * 400))
     raw = put(minimal(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"})
-    put(raw, "benchmarks.perplexity.corpus_test", {"text": "text.json", "documents": "299:400", "window": 64})
+    put(
+        raw,
+        "benchmarks.perplexity.corpus_test",
+        {"text": "text.json", "documents": "299:400", "window": 64},
+    )
     message = refusal(copy.deepcopy(raw), root)
-    assert "calibrations.corpus.documents: 0:300" in message and "299:400" in message and "do not overlap" in message
+    assert (
+        "calibrations.corpus.documents: 0:300" in message
+        and "299:400" in message
+        and "do not overlap" in message
+    )
     put(raw, "benchmarks.perplexity.corpus_test.documents", None)
     assert "documents all of benchmarks.perplexity.corpus_test" in refusal(copy.deepcopy(raw), root)
     put(raw, "benchmarks.perplexity.corpus_test.documents", "300:")
@@ -359,7 +483,9 @@ def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root:
     raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
     assert config.load(copy.deepcopy(raw), root).repairs["ghost"].automatic("recall") == ["corpus"]
     message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
-    assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), message
+    assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), (
+        message
+    )
 
 
 @pytest.mark.parametrize("train", ["patch", "both"])
@@ -388,7 +514,11 @@ def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     put(raw, "studies.prune.perplexity", [])
     assert config.load(copy.deepcopy(raw), root)
     message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
-    assert "studies.prune.tasks: 'own'" in message and "'corpus'" in message and "tasks: all" in message
+    assert (
+        "studies.prune.tasks: 'own'" in message
+        and "'corpus'" in message
+        and "tasks: all" in message
+    )
     put(raw, "studies.prune.calibrations", ["recall"])
     message = refusal(put(raw, "benchmarks.tasks", {"microworld_recal": {}}), root)
     assert "called 'microworld_recall'. Did you mean 'microworld_recal'?" in message

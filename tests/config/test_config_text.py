@@ -38,7 +38,9 @@ def test_broken_yaml_is_told_by_its_line_in_our_words(
 
 def test_what_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes("a: 1\n# für\n".encode("latin1"))
-    with pytest.raises(LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv -f latin1"):
+    with pytest.raises(
+        LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv -f latin1"
+    ):
         text.check(tmp_path / "mine.yaml")
     (tmp_path / "mine.yaml").write_text("a: 1\n", encoding="utf-16")
     with pytest.raises(LaminaError, match="iconv -f utf-16"):
@@ -60,7 +62,9 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(LaminaError) as refused:
         text.check(tmp_path / "mine.yaml")
-    assert f"key '{key}' stands twice, in line {lines[0]} and in line {lines[1]}" in str(refused.value)
+    assert f"key '{key}' stands twice, in line {lines[0]} and in line {lines[1]}" in str(
+        refused.value
+    )
 
 
 @pytest.mark.parametrize("content", ["", "- a\n- b\n", "some text\n"])
@@ -92,6 +96,8 @@ def test_what_is_in_order_passes(tmp_path: Path) -> None:
 )
 def test_a_refusal_is_placed_where_its_key_stands(tmp_path: Path, message: str, said: str) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text("studies:\n  x:\n    {removed: [1,\n     12]}\nmodels:\n  v1.5: {source: x}\n  v1: {}\n")
+    first.write_text(
+        "studies:\n  x:\n    {removed: [1,\n     12]}\nmodels:\n  v1.5: {source: x}\n  v1: {}\n"
+    )
     second.write_text("models:\n  a:\n    b: 1\n")
     assert text.place([first, second], message) == (f"{tmp_path}/{said}" if said else "")

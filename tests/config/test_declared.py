@@ -22,7 +22,11 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
     (folder / "two.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
     (folder / "three.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
     (folder / "none.py").write_text("def f():\n    TABLES = ()\n")
-    assert declared("some.package", "TABLES", tmp_path) == {"one": ("a", "b"), "two": ("c",), "three": "long text"}
+    assert declared("some.package", "TABLES", tmp_path) == {
+        "one": ("a", "b"),
+        "two": ("c",),
+        "three": "long text",
+    }
 
 
 def test_figures_read_tables_that_there_are() -> None:
@@ -46,6 +50,17 @@ def test_what_rules_import_is_light() -> None:
     imports = re.findall(r"^from lamina.*", rules, re.MULTILINE)
     assert len(imports) > 20
     code = "; ".join(["import sys", *imports, "print(*sys.modules)"])
-    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    heavy = {"torch", "transformers", "numpy", "pandas", "pyarrow", "matplotlib", "lm_eval", "lamina.relevance"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
+    )
+    heavy = {
+        "torch",
+        "transformers",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "matplotlib",
+        "lm_eval",
+        "lamina.relevance",
+    }
     assert not heavy & set(done.stdout.split())

@@ -28,17 +28,23 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
             "Draws what goes: the baseline, which measures nothing.",
         ),
         (
-            selectors.Selector.from_options({"metric": "cosine", "repair": None, "protect": [0, -1]}),
+            selectors.Selector.from_options(
+                {"metric": "cosine", "repair": None, "protect": [0, -1]}
+            ),
             "Removes the lowest unit and scores the rest again. Units are compared by cosine: how much the unit turns "
             "the residual stream. Options: protect [0, -1].",
         ),
         (
-            repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "prose": 0.1}, "rank": 8}),
+            repairs.Repair.from_options(
+                {"method": "ghost", "data": {"own": 1, "prose": 0.1}, "rank": 8}
+            ),
             "One linear map of the residual stream where a run of layers went, by ridge regression. Fitted on the "
             "plan's own calibration (weight 1) and prose (weight 0.1). Options: rank 8.",
         ),
         (
-            healings.Healing.from_options({"method": "lora", "data": "prose", "objective": "distill"}),
+            healings.Healing.from_options(
+                {"method": "lora", "data": "prose", "objective": "distill"}
+            ),
             "Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches "
             "of the repair. Fitted on prose (weight 1). Options: objective distill.",
         ),
@@ -49,6 +55,11 @@ def test_an_entry_in_words(entry: Choice, words: str) -> None:
 
 
 def test_what_is_in_the_loop_and_beside_is_told() -> None:
-    entry = selectors.Selector.from_options({"metric": "accuracy", "repair": "kept", "also": {"prose": 0.5}})
+    entry = selectors.Selector.from_options(
+        {"metric": "accuracy", "repair": "kept", "also": {"prose": 0.5}}
+    )
     told = glossary.words(entry)
-    assert "While units are scored, kept is in place." in told and "scored on prose (weight 0.5) as well" in told
+    assert (
+        "While units are scored, kept is in place." in told
+        and "scored on prose (weight 0.5) as well" in told
+    )

@@ -44,11 +44,17 @@ REFERENCE = ROOT / "resources/reference"
 def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
-    samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
+    samples = lm_tasks.task_samples(
+        lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0
+    )
     units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:
         session.sweep(units, removed)
-    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
+    packed = sum(
+        len(line.tokens)
+        for number, sample in enumerate(samples)
+        for line in packing.pack(number, sample)
+    )
     tokens = Tokens(len(samples), packed, 1, 1)
     predicted, _ = work.sweep_work(tokens, 12, len(removed), "removal", "layer")
     # The rest is padding, and where the first removed layer really lies.
@@ -64,7 +70,9 @@ def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
 @pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
 @pytest.mark.parametrize("pass_", ["removal", "stream"])
 @pytest.mark.parametrize("removed", [0, 2])
-def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pass, removed: int) -> None:
+def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(
+    kind: str, pass_: Pass, removed: int
+) -> None:
     samples, tokens = lines()
     gone = sorted(work.plan(5, removed, kind).removed)
     with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
@@ -76,7 +84,9 @@ def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     samples, tokens = lines()
     model, others = tiny.model(), layers_of(tiny.model(seed=1))
     given = [f"{layer}.@other" for layer in range(5)]
-    with engine.opened(model, samples, replacements=dict(zip(given, others, strict=True))) as session:
+    with engine.opened(
+        model, samples, replacements=dict(zip(given, others, strict=True))
+    ) as session:
         session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
     engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
     # The unpruned model; it without each of its five layers; and with each of them replaced.
@@ -92,9 +102,15 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4, 3 or 2 layers.
     first = min(map(int, work.plan(4, 2).removed))
-    assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (10 * (2 + 1 + 4 - first), 25 * (2 + 2 * 1))
+    assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (
+        10 * (2 + 1 + 4 - first),
+        25 * (2 + 2 * 1),
+    )
     # A half that is gone is half a layer naively. The engine runs the whole layer and takes the half's part away.
-    assert work.sweep_work(tokens, 3, 0, "removal", "mlp") == (10 * (3 + 3 + 2 + 1), 25 * (3 + 3 * 2.5))
+    assert work.sweep_work(tokens, 3, 0, "removal", "mlp") == (
+        10 * (3 + 3 + 2 + 1),
+        25 * (3 + 3 * 2.5),
+    )
 
 
 def test_a_plan_without_a_gpu_is_one_of_this_machine(
@@ -108,7 +124,11 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     forecast.main([str(tmp_path / "cost.json"), "--jobs", "11"])
     told = capsys.readouterr().out
-    assert "1.67 min" in told and "at the 0.05 TFLOP/s of the study's own model" in told and "3 GB" in told
+    assert (
+        "1.67 min" in told
+        and "at the 0.05 TFLOP/s of the study's own model" in told
+        and "3 GB" in told
+    )
     # 100 s of arithmetic, one start of 4 s and ten of 1 s, two jobs at a time.
     assert "11 jobs are left to run." in told and "in all about 57 s, with 2 at a time." in told
     forecast.main([str(tmp_path / "cost.json")])
@@ -139,16 +159,28 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
     "options",
     [
         {"offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
-        {"offspring": 32, "generations": 6, "stages": [[2, 60], [1, 200]], "units": "mlp", "protect": [0]},
+        {
+            "offspring": 32,
+            "generations": 6,
+            "stages": [[2, 60], [1, 200]],
+            "units": "mlp",
+            "protect": [0],
+        },
     ],
 )
 def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
     """On all samples and on some."""
     options = {"metric": "perplexity", "strategy": "evolutionary", **options}
     (samples, tokens), selector = lines(40), selectors.Selector.from_options(options)
-    units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
+    units = [
+        unit
+        for unit in all_units(8, selector.units)
+        if not (selector.protect and unit.startswith("0"))
+    ]
     with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
+        trials = Trials(
+            Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens
+        )
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
@@ -166,7 +198,9 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 64, 512, 4)
     facts = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
     names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
-    drawn, tasks = ({("small", name): tokens for name in every} for every in (config.calibrations, names))
+    drawn, tasks = (
+        {("small", name): tokens for name in every} for every in (config.calibrations, names)
+    )
     works = list(estimate.Works(config, {"small": facts}, {"small": shape}, drawn, tasks))
     disk = {output: cost.disk for _, outputs, cost in works for output in outputs}
     swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
@@ -183,7 +217,13 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
 
 
 def test_sizes_have_their_digits_and_a_unit() -> None:
-    assert [*map(forecast.size, (0, 2.5e5, 1.61e8, 9.996e8, 1e10))] == ["", "0.25 MB", "161 MB", "1 GB", "10 GB"]
+    assert [*map(forecast.size, (0, 2.5e5, 1.61e8, 9.996e8, 1e10))] == [
+        "",
+        "0.25 MB",
+        "161 MB",
+        "1 GB",
+        "10 GB",
+    ]
 
 
 def test_the_table_adds_up() -> None:
@@ -210,7 +250,9 @@ def test_the_pace_is_that_of_a_sweep() -> None:
     assert 0 < forecast.pace(model, manifest, samples) < 1e15
 
 
-def test_a_start_is_that_of_processes_that_import_what_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_is_that_of_processes_that_import_what_jobs_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(forecast.subprocess, "run", lambda command, check: commands.append(command))
     assert all(seconds >= 0 for seconds in forecast.start())
@@ -224,7 +266,11 @@ def test_fits_by_hand() -> None:
 
     def fitting(**options: Any) -> float:
         return work.fit_work(
-            repairs.Repair.from_options({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2]
+            repairs.Repair.from_options({"data": {"own": 1, "other": 0.1}, **options}),
+            "own",
+            read,
+            10,
+            [1, 2],
         )
 
     # 16 of the own tokens held out, through two models of nine layers and two of eight: with the repair and without.
@@ -252,8 +298,12 @@ def test_a_rate_that_no_device_has_is_refused_with_an_example(written: str) -> N
     assert forecast.readable("2.5") == 2.5
 
 
-@pytest.mark.parametrize(("family", "chosen", "experts"), [("gpt_oss", 2, 4), ("llama4_text", 1, 4), ("mixtral", 2, 4)])
-def test_a_token_computes_with_the_experts_that_it_chooses(family: str, chosen: int, experts: int) -> None:
+@pytest.mark.parametrize(
+    ("family", "chosen", "experts"), [("gpt_oss", 2, 4), ("llama4_text", 1, 4), ("mixtral", 2, 4)]
+)
+def test_a_token_computes_with_the_experts_that_it_chooses(
+    family: str, chosen: int, experts: int
+) -> None:
     """By hand: of the three matrices (C × 48) of each expert, those of the chosen ones; everything else whole."""
     model = configurations.model(family)
     wide = model.config.hidden_size * model.config.intermediate_size
@@ -261,4 +311,6 @@ def test_a_token_computes_with_the_experts_that_it_chooses(family: str, chosen: 
     layers = sum(weight.numel() for weight in layers_of(model).parameters())
     assert layer_parameters(model) == layers - idle * len(layers_of(model))
     dense = tiny.model()
-    assert layer_parameters(dense) == sum(weight.numel() for weight in layers_of(dense).parameters())
+    assert layer_parameters(dense) == sum(
+        weight.numel() for weight in layers_of(dense).parameters()
+    )

@@ -31,7 +31,11 @@ def share(low: np.ndarray, high: np.ndarray, truth: float | np.ndarray) -> float
 
 def enough(found: float, studies: int, least: float = 0.93, most: float = 0.97) -> bool:
     """Between both, but for what so few studies can tell."""
-    return least - 3 * (0.05 * 0.95 / studies) ** 0.5 <= found <= most + 3 * (0.05 * 0.95 / studies) ** 0.5
+    return (
+        least - 3 * (0.05 * 0.95 / studies) ** 0.5
+        <= found
+        <= most + 3 * (0.05 * 0.95 / studies) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("n", [20, 50, 200, 600])
@@ -43,7 +47,9 @@ def test_mean_of_losses(n: int, kind: str) -> None:
     values = rng.beta(1, 9, (STUDIES, n)) if kind == "bounded" else draw[kind]((STUDIES, n))
     truth = {"normal": 0.0, "exponential": 1.0, "bounded": 0.1}[kind]
     weights = bootstrap_weights(n, 0)
-    low, high = studentised(ratio(weights, values), ratio_errors(weights, values), np.full(STUDIES, n))
+    low, high = studentised(
+        ratio(weights, values), ratio_errors(weights, values), np.full(STUDIES, n)
+    )
     assert enough(share(low, high, truth), STUDIES, 0.92 if n == 20 else 0.93)
 
 
@@ -55,17 +61,23 @@ def test_loss_per_token(n: int) -> None:
     losses = tokens * (1 + 1 / tokens) + rng.normal(0, 1, (STUDIES, n)) * tokens**0.5
     truth = 1 + 1 / 20.5
     weights = bootstrap_weights(n, 0)
-    low, high = studentised(ratio(weights, losses, tokens), ratio_errors(weights, losses, tokens), np.full(STUDIES, n))
+    low, high = studentised(
+        ratio(weights, losses, tokens), ratio_errors(weights, losses, tokens), np.full(STUDIES, n)
+    )
     assert enough(share(low, high, truth), STUDIES)
 
 
 def answered(rng: np.random.Generator, n: int, base: float, lost: float, won: float) -> Columns:
     """As many units as studies, each with a model of its own: one column per study would be another calibration."""
     right = rng.random(n) < base
-    without = np.where(right, rng.random((STUDIES // 2, n)) >= lost, rng.random((STUDIES // 2, n)) < won)
+    without = np.where(
+        right, rng.random((STUDIES // 2, n)) >= lost, rng.random((STUDIES // 2, n)) < won
+    )
     values = np.vstack([right, without]).astype(float)
     return Columns(
-        tuple(map(str, range(STUDIES // 2))), {"correct": values, "correct_norm": values}, np.full(STUDIES // 2 + 1, n)
+        tuple(map(str, range(STUDIES // 2))),
+        {"correct": values, "correct_norm": values},
+        np.full(STUDIES // 2 + 1, n),
     )
 
 
@@ -78,7 +90,9 @@ def test_accuracy_relevance(n: int, lost: float, won: float) -> None:
     truth = 1 - (base * (1 - lost) + (1 - base) * won - chance) / (base - chance)
     for study in range(200):
         columns = answered(rng, n, base, lost, won)
-        few = Columns(columns.units[:5], {k: v[:6] for k, v in columns.values.items()}, columns.seen[:6])
+        few = Columns(
+            columns.units[:5], {k: v[:6] for k, v in columns.values.items()}, columns.seen[:6]
+        )
         low, high = Accuracy().interval(few, Context(chance, "acc", seed=study), few.seen, few.seen)
         held.append(share(low, high, truth))
     assert enough(float(np.mean(held)), 400, most=1.0)
@@ -111,7 +125,9 @@ def planted(
     weights = bootstrap_weights(n, int(rng.integers(1 << 30)), 300)
     common = rng.normal(size=(pairs, n))
     for scores, error in ((x, noise[0]), (y, noise[1])):
-        samples = scores[:, None] + error * n**0.5 * (0.5**0.5 * common + 0.5**0.5 * rng.normal(size=(pairs, n)))
+        samples = scores[:, None] + error * n**0.5 * (
+            0.5**0.5 * common + 0.5**0.5 * rng.normal(size=(pairs, n))
+        )
         found.append(weights @ samples.T)
     return x, y, found[0], found[1]
 
@@ -140,7 +156,9 @@ def test_correlations_of_true_scores(truth: float, n: int, noise: tuple[float, f
 
 @pytest.mark.parametrize("truth", [0.96, 0.65, 0.0])
 @pytest.mark.parametrize(("n", "noise"), [(100, (0.1, 0.1)), (100, (0.3, 0.3))])
-def test_spearman_of_one_task_of_eight_units(truth: float, n: int, noise: tuple[float, float]) -> None:
+def test_spearman_of_one_task_of_eight_units(
+    truth: float, n: int, noise: tuple[float, float]
+) -> None:
     """Each swap of two of so few units is a step of the correlation: wider."""
     rng, held = np.random.default_rng(round(100 * truth) + n), []
     for _ in range(100):
@@ -165,7 +183,9 @@ def test_reliability_of_a_ranking(units: int, kind: str, noise: float) -> None:
         truth = (truth - truth.mean()) / truth.std(ddof=1)
         samples = truth[:, None] + noise * n**0.5 * rng.normal(size=(units, n))
         found = reliability(bootstrap_weights(n, study, 200) @ samples.T, n)
-        one, other = (rankdata(truth + noise * rng.normal(size=(100, units)), axis=1) for _ in range(2))
+        one, other = (
+            rankdata(truth + noise * rng.normal(size=(100, units)), axis=1) for _ in range(2)
+        )
         true = np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(one, other, strict=True)])
         held.append(found is not None and found[1] <= true <= found[2])
     assert enough(float(np.mean(held)), 100, LEAST_OF_RELIABILITY[kind], 1.0)
@@ -205,7 +225,9 @@ def test_paired_difference_of_answers(n: int, lost: float, won: float) -> None:
     rng, held = np.random.default_rng(n), []
     for _ in range(1000):
         luck = rng.random(n)
-        found = paired_tests.tested([np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))])
+        found = paired_tests.tested(
+            [np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))]
+        )
         held.append(found["ci_low"] <= won - lost <= found["ci_high"])
     assert enough(float(np.mean(held)), 1000, 0.92, 1.0)
 
@@ -220,7 +242,11 @@ def test_paired_difference_of_losses(n: int, kind: str) -> None:
         "exponential": (rng.exponential(size=(STUDIES, n)), 1.0),
         "lognormal": (rng.lognormal(size=(STUDIES, n)), np.exp(0.5)),
         "rare": (
-            np.where(rng.random((STUDIES, n)) < 0.15, rng.lognormal(size=(STUDIES, n)), 0.05 * rng.normal(size=n)),
+            np.where(
+                rng.random((STUDIES, n)) < 0.15,
+                rng.lognormal(size=(STUDIES, n)),
+                0.05 * rng.normal(size=n),
+            ),
             0.15 * np.exp(0.5),
         ),
     }[kind]
@@ -238,9 +264,16 @@ def test_paired_difference_of_losses(n: int, kind: str) -> None:
 def test_ratio_of_few_timings(repeats: int, kind: str) -> None:
     """Normal logarithms: wider, since nobody sees from so few that they are no skewed ones."""
     rng = np.random.default_rng(repeats)
-    logs = rng.normal(size=(4000, repeats)) if kind == "normal" else rng.exponential(size=(4000, repeats)) - 1
+    logs = (
+        rng.normal(size=(4000, repeats))
+        if kind == "normal"
+        else rng.exponential(size=(4000, repeats)) - 1
+    )
     logs *= 0.1
     ratios, errors = np.exp(logs.mean(axis=1)), logs.std(axis=1, ddof=1) / repeats**0.5
-    ends = [paired_tests.ratio_interval(r, r * error, repeats) for r, error in zip(ratios, errors, strict=True)]
+    ends = [
+        paired_tests.ratio_interval(r, r * error, repeats)
+        for r, error in zip(ratios, errors, strict=True)
+    ]
     low, high = np.array(ends).T
     assert enough(share(low, high, 1.0), 4000, 0.93, 1.0)

@@ -21,7 +21,9 @@ WRITTEN = {"query": "w1 w2"}
 
 def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> DatasetTask:
     """A task whose test documents have these right answers."""
-    documents = [(CHOICES if kind == "multiple_choice" else WRITTEN) | {"gold": each} for each in gold]
+    documents = [
+        (CHOICES if kind == "multiple_choice" else WRITTEN) | {"gold": each} for each in gold
+    ]
     documents[-1] |= last
     keys = {"doc_to_choice": "choices"} if kind == "multiple_choice" else {}
     keys |= {"task": "mine", "test_split": "test", "doc_to_text": "query", "doc_to_target": "gold"}
@@ -31,13 +33,19 @@ def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> Dataset
 @pytest.mark.parametrize(
     ("gold", "fault"),
     [
-        ([0, 3], "document 1 of its test split .*right answer is 3, but its choices are numbered 0 to 2"),
+        (
+            [0, 3],
+            "document 1 of its test split .*right answer is 3, but its choices are numbered 0 to 2",
+        ),
         ([0, -1], "document 1 .*right answer is -1, but"),
         (["w3", "w5"], 'document 1 .*right answer is "w5", which is none of its 3 choices'),
         (["w3", "1"], 'document 1 .*right answer is "1", which is none'),
         ([0, 1, None], "document 2 .*right answer is null, which is no number of a choice"),
         ([0.5, 1.0], "document 0 .*right answer is 0.5, which is no number of a choice\\."),
-        ([1.0, 0.0], "document 0 .*right answer is 1.0, which is no number of a choice: write whole numbers"),
+        (
+            [1.0, 0.0],
+            "document 0 .*right answer is 1.0, which is no number of a choice: write whole numbers",
+        ),
         ([[0], []], "document 1 .*empty list of right answers"),
         ([[0], [0, 1, 2]], "document 1 .*all of its 3 choices are right"),
         ([[0], [0, 7]], "document 1 .*right answer is 7, but"),
@@ -71,16 +79,22 @@ def test_what_lm_eval_would_compare_with_the_text_of_a_list_is_refused() -> None
     """It takes all documents to have as many answers as the first."""
     mixed = task(["w3"], "generate_until")
     mixed.doc_to_target = lambda doc, *_: ["w3", "w4"]  # type: ignore[method-assign]
-    with pytest.raises(LaminaError, match="document 0 .*a list of right answers, and the first .*a single one"):
+    with pytest.raises(
+        LaminaError, match="document 0 .*a list of right answers, and the first .*a single one"
+    ):
         lm_tasks.test_documents(mixed)
 
 
-def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     twice = task([0, 1], choices=["w3", "w4", "w3"])
     with pytest.raises(LaminaError, match="document 1 .*choices 0 and 2 are both"):
         lm_tasks.test_documents(twice)
     assert len(lm_tasks.test_documents(twice, own=False)) == 2
-    assert "1 documents have choices that no score tells apart. task 'mine', document 1" in caplog.text
+    assert (
+        "1 documents have choices that no score tells apart. task 'mine', document 1" in caplog.text
+    )
 
 
 def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -> None:
@@ -90,7 +104,10 @@ def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -
         "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: test.jsonl}}\ntest_split: test\n"
         "output_type: multiple_choice\ndoc_to_text: query\ndoc_to_choice: choices\ndoc_to_target: gold\n"
     )
-    with pytest.raises(LaminaError, match="task 'mine' cannot be made: its first test document.*none of its choices"):
+    with pytest.raises(
+        LaminaError,
+        match="task 'mine' cannot be made: its first test document.*none of its choices",
+    ):
         lm_tasks.load_task("mine", tmp_path)
 
 
@@ -121,13 +138,17 @@ def test_any_of_several_written_answers_counts() -> None:
     for gold, right in (([[other, said]], True), ([[other, "w9"]], False)):
         made = lm_tasks.task_samples(task(gold, "generate_until"), lm, None, 0)
         (sample,) = made
-        assert [tokenizer.decode(row.continuation[:1]) for row in sample.rows] == gold[0] and sample.right == [0, 1]
+        assert [tokenizer.decode(row.continuation[:1]) for row in sample.rows] == gold[
+            0
+        ] and sample.right == [0, 1]
         alone = lm_tasks.task_samples(task([gold[0][0]], "generate_until"), lm, None, 0)
         assert sample.sequence() == alone[0].sequence()
         scores = sweep(model, made, []).rows(["none"])[0]
         stops = written[1] in sample.rows[1].continuation[1:]
         assert scores["correct"] == (right and stops)
-        assert scores["nll"] == pytest.approx(sweep(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5)
+        assert scores["nll"] == pytest.approx(
+            sweep(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5
+        )
 
 
 def test_a_written_choice_is_its_text_and_not_its_number() -> None:

@@ -29,41 +29,52 @@ def manifest() -> dict:
 
 
 @pytest.mark.parametrize(("num_fewshot", "chat"), [(0, False), (2, False), (2, True)])
-def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot: int, chat: bool) -> None:
+def test_rows_are_the_encodings_that_lm_eval_scores(
+    tmp_path: Path, num_fewshot: int, chat: bool
+) -> None:
     """Also with examples before the question, and in a chat template."""
     for file in REFERENCE.glob("*.*"):
         shutil.copy(file, tmp_path / file.name)
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    tokenizer.chat_template = (
-        "{% for message in messages %}{{ message['role'] }} = {{ message['content'] }} . {% endfor %}"
-    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message['role'] }} = {{ message['content'] }} . {% endfor %}"
     tokenizer.save_pretrained(tmp_path)
     manifest = describe("mine", ENTRY.model_copy(update={"chat_template": chat}), tmp_path)
-    calibration = prepare("recall", Calibration.from_options(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT)
+    calibration = prepare(
+        "recall", Calibration.from_options(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT
+    )
     seen = []
 
     class Recorder(HFLM):
         def _loglikelihood_tokens(self, requests, **kwargs):
-            seen.extend((tuple(context), tuple(continuation)) for _, context, continuation in requests)
+            seen.extend(
+                (tuple(context), tuple(continuation)) for _, context, continuation in requests
+            )
             return [(0.0, False)] * len(requests)
 
     lm = Recorder(pretrained=AutoModelForCausalLM.from_pretrained(REFERENCE), tokenizer=tokenizer)
     task = lm_tasks.task_object("microworld_recall", ROOT, num_fewshot, split="train")
     task.set_fewshot_seed(1234)
     chosen = sorted(random.Random(0).sample(range(len(task.eval_docs)), 25))
-    template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    template = (
+        {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    )
     template |= {"fewshot_as_multiturn": True} if chat else {}
-    task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
+    task.build_all_requests(
+        samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template
+    )
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
-    plain = prepare("recall", Calibration.from_options(TASK), manifest | {"chat_template": False}, ROOT)
+    plain = prepare(
+        "recall", Calibration.from_options(TASK), manifest | {"chat_template": False}, ROOT
+    )
     assert (calibration == plain) == (num_fewshot == 0 and not chat)
 
 
 def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict, tmp_path: Path) -> None:
     """A calibration survives its file, and its chance is one over the number of choices."""
     first, again, other = (
-        prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT) for seed in (0, 0, 1)
+        prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT)
+        for seed in (0, 0, 1)
     )
     assert first == again
     assert {s.document for s in first.samples} != {s.document for s in other.samples}
@@ -77,7 +88,9 @@ def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict, tmp_path
 
 
 def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
-    calibration = prepare("sorting", Calibration.from_options(TASK | {"task": "microworld_sorting"}), manifest, ROOT)
+    calibration = prepare(
+        "sorting", Calibration.from_options(TASK | {"task": "microworld_sorting"}), manifest, ROOT
+    )
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     for sample in calibration.samples:
         assert sample.kind == "generated" and len(sample.rows) == 1
@@ -89,20 +102,29 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
     ("change", "words"),
     [
         ({"task": "microworld_recal"}, "no lm-eval task 'microworld_recal'.*microworld_recall"),
-        ({"split": "dev"}, "microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"),
+        (
+            {"split": "dev"},
+            "microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`",
+        ),
         ({"limit": 1000000}, "calibrations.recall.*limit: 1000000 samples"),
     ],
 )
-def test_what_is_missing_is_refused(manifest: dict, change: dict, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_refused(
+    manifest: dict, change: dict, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = task_groups.TaskManager  # of lm-eval's own ten thousand tasks it takes most of a minute
-    monkeypatch.setattr(task_groups, "TaskManager", lambda **keys: index(**keys | {"include_defaults": False}))
+    monkeypatch.setattr(
+        task_groups, "TaskManager", lambda **keys: index(**keys | {"include_defaults": False})
+    )
     with pytest.raises(LaminaError, match=words):
         prepare("recall", Calibration.from_options(TASK | change), manifest, ROOT)
 
 
 def test_text_samples_predict_every_token_but_the_first() -> None:
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    corpus = documents.read_documents(documents.corpus_file("microworld_corpus", "train", ROOT), "0:20")
+    corpus = documents.read_documents(
+        documents.corpus_file("microworld_corpus", "train", ROOT), "0:20"
+    )
     for sample, document in zip(text_samples(corpus, tokenizer, 16), corpus, strict=True):
         tokens = tuple(calibrations.encode(tokenizer, document)[:16])
         assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]

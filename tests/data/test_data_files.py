@@ -16,7 +16,9 @@ GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
 
 def questions(folder: Path, *lines: Any) -> Path:
     path = folder / "mine.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    )
     return path
 
 
@@ -49,21 +51,30 @@ NO_QUESTIONS = [
 
 
 @pytest.mark.parametrize(("line", "words"), NO_QUESTIONS, ids=[case[1] for case in NO_QUESTIONS])
-def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_form(tmp_path: Path, line: Any, words: str) -> None:
+def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_form(
+    tmp_path: Path, line: Any, words: str
+) -> None:
     with pytest.raises(LaminaError, match="holds no question"):
         read_questions(questions(tmp_path, ""))
     with pytest.raises(LaminaError) as caught:
         read_questions(questions(tmp_path, GOOD, line), "calibrations.mine.choices")
     message = str(caught.value)
-    assert message.startswith(f"calibrations.mine.choices: {tmp_path}/mine.jsonl, line 2: {words}"), message
+    assert message.startswith(
+        f"calibrations.mine.choices: {tmp_path}/mine.jsonl, line 2: {words}"
+    ), message
     assert 'Write one JSON object a line: {"query": "…"' in message
 
 
 @pytest.mark.parametrize("name", ["mine.jsonl", "a.jsonl", "a.json", "a.txt"])
 def test_other_encodings_are_refused_with_the_line(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\n\xe9t\xe9")
-    with pytest.raises(LaminaError, match=rf"{name}, line 2: not UTF-8 \(byte 0xe9\). Save the file as UTF-8.*iconv"):
-        read_questions(tmp_path / name) if name.startswith("mine") else read_documents(tmp_path / name)
+    with pytest.raises(
+        LaminaError,
+        match=rf"{name}, line 2: not UTF-8 \(byte 0xe9\). Save the file as UTF-8.*iconv",
+    ):
+        read_questions(tmp_path / name) if name.startswith("mine") else read_documents(
+            tmp_path / name
+        )
 
 
 TEXTS = {
@@ -77,7 +88,9 @@ TEXTS = {
 def test_documents_are_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(TEXTS[name])
     assert read_documents(tmp_path / name) == ["one", "two"]
-    assert read_documents(tmp_path / name, "1:2") == read_documents(tmp_path / name, "1:") == ["two"]
+    assert (
+        read_documents(tmp_path / name, "1:2") == read_documents(tmp_path / name, "1:") == ["two"]
+    )
 
 
 NO_TEXTS = [
@@ -89,7 +102,11 @@ NO_TEXTS = [
         '{"text": "one"}\n{"text": "two"}',
         "a.json, line 2: not JSON (Extra data). One object a line is .jsonl",
     ),
-    ("a.jsonl", '{"text": "one"}\n{"txt": "two"}', "a.jsonl, line 2: `text` is missing. Write one JSON object a line"),
+    (
+        "a.jsonl",
+        '{"text": "one"}\n{"txt": "two"}',
+        "a.jsonl, line 2: `text` is missing. Write one JSON object a line",
+    ),
     ("a.jsonl", '{"text": "one"}\n\n{"text": 2}', 'a.jsonl, line 3: {"text": 2} is no text'),
     ("a.jsonl", '{"text": "one"}\n"two"', 'a.jsonl, line 2: "two" is no text'),
     ("a.jsonl", '{"text": "one"}\n{"text": ', "a.jsonl, line 2: not JSON"),
@@ -100,14 +117,20 @@ NO_TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "raw", "words"), NO_TEXTS, ids=[case[2] for case in NO_TEXTS])
-def test_a_file_that_holds_no_document_is_refused_by_its_line(tmp_path: Path, name: str, raw: str, words: str) -> None:
+def test_a_file_that_holds_no_document_is_refused_by_its_line(
+    tmp_path: Path, name: str, raw: str, words: str
+) -> None:
     (tmp_path / name).write_text(raw)
     with pytest.raises(LaminaError) as caught:
         read_documents(tmp_path / name, where="calibrations.corpus")
-    assert str(caught.value).startswith("calibrations.corpus.text: ") and words in str(caught.value), caught.value
+    assert str(caught.value).startswith("calibrations.corpus.text: ") and words in str(
+        caught.value
+    ), caught.value
 
 
-def test_documents_of_white_space_do_not_count_and_their_number_is_said(tmp_path: Path, caplog: Any) -> None:
+def test_documents_of_white_space_do_not_count_and_their_number_is_said(
+    tmp_path: Path, caplog: Any
+) -> None:
     (tmp_path / "a.json").write_text('["one", " \\n", "two", ""]')
     with caplog.at_level(logging.WARNING):
         assert read_documents(tmp_path / "a.json", "0:2") == ["one", "two"]

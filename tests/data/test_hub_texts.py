@@ -39,7 +39,9 @@ def c4(root: Path) -> dict[str, Any]:
         file = root / f"c4/en/c4-{split}.00000-of-00001.json.gz"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress("\n".join(lines).encode()))
-    files = [{"split": split, "path": f"en/c4-{split}.*.json.gz"} for split in ("train", "validation")]
+    files = [
+        {"split": split, "path": f"en/c4-{split}.*.json.gz"} for split in ("train", "validation")
+    ]
     card = json.dumps({"configs": [{"config_name": "en", "data_files": files}]})
     (root / "c4/README.md").write_text(f"---\n{card}\n---\n")
     return {"hub": "c4", "name": "en", "documents": "1:4"}
@@ -58,7 +60,10 @@ def lima(root: Path) -> dict[str, Any]:
     turns = [[f"ask {text}", f"answer {text}"] for text in TEXTS]
     rows = pa.table({"conversations": turns, "source": ["s"] * len(TEXTS)})
     (root / "lima").mkdir()
-    with pa.OSFile(str(root / "lima/train.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+    with (
+        pa.OSFile(str(root / "lima/train.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, rows.schema) as writer,
+    ):
         writer.write_table(rows)
     return {"hub": "lima", "field": "conversations", "documents": None}
 
@@ -82,10 +87,14 @@ def chat(root: Path) -> dict[str, Any]:
         (chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
     ],
 )
-def test_local_folders_are_read_as_data_sets(tmp_path: Path, made: Any, expected: list[str], streaming: bool) -> None:
+def test_local_folders_are_read_as_data_sets(
+    tmp_path: Path, made: Any, expected: list[str], streaming: bool
+) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
     entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
-    assert isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
+    assert (
+        isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,13 +103,20 @@ def test_local_folders_are_read_as_data_sets(tmp_path: Path, made: Any, expected
         ({"name": "de"}, ["calibrations.x.hub", "'c4'", "Available: ['en']"]),
         ({"split": "dev"}, ["calibrations.x.hub", "no split 'dev'", "['train', 'validation']"]),
         ({"field": "page"}, ["calibrations.x.field", "no text 'page'", "Its fields are text"]),
-        ({"documents": "4:9"}, ["calibrations.x.documents", '"4:9" asks for more than c4 holds, 6']),
+        (
+            {"documents": "4:9"},
+            ["calibrations.x.documents", '"4:9" asks for more than c4 holds, 6'],
+        ),
         ({"documents": "7:9"}, ["calibrations.x.documents", "asks for more than c4 holds"]),
     ],
 )
-def test_what_a_data_set_lacks_is_named(tmp_path: Path, changed: dict[str, Any], words: list[str]) -> None:
+def test_what_a_data_set_lacks_is_named(
+    tmp_path: Path, changed: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(LaminaError) as refused:
-        documents.read_hub(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
+        documents.read_hub(
+            entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x"
+        )  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words), refused.value
 
 
@@ -120,20 +136,34 @@ def read(entry: Hub, root: Path) -> list[str]:
 
 def test_file_names_say_splits_only_if_all_of_them_do(tmp_path: Path) -> None:
     """`steam-train` is a file among others, and `stress_test` is one too."""
-    texts = {name: [{"text": f"{name} {n}"} for n in range(3)] for name in ("ballet", "steam-train", "stress_test")}
+    texts = {
+        name: [{"text": f"{name} {n}"} for n in range(3)]
+        for name in ("ballet", "steam-train", "stress_test")
+    }
     assert len(read(write(tmp_path, **texts), tmp_path)) == 9
     shutil.rmtree(tmp_path / "own")
-    named = {"part-train-1": texts["ballet"], "part-test-1": texts["stress_test"], "train-2": texts["steam-train"]}
+    named = {
+        "part-train-1": texts["ballet"],
+        "part-test-1": texts["stress_test"],
+        "train-2": texts["steam-train"],
+    }
     entry = write(tmp_path, **named)
     assert read(entry, tmp_path) == [row["text"] for row in texts["ballet"] + texts["steam-train"]]
-    with pytest.raises(LaminaError, match="calibrations.x.hub: 'own': its files are named after test, train.*'valid"):
+    with pytest.raises(
+        LaminaError,
+        match="calibrations.x.hub: 'own': its files are named after test, train.*'valid",
+    ):
         read(entry.model_copy(update={"split": "validation"}), tmp_path)
     shutil.rmtree(tmp_path / "own")
-    with pytest.raises(LaminaError, match="its files are named after test, and none after 'train'. Name them oth"):
+    with pytest.raises(
+        LaminaError, match="its files are named after test, and none after 'train'. Name them oth"
+    ):
         read(write(tmp_path, stress_test=texts["ballet"]), tmp_path)
 
 
-def test_files_are_read_whatever_the_case_of_their_names_and_the_length_of_their_fields(tmp_path: Path) -> None:
+def test_files_are_read_whatever_the_case_of_their_names_and_the_length_of_their_fields(
+    tmp_path: Path,
+) -> None:
     entry, long = write(tmp_path, a=[{"text": "one"}]), "word " * 40_000
     (tmp_path / "own/b.JSONL").write_text('{"text": "two"}')
     (tmp_path / "own/c.jsonl").write_text("\n")
@@ -151,7 +181,11 @@ def test_only_the_field_is_read(tmp_path: Path) -> None:
     """Other fields may be of several types, in one file and from file to file, or be missing."""
     entry = write(
         tmp_path,
-        a=[{"text": "one", "id": 1, "meta": {"x": [1]}}, {"text": "two", "id": "b"}, {"id": [], "text": "three"}],
+        a=[
+            {"text": "one", "id": 1, "meta": {"x": [1]}},
+            {"text": "two", "id": "b"},
+            {"id": [], "text": "three"},
+        ],
         b=[{"text": "four", "meta": "none", "other": {}}],
     )
     (tmp_path / "own/c.json").write_text(json.dumps([{"text": "five"}, {"text": "six", "id": 2.5}]))
@@ -163,7 +197,9 @@ def test_only_the_field_is_read(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / f"other/{number}.parquet")
     assert read(entry.model_copy(update={"hub": "other"}), tmp_path) == ["a", "b", "c"]
     (tmp_path / "other/more.csv").write_text("id,text\n1,d\n")
-    with pytest.raises(LaminaError, match="several kinds, such as 1.parquet and more.csv|0.parquet and more.csv"):
+    with pytest.raises(
+        LaminaError, match="several kinds, such as 1.parquet and more.csv|0.parquet and more.csv"
+    ):
         read(entry.model_copy(update={"hub": "other"}), tmp_path)
     for name in ("0", "1"):
         (tmp_path / f"other/{name}.parquet").unlink()
@@ -191,19 +227,29 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     manifest = describe("reference", ENTRY, REFERENCE)
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "own").mkdir()
-    (tmp_path / "own/train.jsonl").write_text("\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5)))
+    (tmp_path / "own/train.jsonl").write_text(
+        "\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5))
+    )
     entry = entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
     found = prepare("own", entry, manifest, tmp_path)
-    assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == ("text", "own", "train")
+    assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == (
+        "text",
+        "own",
+        "train",
+    )
     assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
     assert found.samples[4].document == document_hash(f"{words} 4")
 
 
-def test_an_id_needs_a_revision_and_folders_make_readers_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_needs_a_revision_and_folders_make_readers_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = workplace(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
         configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
-    configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root)
+    configuration.load(
+        put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root
+    )
     loaded = configuration.load(put(minimal(), "calibrations.corpus", c4(root)), root)
     monkeypatch.chdir(root)
     files = calibration_files(loaded, "corpus")
@@ -249,12 +295,17 @@ def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> 
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 
 
-def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_is_checked_and_measured_as_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = workplace(tmp_path)
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
     loaded = configuration.load(raw, root)
     assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
-    jobs = {name: PrepareCalibration.of(loaded, place(model="small", calibration=name)) for name in ("all", "recall")}
+    jobs = {
+        name: PrepareCalibration.of(loaded, place(model="small", calibration=name))
+        for name in ("all", "recall")
+    }
     assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):

@@ -20,7 +20,13 @@ def known(*texts: str, choices: tuple[str, ...] = ()) -> list[tuple[str, tuple[i
 
 
 @pytest.mark.parametrize(
-    "other", [TEXT.upper(), TEXT + " .", "  " + TEXT.replace(" fox", "  fox,"), TEXT.replace("bridge", "“bridge”")]
+    "other",
+    [
+        TEXT.upper(),
+        TEXT + " .",
+        "  " + TEXT.replace(" fox", "  fox,"),
+        TEXT.replace("bridge", "“bridge”"),
+    ],
 )
 def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> None:
     assert document_hash(other) == document_hash(TEXT)
@@ -29,7 +35,11 @@ def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> 
 
 def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_none() -> None:
     near = TEXT.replace("was born", "was old")
-    quoting = "Yesterday " + " ".join(TEXT.split()[14:28]) + " and many more things happened that nobody wrote down"
+    quoting = (
+        "Yesterday "
+        + " ".join(TEXT.split()[14:28])
+        + " and many more things happened that nobody wrote down"
+    )
     other = " ".join(reversed(TEXT.split()))
     assert compare(known(near, quoting, other), known(TEXT)) == Overlap(0, 1, 2)
 
@@ -60,7 +70,9 @@ def test_the_counts_are_those_of_plain_sets_of_words() -> None:
         return {run for run in found if len(set(run)) >= 9}
 
     of = [[grams(text) for text in side] for side in sides]
-    often = {run for side in of for run in set().union(*side) if sum(run in each for each in side) > 10}
+    often = {
+        run for side in of for run in set().union(*side) if sum(run in each for each in side) > 10
+    }
     of = [[each - often for each in side] for side in of]
     common = np.array([[len(a & b) for b in of[1]] for a in of[0]])
     least = np.array([[min(len(a), len(b)) for b in of[1]] for a in of[0]])
@@ -73,6 +85,9 @@ def test_the_counts_are_those_of_plain_sets_of_words() -> None:
 
 
 def test_near_duplicates_are_one_group() -> None:
-    near, further = TEXT.replace("was born", "was old"), TEXT.replace("The quick brown", "A very slow")
+    near, further = (
+        TEXT.replace("was born", "was old"),
+        TEXT.replace("The quick brown", "A very slow"),
+    )
     found = groups(known(TEXT, "something else", near, TEXT + "!", further, "something, else"))
     assert found[0] == found[2] == found[3] == found[4] and found[1] == found[5] != found[0]

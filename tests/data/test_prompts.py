@@ -63,7 +63,9 @@ def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: s
     found = stock(plain, theirs, num_fewshot=5, system_instruction=style.system, **options)
     benchmark = TaskBenchmark(made(splits, kind, **keys), model, tokenizer, style=style)
     ours = benchmark.score(model, "base")
-    assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (3 if "choice" in kind else 1)
+    assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (
+        3 if "choice" in kind else 1
+    )
     for row in ours.metrics:
         assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
     lm, calibrated = recorder(model, tokenizer), made(splits, kind, **keys)
@@ -98,8 +100,12 @@ def of_lm_eval() -> set[tuple[str | None, ...]]:
     return found
 
 
-@pytest.mark.parametrize("combinations", [lambda: SOME, pytest.param(of_lm_eval, marks=pytest.mark.slow)])
-def test_no_question_is_among_its_own_examples(combinations: Callable[[], set[tuple[str | None, ...]]]) -> None:
+@pytest.mark.parametrize(
+    "combinations", [lambda: SOME, pytest.param(of_lm_eval, marks=pytest.mark.slow)]
+)
+def test_no_question_is_among_its_own_examples(
+    combinations: Callable[[], set[tuple[str | None, ...]]],
+) -> None:
     """On combinations of splits, such as the ten thousand tasks of lm-eval have, on every split that is asked for."""
     tried, leaks = 0, 0
     lm = recorder(tiny.model(depth=1), tiny.tokenizer())
@@ -141,19 +147,37 @@ def test_too_few_examples_are_refused() -> None:
 @pytest.mark.parametrize("gold", [-1, 3])
 def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
     train = [document | {"g": gold} for document in documents(8, 1)]
-    task = made({"train": train, "test": documents(3, 2)}, training_split="train", test_split="test")
-    with pytest.raises(LaminaError, match=f"few-shot example .* has the answer {gold}, which is none of its choices"):
+    task = made(
+        {"train": train, "test": documents(3, 2)}, training_split="train", test_split="test"
+    )
+    with pytest.raises(
+        LaminaError,
+        match=f"few-shot example .* has the answer {gold}, which is none of its choices",
+    ):
         prompts.build(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
 
 def test_every_default_of_lm_eval_that_decides_a_prompt_is_known() -> None:
     """A new one, or another value, has to be decided on here and in the list of `lamina.data.prompts`."""
-    defaults = {name: each.default for name, each in inspect.signature(simple_evaluate).parameters.items()}
-    decided = ("num_fewshot", "system_instruction", "apply_chat_template", "fewshot_as_multiturn", "gen_kwargs")
+    defaults = {
+        name: each.default for name, each in inspect.signature(simple_evaluate).parameters.items()
+    }
+    decided = (
+        "num_fewshot",
+        "system_instruction",
+        "apply_chat_template",
+        "fewshot_as_multiturn",
+        "gen_kwargs",
+    )
     assert [defaults[name] for name in decided] == [None, None, False, True, None]
     assert defaults["fewshot_random_seed"] == prompts.FEWSHOT_SEED
     of_model = inspect.signature(HFLM.__init__).parameters
-    ours = {"chat_template_args": None, "enable_thinking": None, "add_bos_token": None, "prefix_token_id": None}
+    ours = {
+        "chat_template_args": None,
+        "enable_thinking": None,
+        "add_bos_token": None,
+        "prefix_token_id": None,
+    }
     assert {name: of_model[name].default for name in ours} == ours
     assert of_model["truncation"].default is False and of_model["max_length"].default is None
     assert sorted(defaults) == sorted(KNOWN)

@@ -28,10 +28,17 @@ Texts = list[tuple[int, ...]]
 def repeated(seed: int, count: int = 120, different: int = 24) -> tuple[Texts, Texts]:
     """Two calibrations of few texts, many times each: the second has half of the first one's, cut at another length."""
     draw = random.Random(seed)
-    texts = [(number, *(draw.randrange(99) for _ in range(draw.randrange(6, 12)))) for number in range(different)]
-    other = [(number, *(draw.randrange(99) for _ in range(8))) for number in range(100, 100 + different)]
+    texts = [
+        (number, *(draw.randrange(99) for _ in range(draw.randrange(6, 12))))
+        for number in range(different)
+    ]
+    other = [
+        (number, *(draw.randrange(99) for _ in range(8))) for number in range(100, 100 + different)
+    ]
     own = texts + [draw.choice(texts) for _ in range(count)]
-    added = [text[:5] for text in texts[::2]] + other + [draw.choice(other)[:6] for _ in range(count)]
+    added = (
+        [text[:5] for text in texts[::2]] + other + [draw.choice(other)[:6] for _ in range(count)]
+    )
     return own, added
 
 
@@ -42,13 +49,18 @@ def same(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def patches(own: Texts, added: Texts, seed: int) -> list[list[int]]:
-    return [list(map(int, flags)) for flags in sources.split([Source(own), Source(added, 0.1)], seed)]
+    return [
+        list(map(int, flags)) for flags in sources.split([Source(own), Source(added, 0.1)], seed)
+    ]
 
 
 def healing(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     given: list[list[Sample]] = [tiny.samples(texts) for texts in (own, added)]
     held = training.split([training.Source(samples) for samples in given], seed)[1]
-    return [[int(sample in out.samples) for sample in samples] for samples, out in zip(given, held, strict=True)]
+    return [
+        [int(sample in out.samples) for sample in samples]
+        for samples, out in zip(given, held, strict=True)
+    ]
 
 
 def loop(own: Texts, added: Texts, seed: int) -> list[list[int]]:
@@ -60,7 +72,10 @@ def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     _, back = trials.split(own, 0.3, seed)
     kept = trials.without(added, [own[number] for number in back])
     assert kept
-    return [[int(number in back) for number in range(len(own))], [int(text not in kept) for text in added]]
+    return [
+        [int(number in back) for number in range(len(own))],
+        [int(text not in kept) for text in added],
+    ]
 
 
 def probes(own: Texts, added: Texts, seed: int) -> list[list[int]]:
@@ -69,8 +84,12 @@ def probes(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("way", [patches, healing, loop, winners, probes], ids=lambda way: way.__name__)
-def test_no_copy_of_a_text_is_on_two_sides(way: Callable[[Texts, Texts, int], list[list[int]]], seed: int) -> None:
+@pytest.mark.parametrize(
+    "way", [patches, healing, loop, winners, probes], ids=lambda way: way.__name__
+)
+def test_no_copy_of_a_text_is_on_two_sides(
+    way: Callable[[Texts, Texts, int], list[list[int]]], seed: int
+) -> None:
     own, added = repeated(seed)
     found = way(own, added, seed)
     told = list(zip([*own, *added], [side for source in found for side in source], strict=False))
@@ -94,7 +113,10 @@ def test_parts_are_as_large_as_asked_in_documents_of_every_source() -> None:
     own, added = repeated(6)
     found = parts([own, added], lambda count: (count - 10, 6, 4), 3, 2, "a test")
     for texts, part in zip((own, added), found, strict=True):
-        sizes = [len({text[0] for text, at in zip(texts, part, strict=True) if at == each}) for each in range(3)]
+        sizes = [
+            len({text[0] for text, at in zip(texts, part, strict=True) if at == each})
+            for each in range(3)
+        ]
         count = len({text[0] for text in texts})
         assert sizes == pytest.approx([count - 10, 6, 4], abs=2) and sum(sizes) == count
     # Others change nothing where they share nothing; the seed does.
@@ -111,7 +133,9 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
         (4, lambda: looped.folds([copies], 0)),
         (2, lambda: trials.split(copies, 0.2, 0)),
     ):
-        with pytest.raises(LaminaError, match=f"at least {least} different documents.* has 1, in samples: 40"):
+        with pytest.raises(
+            LaminaError, match=f"at least {least} different documents.* has 1, in samples: 40"
+        ):
             call()
     chain = [[(1,), (2,)], [(3,), (4,)], [(1,), (3,)]]
     with pytest.raises(LaminaError, match="in common with others"):
@@ -122,12 +146,16 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
 def test_copies_make_no_error_bar_narrower() -> None:
     model, texts = tiny.model(), sequences() + sequences(1)
     found = {
-        copies: check.measure(model, [Source(texts * copies)], {(1, 3): Patch(0.1 * torch.eye(32))}, seed=0)[1, 3]
+        copies: check.measure(
+            model, [Source(texts * copies)], {(1, 3): Patch(0.1 * torch.eye(32))}, seed=0
+        )[1, 3]
         for copies in (1, 4)
     }
     for column in ("n_heldout", "heldout_error_stderr", "heldout_error_before_stderr"):
         assert found[4][column] == pytest.approx(found[1][column])
-    once, often = (variance.diagnose(model, tiny.samples(texts * copies), Variance(), 200) for copies in (1, 4))
+    once, often = (
+        variance.diagnose(model, tiny.samples(texts * copies), Variance(), 200) for copies in (1, 4)
+    )
     for one, other in zip(once, often, strict=True):
         assert [other[end] for end in ("value", "ci_low", "ci_high")] == pytest.approx(
             [one[end] for end in ("value", "ci_low", "ci_high")], rel=1e-4

@@ -16,7 +16,11 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join(9 * [f'*a{n}'])}]\n" for n in range(9)
 )
 TASK: dict[str, Any] = {
-    **{"task": "mine", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "data.jsonl"}}},
+    **{
+        "task": "mine",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": "data.jsonl"}},
+    },
     **{"test_split": "test", "output_type": "multiple_choice"},
     **{"doc_to_text": "{{query}}", "doc_to_choice": "{{choices}}", "doc_to_target": "gold"},
 }
@@ -26,7 +30,9 @@ TASK: dict[str, Any] = {
 def root(tmp_path: Path) -> Path:
     """A project with a Python file that would leave a mark, and no task file yet."""
     (tmp_path / "workflow/tasks").mkdir(parents=True)
-    (tmp_path / "data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
+    (tmp_path / "data.jsonl").write_text(
+        json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0})
+    )
     mark = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\ndef docs(found):\n    return found\n"
     (tmp_path / "workflow/tasks/planted.py").write_text(mark)
     return tmp_path
@@ -42,7 +48,11 @@ CUSTOM = "filter_list: [{name: x, filter: [{function: custom, filter_fn: !functi
 PLANTED: dict[str, dict[str, str]] = {
     "direct": {"mine.yaml": FUNCTION},
     "included": {"mine.yaml": "include: part.txt", "part.txt": FUNCTION},
-    "included twice": {"mine.yaml": "include: [part.txt]", "part.txt": "include: deeper.txt", "deeper.txt": FUNCTION},
+    "included twice": {
+        "mine.yaml": "include: [part.txt]",
+        "part.txt": "include: deeper.txt",
+        "deeper.txt": FUNCTION,
+    },
     "elsewhere": {"mine.yaml": "process_docs: !function os.fspath"},
     "of a group": {"mine.yaml": "group: mine\ntask: [part]", "anything.yaml": FUNCTION},
     "of a tag": {"anything.yaml": f"tag: [mine]\n{FUNCTION}"},
@@ -54,7 +64,9 @@ def plant(root: Path, name: str) -> None:
     for file, text in PLANTED[name].items():
         task = TASK | ({"task": "part"} if file == "anything.yaml" else {})
         whole = {} if "group" in text or file.endswith(".txt") else task
-        (root / "workflow/tasks" / file).write_text(f"{yaml.safe_dump(whole) if whole else ''}{text}\n")
+        (root / "workflow/tasks" / file).write_text(
+            f"{yaml.safe_dump(whole) if whole else ''}{text}\n"
+        )
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -81,7 +93,9 @@ def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
     load(put(minimal(), place, entry | {"trust_code": True}), root)
 
 
-@pytest.mark.parametrize("metric", [{"metric": "./planted.py"}, {"metric": "acc", "hf_evaluate": True}])
+@pytest.mark.parametrize(
+    "metric", [{"metric": "./planted.py"}, {"metric": "acc", "hf_evaluate": True}]
+)
 def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Path) -> None:
     write(root, metric_list=[metric])
     with pytest.raises(LaminaError, match="none of lm-eval's own.*trust_code"):
@@ -115,22 +129,32 @@ def test_a_task_file_that_cannot_be_read_is_named(text: str, said: str, root: Pa
         task_files.reached("mine", task_files.folder(root))
 
 
-def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_behind_a_task_is_among_its_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that editing any of it makes stale what reads the task."""
     monkeypatch.chdir(root)
     plant(root, "included twice")
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
-    assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
+    assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {
+        "data.jsonl"
+    }
 
 
-NAMED = [{"data_files": {"test": file}} for file in ("file://{root}/more/data.jsonl", "more/*.jsonl")]
+NAMED = [
+    {"data_files": {"test": file}} for file in ("file://{root}/more/data.jsonl", "more/*.jsonl")
+]
 
 
 @pytest.mark.parametrize("options", [*NAMED, {"data_dir": "more"}, {"data_dir": "{root}/more"}])
-def test_data_are_known_however_named(options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_are_known_however_named(
+    options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "more").mkdir()
-    (root / "more/data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
+    (root / "more/data.jsonl").write_text(
+        json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0})
+    )
     options = json.loads(json.dumps(options).replace("{root}", str(root)))
     write(root, dataset_kwargs=options, test_split="test" if "data_files" in options else "train")
     monkeypatch.chdir(root)

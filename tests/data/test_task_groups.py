@@ -37,21 +37,46 @@ def write_group(root: Path, words: list[str]) -> None:
         for split in ("validation", "test"):
             lines = []
             for _ in range(size if split == "test" else 4 * size):
-                asked, choices = f"{subject[0]} {' '.join(draw.choices(words, k=6))}", draw.sample(words, 4)
+                asked, choices = (
+                    f"{subject[0]} {' '.join(draw.choices(words, k=6))}",
+                    draw.sample(words, 4),
+                )
                 lines.append({"q": asked, "choices": choices, "gold": draw.randrange(4)})
             (root / f"{subject}_{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
         task = TASK | {
-            **{"task": f"exam_{subject}", "tag": "exam_tag", "doc_to_text": "{{q}}", "metadata": {"version": 1}},
-            "dataset_kwargs": {"data_files": {s: f"{subject}_{s}.jsonl" for s in ("validation", "test")}},
-            "metric_list": [{"metric": metric, "higher_is_better": True} for metric in ("acc", "acc_norm")],
+            **{
+                "task": f"exam_{subject}",
+                "tag": "exam_tag",
+                "doc_to_text": "{{q}}",
+                "metadata": {"version": 1},
+            },
+            "dataset_kwargs": {
+                "data_files": {s: f"{subject}_{s}.jsonl" for s in ("validation", "test")}
+            },
+            "metric_list": [
+                {"metric": metric, "higher_is_better": True} for metric in ("acc", "acc_norm")
+            ],
         }
         (tasks / f"exam_{subject}.yaml").write_text(yaml.safe_dump(task))
-    aggregate = [{"metric": "acc", "weight_by_size": True}, {"metric": "acc_norm", "weight_by_size": False}]
-    sciences = {"group": "exam_sciences", "task": ["exam_physics", "exam_biology"], "aggregate_metric_list": aggregate}
-    whole = {"group": "exam", "task": ["exam_sciences", "exam_history"], "aggregate_metric_list": aggregate}
+    aggregate = [
+        {"metric": "acc", "weight_by_size": True},
+        {"metric": "acc_norm", "weight_by_size": False},
+    ]
+    sciences = {
+        "group": "exam_sciences",
+        "task": ["exam_physics", "exam_biology"],
+        "aggregate_metric_list": aggregate,
+    }
+    whole = {
+        "group": "exam",
+        "task": ["exam_sciences", "exam_history"],
+        "aggregate_metric_list": aggregate,
+    }
     bare = {"group": "exam_bare", "task": ["exam_physics", "exam_history"]}
     for group in (sciences, whole, bare):
-        (tasks / f"{group['group']}.yaml").write_text(yaml.safe_dump(group | {"metadata": {"version": 3}}))
+        (tasks / f"{group['group']}.yaml").write_text(
+            yaml.safe_dump(group | {"metadata": {"version": 3}})
+        )
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +93,9 @@ def of_stock(model: Any, name: str, root: Path, limit: int | None = None) -> dic
 
 
 @pytest.mark.parametrize(("limit", "removed"), [(None, ["1"]), (8, ["2"])])
-def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(exam: Path, limit: int | None, removed: list[str]) -> None:
+def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(
+    exam: Path, limit: int | None, removed: list[str]
+) -> None:
     base = tiny.model()
     model = materialise(base, {"units": removed})
     benchmark = TaskBenchmark(lm_tasks.load_task("exam", exam), base, tiny.tokenizer(), limit)
@@ -94,7 +121,11 @@ def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(exam: Path, limit: i
 def test_a_tag_and_a_group_without_a_score_get_the_mean_over_documents(exam: Path) -> None:
     model = tiny.model()
     for name, subjects in (("exam_tag", tuple(SIZES)), ("exam_bare", ("physics", "history"))):
-        rows = TaskBenchmark(lm_tasks.load_task(name, exam), model, tiny.tokenizer()).score(model, "x").metrics
+        rows = (
+            TaskBenchmark(lm_tasks.load_task(name, exam), model, tiny.tokenizer())
+            .score(model, "x")
+            .metrics
+        )
         theirs = of_stock(model, name, exam)
         right = sum(SIZES[each] * theirs[f"exam_{each}"]["acc,none"] for each in subjects)
         (own,) = (row for row in rows if row["task"] == name and row["metric"] == "acc")
@@ -103,12 +134,15 @@ def test_a_tag_and_a_group_without_a_score_get_the_mean_over_documents(exam: Pat
 
 
 def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Path) -> None:
-    words = json.loads((REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[0])["query"].split()
+    words = json.loads((REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[0])[
+        "query"
+    ].split()
     write_group(tmp_path, sorted(set(words)))
     manifest = describe("reference", ENTRY, REFERENCE)
     entry = {"task": "exam", "split": "validation", "limit": 40, "seed": 0}
     first, again, other = (
-        prepare("exam", Calibration.from_options(entry | {"seed": seed}), manifest, tmp_path) for seed in (0, 0, 1)
+        prepare("exam", Calibration.from_options(entry | {"seed": seed}), manifest, tmp_path)
+        for seed in (0, 0, 1)
     )
     assert first == again != other
     of = {}
@@ -126,37 +160,56 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
     half = Calibration.from_options({"tasks": ["exam"], "fraction": 0.5, "split": "validation"})
     mixed = prepare("mixed", half, manifest, tmp_path)
     assert len(mixed.samples) == 2 * 40
-    with pytest.raises(LaminaError, match="calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"):
+    with pytest.raises(
+        LaminaError, match="calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"
+    ):
         prepare("exam", Calibration.from_options(entry | {"limit": 161}), manifest, tmp_path)
 
 
 def test_where_only_a_task_will_do_a_group_is_refused_with_its_tasks(exam: Path) -> None:
-    with pytest.raises(LaminaError, match="'exam' is a group.*one by one: exam_physics, exam_biology, exam_history"):
+    with pytest.raises(
+        LaminaError, match="'exam' is a group.*one by one: exam_physics, exam_biology, exam_history"
+    ):
         lm_tasks.task_object("exam", exam)
 
 
-def test_editing_a_task_of_a_local_group_makes_its_readers_stale(exam: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_editing_a_task_of_a_local_group_makes_its_readers_stale(
+    exam: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(exam)
     found = set(task_files.files("exam"))
-    assert found >= {f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")}
+    assert found >= {
+        f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")
+    }
     assert {"history_validation.jsonl", "physics_test.jsonl"} <= found
 
 
 def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
     """Also where a task of the group is benchmarked on its own, with another value."""
-    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+    base = dict(
+        model="m", calibration="none", selector="none", removed=0, repair="none", healing="none"
+    )
     cut = dict(base, calibration="c", selector="s", removed=1)
     row = dict(metric="acc", stderr=0.1, n_samples=9, higher_is_better=True)
     rows = [
         variant | row | dict(task=task, part_of=part_of, value=value * scale)
         for variant, scale in ((base, 1.0), (cut, 0.5))
-        for task, part_of, value in (("g", None, 0.8), ("a", "g", 0.4), ("b", "g", 0.9), ("a", None, 0.6))
+        for task, part_of, value in (
+            ("g", None, 0.8),
+            ("a", "g", 0.4),
+            ("b", "g", 0.9),
+            ("a", None, 0.6),
+        )
     ]
     source = dict(model="m", calibration="c", kind="choices", chance_accuracy=0.25, source="g")
     files = write_tables(tmp_path, benchmarks=rows, calibrations=[source])
     connection = database.connect(ROOT / "sql/views.sql", files)
     (variant,) = answers.rows(connection, "FROM variants WHERE removed = 1")
-    assert (variant["n_tasks"], variant["own_tasks"], variant["own_value"]) == (2, "g", pytest.approx(0.4))
+    assert (variant["n_tasks"], variant["own_tasks"], variant["own_value"]) == (
+        2,
+        "g",
+        pytest.approx(0.4),
+    )
     parts = answers.rows(connection, "FROM against_base WHERE removed = 1 ORDER BY task, part_of")
     assert [(p["task"], p["part_of"], p["base_value"]) for p in parts] == [
         ("a", "g", 0.4),

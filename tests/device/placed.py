@@ -104,7 +104,12 @@ class Placed(torch.Tensor):
     @staticmethod
     def __new__(cls, held: torch.Tensor, place: torch.device) -> "Placed":
         """Take memory on the place, unless the tensor looks into memory that is taken."""
-        form = dict(strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype, layout=held.layout)
+        form = dict(
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            layout=held.layout,
+        )
         make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
         made: Any = make(cls, held.shape, **form, device=NOWHERE)
         made.held, made.block = held, _block(held, place)
@@ -113,7 +118,9 @@ class Placed(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(function, args, kwargs or {})
 
     def get_device(self) -> int:
@@ -143,7 +150,9 @@ class Placed(torch.Tensor):
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
 
-    def new_tensor(self, values: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    def new_tensor(
+        self, values: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Any:
         made = torch.tensor(values, dtype=dtype or self.dtype, device=device or self.place)
         return made.requires_grad_(requires_grad)
 
@@ -175,7 +184,10 @@ def _block(held: torch.Tensor, place: torch.device) -> _Block:
 def _tensors(index: Any, place: torch.device) -> Any:
     """An index whose lists are tensors on a device: from them C++ makes tensors on what it takes for the device."""
     if isinstance(index, tuple):
-        return tuple(_tensors(each, place) if isinstance(each, (list, np.ndarray)) else each for each in index)
+        return tuple(
+            _tensors(each, place) if isinstance(each, (list, np.ndarray)) else each
+            for each in index
+        )
     return torch.tensor(index, device=place) if isinstance(index, (list, np.ndarray)) else index
 
 
@@ -223,7 +235,11 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tensors, listed = _among([*args, *kwargs.values()])
     placed = any(isinstance(each, Placed) for each in tensors)
     if not placed:
-        genuine_meta = told is not None and told.type == "meta" and (tensors or _device.CURRENT_DEVICE == NOWHERE)
+        genuine_meta = (
+            told is not None
+            and told.type == "meta"
+            and (tensors or _device.CURRENT_DEVICE == NOWHERE)
+        )
         if genuine_meta or told is None or told.type == "cpu":
             return function(*args, **kwargs)
     assert current is not None, "a tensor of a pretended device outlived it"
@@ -264,7 +280,9 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(found, torch.Tensor):
         return written.get(id(found)) if id(found) in written else Placed(found, at)
     if isinstance(found, (tuple, list)):
-        return type(found)([Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found])
+        return type(found)(
+            [Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found]
+        )
     return found
 
 
@@ -292,7 +310,9 @@ def agreed(name: str, args: Any, tensors: Sequence[torch.Tensor], listed: set[in
             places.add(each.place)
         else:
             assert each.device != NOWHERE, f"{name} of a tensor without values"
-            free = id(each) in listed and each is not args[0] if name in _INDEXING else each.dim() == 0
+            free = (
+                id(each) in listed and each is not args[0] if name in _INDEXING else each.dim() == 0
+            )
             if not free or (id(each) in listed and name not in _INDEXING):
                 places.add(HOST)
     places.discard(NOWHERE)
@@ -340,7 +360,9 @@ class Operations(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(function, args, kwargs or {})
 
 
@@ -368,7 +390,12 @@ def moved_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     end = place_of(self) if device is None else _numbered(device)
     if end == place_of(self) and dtype in (None, self.dtype) and not copy:
         return self
-    if end != place_of(self) and isinstance(self, Placed) and self.requires_grad and torch.is_grad_enabled():
+    if (
+        end != place_of(self)
+        and isinstance(self, Placed)
+        and self.requires_grad
+        and torch.is_grad_enabled()
+    ):
         return _Moved.apply(self, end, dtype)  # type: ignore[no-any-return]
     options = {"dtype": dtype, "device": end, "non_blocking": quietly, "memory_format": form}
     return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
@@ -379,7 +406,9 @@ def moved_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 def on_host_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Functions that turn Python's numbers into a tensor on a device: they make it on the host, and send it."""
 
-    def made(values: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> torch.Tensor:
+    def made(
+        values: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
+    ) -> torch.Tensor:
         if device is None:
             device = values.device if isinstance(values, torch.Tensor) else _device.CURRENT_DEVICE
         if isinstance(values, Placed):

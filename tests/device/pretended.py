@@ -19,14 +19,31 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad
 
 from tests.device import placed
-from tests.device.placed import Card, Machine, Operations, Placed, agreed, held_by, moved_to, on_host_first, place_of
+from tests.device.placed import (
+    Card,
+    Machine,
+    Operations,
+    Placed,
+    agreed,
+    held_by,
+    moved_to,
+    on_host_first,
+    place_of,
+)
 
 
 def _attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Attention by the kernel that the CPU takes for it, which like a GPU's keeps no matrix of all pairs of tokens."""
 
     def attended(  # type: ignore[no-untyped-def]
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+        query,
+        key,
+        value,
+        attn_mask=None,
+        dropout_p=0.0,
+        is_causal=False,
+        scale=None,
+        enable_gqa=False,
     ) -> torch.Tensor:
         told = [query, key, value, *([] if attn_mask is None else [attn_mask])]
         options = dict(dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -37,10 +54,14 @@ def _attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
             return Placed(plain(*map(held_by, told), **options), at)
         if enable_gqa:
             times, heads = query.shape[1] // key.shape[1], query.shape[1]
-            key, value = (each.repeat_interleave(times, 1, output_size=heads) for each in (key, value))
+            key, value = (
+                each.repeat_interleave(times, 1, output_size=heads) for each in (key, value)
+            )
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             least = torch.finfo(query.dtype).min
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, least)
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
+                ~attn_mask, least
+            )
         found: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
             query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
         )[0]
@@ -85,15 +106,29 @@ def pretended(*memory: int) -> Iterator[Machine]:
 def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     """(object, attribute, value) of all that must know of the pretended devices."""
     yield torch.Tensor, "to", moved_to
-    yield torch.Tensor, "cuda", lambda self, at=None, **_: self.to(torch.device("cuda", machine.card(at).number))
-    yield torch.Tensor, "type_as", lambda self, other: self.to(device=other.device, dtype=other.dtype)
+    yield (
+        torch.Tensor,
+        "cuda",
+        lambda self, at=None, **_: self.to(torch.device("cuda", machine.card(at).number)),
+    )
+    yield (
+        torch.Tensor,
+        "type_as",
+        lambda self, other: self.to(device=other.device, dtype=other.dtype),
+    )
     for name in ("tensor", "as_tensor", "asarray"):
         yield torch, name, on_host_first(getattr(torch, name))
-    yield functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)
+    yield (
+        functional,
+        "scaled_dot_product_attention",
+        _attention(functional.scaled_dot_product_attention),
+    )
     yield clip_grad, "_group_tensors_by_device_and_dtype", _grouped
 
     nothing = "_lazy_init set_device empty_cache synchronize manual_seed manual_seed_all set_rng_state".split()
-    always = dict.fromkeys(nothing) | dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True)
+    always = dict.fromkeys(nothing) | dict.fromkeys(
+        ("is_available", "is_initialized", "is_bf16_supported"), True
+    )
     always |= {"current_device": 0, "get_device_name": "pretended", "get_device_capability": (9, 0)}
     for name, value in always.items():
         yield torch.cuda, name, lambda *_, value=value, **__: value

@@ -48,7 +48,13 @@ from tests.device.world import DEPTH, UNITS, World
 
 Stage = Callable[[World], Any]
 STAGES: dict[str, Stage] = {}
-PLAN = {"units": ["1", "2", "4"], "removed": 3, "model": "tiny", "calibration": "words", "selector": "chosen"}
+PLAN = {
+    "units": ["1", "2", "4"],
+    "removed": 3,
+    "model": "tiny",
+    "calibration": "words",
+    "selector": "chosen",
+}
 RUNS = [(1, 3), (4, 5)]
 
 
@@ -57,7 +63,9 @@ def stage(*named: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for argument in named:
-            STAGES[f"{function.__name__}[{argument}]"] = lambda world, told=argument: function(world, told)
+            STAGES[f"{function.__name__}[{argument}]"] = lambda world, told=argument: function(
+                world, told
+            )
         if not named:
             STAGES[function.__name__] = function
         return function
@@ -73,7 +81,9 @@ def capture_activations(world: World) -> Any:
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
     units = all_units(DEPTH, kind)
-    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([CURRENT, *units])
+    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows(
+        [CURRENT, *units]
+    )
 
 
 @stage()
@@ -88,7 +98,9 @@ def sweep_weights(world: World) -> Any:
 
 @stage()
 def sweep_gradient(world: World) -> Any:
-    return weights.rows(world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens)
+    return weights.rows(
+        world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens
+    )
 
 
 @stage()
@@ -99,7 +111,14 @@ def sweep_fit(world: World) -> Any:
 @stage("exact", "race")
 def sweep_budget(world: World, budget: str) -> Any:
     candidates = [Candidate(frozenset({unit})) for unit in UNITS]
-    options = {"metric": "output_js", "seed": 0, "confidence": 0.95, "tolerance": 0.02, "score": "acc", "step": 1}
+    options = {
+        "metric": "output_js",
+        "seed": 0,
+        "confidence": 0.95,
+        "tolerance": 0.02,
+        "score": "acc",
+        "step": 1,
+    }
     with engine.opened(world.model(), world.samples, world.tokens) as session:
         asked = Evaluator(session, loss_of("output_js", "acc"), [Candidate()])
         chosen = {"exact": exact, "race": race}[budget].run(asked, candidates, options, 0.0)
@@ -110,7 +129,9 @@ def sweep_budget(world: World, budget: str) -> Any:
 def sweep_looped(world: World) -> Any:
     model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "bias": True})
     wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
-    fitted = looped.fitted(model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0)
+    fitted = looped.fitted(
+        model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0
+    )
     with engine.opened(model, world.samples, world.tokens) as session:
         looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
@@ -136,12 +157,18 @@ def search_plans(world: World) -> Any:
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
-        growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
+        growing = Growing(
+            lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH
+        )
         asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
         found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
-    return [{size: sorted(end.removed) for size, end in found.sets.items()}, found.losses, list(found.rows)]
+    return [
+        {size: sorted(end.removed) for size, end in found.sets.items()},
+        found.losses,
+        list(found.rows),
+    ]
 
 
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -155,15 +182,23 @@ REPAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> tuple[dict[Any, Fitted], list[Any]]:
+def repaired(
+    model: PreTrainedModel, world: World, settings: dict[str, Any]
+) -> tuple[dict[Any, Fitted], list[Any]]:
     """The fitted of the plan's runs, and what table `patches` says of them."""
     options = repairs.Repair.from_options(settings)
     method, sources = protocol.method(options.method), [Source(world.texts)]
-    fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, RUNS, options, 0)}
+    fits = {
+        at: method.fit(part, options)
+        for at, part in method.collect(model, sources, RUNS, options, 0)
+    }
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
     linear = {at: found for at, found in maps.items() if found is not None}
     checked = check.measure(model, sources, linear, 0) if linear else {}
-    facts = [fits[at].facts | fitting.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
+    facts = [
+        fits[at].facts | fitting.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {})
+        for at in RUNS
+    ]
     return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
 
 
@@ -183,10 +218,18 @@ def fit_patch(world: World, name: str) -> Any:
 def fit_patch_refit(world: World) -> Any:
     model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "refit": True})
     fits, behind = refit.fit(model, [Source(world.texts)], RUNS, options, 0)
-    variant = materialise(model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()})
+    variant = materialise(
+        model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()}
+    )
     method = protocol.method("ghost")
     checked = [
-        check.measure(model, [Source(world.texts)], {at: method.as_patch(fits[at].validated)}, 0, run=behind[at])[at]
+        check.measure(
+            model,
+            [Source(world.texts)],
+            {at: method.as_patch(fits[at].validated)},
+            0,
+            run=behind[at],
+        )[at]
         for at in RUNS
     ]
     return [[found.facts for found in fits.values()], checked, _nll(variant, world)]
@@ -195,16 +238,25 @@ def fit_patch_refit(world: World) -> Any:
 @stage()
 def fit_patch_auto_weight(world: World) -> Any:
     options = repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "other": "auto"}})
-    other = calibrations.build([sample for sample in world.samples if sample.kind == "text"] * 3, 64)
+    other = calibrations.build(
+        [sample for sample in world.samples if sample.kind == "text"] * 3, 64
+    )
     read = {"words": world.calibration, "other": other}
     groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
-    return [[sorted(fits), facts, [found.facts for found in fits.values()]] for _, fits, facts in groups]
+    return [
+        [sorted(fits), facts, [found.facts for found in fits.values()]] for _, fits, facts in groups
+    ]
 
 
 HEALINGS: dict[str, dict[str, Any]] = {
     "lora": {"method": "lora"},
     "lora_patch": {"method": "lora", "train": "patch"},
-    "lora_both_distill": {"method": "lora", "train": "both", "targets": "all", "objective": "distill"},
+    "lora_both_distill": {
+        "method": "lora",
+        "train": "both",
+        "targets": "all",
+        "objective": "distill",
+    },
     "lora_attention_hidden": {"method": "lora", "targets": "attention", "objective": "lm+hidden"},
     "full": {"method": "full", "objective": "distill"},
     "full_random": {"method": "full", "start": "random"},
@@ -288,7 +340,9 @@ def benchmark_efficiency(world: World) -> Any:
     model = world.model()
     pairs = [({"timed": "x"}, materialise(model, PLAN))]
     rows = efficiency.measure(model, pairs, Efficiency(prompt=8, generate=3, repeats=2))
-    return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
+    return [
+        {key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows
+    ]
 
 
 _TIMED = ("latency", "tokens_per_second", "device", "peak_memory")
@@ -304,7 +358,10 @@ def diagnose_layers(world: World, kind: str) -> Any:
 def diagnose_probe(world: World) -> Any:
     labels = tuple("ab"[number % 2] for number in range(len(world.texts)))
     return probe.diagnose(
-        world.model(), list(zip(world.texts, labels, strict=True)), Probe(file="x", folds=2), world.tokens
+        world.model(),
+        list(zip(world.texts, labels, strict=True)),
+        Probe(file="x", folds=2),
+        world.tokens,
     )
 
 
@@ -343,12 +400,19 @@ def load_an_export(world: World) -> Any:
 def budget_of_tokens(world: World) -> Any:
     """`tokens: auto` asks the device how much it has; how much that is differs."""
     model = world.model()
-    return room.tokens("auto", model, world.samples, 8) > 0 and room.tokens("auto", model, world.samples) > 0
+    return (
+        room.tokens("auto", model, world.samples, 8) > 0
+        and room.tokens("auto", model, world.samples) > 0
+    )
 
 
-def _nll(model: PreTrainedModel, world: World, name: str = "a model", pass_: Together | None = None) -> list[Any]:
+def _nll(
+    model: PreTrainedModel, world: World, name: str = "a model", pass_: Together | None = None
+) -> list[Any]:
     cut = [perplexity.Window(text, 1, number) for number, text in enumerate(world.texts)]
-    return list(map(list, zip(*perplexity.document_nll(model, cut, len(cut), name, pass_), strict=True)))
+    return list(
+        map(list, zip(*perplexity.document_nll(model, cut, len(cut), name, pass_), strict=True))
+    )
 
 
 def _scored(benchmark: Any, model: PreTrainedModel) -> list[Any]:

@@ -27,9 +27,14 @@ def test_a_stage_runs_in_half_precision(stage: str, dtype: str, made: Made) -> N
         assert machine.cards[0].peak
 
 
-def test_half_precision_gives_what_it_gives_on_the_cpu(on_host: OnHost, on_devices: OnDevices) -> None:
+def test_half_precision_gives_what_it_gives_on_the_cpu(
+    on_host: OnHost, on_devices: OnDevices
+) -> None:
     told = {"dtype": "bfloat16"}
-    wanted, found = on_host("benchmark_perplexity", **told), on_devices("benchmark_perplexity", **told)[0]
+    wanted, found = (
+        on_host("benchmark_perplexity", **told),
+        on_devices("benchmark_perplexity", **told)[0],
+    )
     assert not differences(wanted, found, relative=0.02)
 
 
@@ -49,10 +54,22 @@ def overflowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "stage",
     [
         *("capture_activations", "sweep_removal[layer]", "sweep_stream", "sweep_gradient"),
-        *("fit_patch[ghost]", "fit_patch[linearpatch]", "fit_patch[streamline]", "heal_variant[lora]"),
-        *("benchmark_task", "benchmark_generation", "benchmark_perplexity", "diagnose_layers[variance]"),
+        *(
+            "fit_patch[ghost]",
+            "fit_patch[linearpatch]",
+            "fit_patch[streamline]",
+            "heal_variant[lora]",
+        ),
+        *(
+            "benchmark_task",
+            "benchmark_generation",
+            "benchmark_perplexity",
+            "diagnose_layers[variance]",
+        ),
     ],
 )
-def test_what_overflows_in_float16_is_refused_with_the_remedy(stage: str, overflowing: Path, tmp_path: Path) -> None:
+def test_what_overflows_in_float16_is_refused_with_the_remedy(
+    stage: str, overflowing: Path, tmp_path: Path
+) -> None:
     with pretended(), pytest.raises(LaminaError, match=r"float32|bfloat16"):
         STAGES[stage](world.World(overflowing, tmp_path, "float16"))

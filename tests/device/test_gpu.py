@@ -27,7 +27,9 @@ from tests.given import tiny
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
 needs_one = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: NOT tested")
-needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices: NOT tested")
+needs_two = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="fewer than two CUDA devices: NOT tested"
+)
 pytestmark = pytest.mark.gpu
 
 
@@ -35,7 +37,9 @@ pytestmark = pytest.mark.gpu
 def little_memory() -> Iterator[None]:
     """A process that may have 256 MB of its device."""
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(2**28 / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        2**28 / torch.cuda.get_device_properties(0).total_memory
+    )
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -45,7 +49,9 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
     model = tiny.model(hidden_size=512, intermediate_size=2048).cuda()
     samples = random_samples(0, count=300)
     units = all_units(5, "layer")
-    small, large = (engine.sweep(model, samples, units, tokens=tokens, outputs=False) for tokens in (512, 10**6))
+    small, large = (
+        engine.sweep(model, samples, units, tokens=tokens, outputs=False) for tokens in (512, 10**6)
+    )
     assert torch.cuda.memory_stats()["num_ooms"] > 0
     np.testing.assert_allclose(large.loglikelihood, small.loglikelihood, atol=1e-3)
 
@@ -72,7 +78,9 @@ def test_capture_needs_on_a_device_what_is_predicted() -> None:
     assert 0 < room.room(model) <= torch.cuda.mem_get_info()[1] // 2
 
 
-@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="no bitsandbytes: NOT tested")
+@pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None, reason="no bitsandbytes: NOT tested"
+)
 def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
     exact = load_folder(REFERENCE, "float32", False).to(device())
     rounded = load_folder(REFERENCE, "bfloat16", False, **placement(None, True, "bfloat16"))
@@ -102,7 +110,10 @@ def test_jobs_at_a_time_compute_on_devices_of_their_own() -> None:
     script = "import os, torch, time; torch.zeros(1).cuda(); time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
     command = [sys.executable, "-m", "lamina.runtime.devices", "1", sys.executable, "-c", script]
     environment = os.environ | {"PYTHONPATH": str(Path(gpu_lock.__file__).parents[2])}
-    jobs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    jobs = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     assert len({job.communicate()[0].strip() for job in jobs}) == 2
 
 
@@ -110,5 +121,7 @@ def test_jobs_at_a_time_compute_on_devices_of_their_own() -> None:
 def test_the_benchmark_of_scale_runs_on_the_device() -> None:
     script = Path(__file__).parents[2] / "benchmarks/scale.py"
     told = ["--preset", "smoke", "--json", "--stages", "capture", "removal_choices", "benchmark"]
-    rows = json.loads(subprocess.check_output([sys.executable, str(script), *told], text=True))["stages"]
+    rows = json.loads(subprocess.check_output([sys.executable, str(script), *told], text=True))[
+        "stages"
+    ]
     assert all(row["peak_bytes"] > 0 and row["utilisation"] > 0 for row in rows)

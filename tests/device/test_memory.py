@@ -48,18 +48,28 @@ def test_a_sweep_that_is_too_large_is_halved_until_it_fits(made: Made, share: fl
 
 
 # Shares of the memory that a stage would take, the lower one such that half of a batch does not fit either, or nearly.
-MANY = ("sweep_looped", "fit_patch[ghost]", "fit_patch[linearpatch]", "fit_patch[replaceme]", "fit_patch_refit")
+MANY = (
+    "sweep_looped",
+    "fit_patch[ghost]",
+    "fit_patch[linearpatch]",
+    "fit_patch[replaceme]",
+    "fit_patch_refit",
+)
 MANY += ("heal_variant[lora]", "benchmark_task", "benchmark_perplexity")
 HALVED: dict[str, tuple[float, ...]] = dict.fromkeys(MANY, (0.8, 0.6))
 HALVED |= {"capture_activations": (0.7, 0.4), "sweep_gradient": (0.8, 0.5), "sweep_fit": (0.9,)}
-HALVED |= dict.fromkeys(("fit_patch[streamline]", "diagnose_layers[fit]"), (0.95, 0.8)) | {"diagnose_probe": (0.6,)}
+HALVED |= dict.fromkeys(("fit_patch[streamline]", "diagnose_layers[fit]"), (0.95, 0.8)) | {
+    "diagnose_probe": (0.6,)
+}
 HALVED |= dict.fromkeys(("heal_variant[lora_both_distill]", "heal_variant[full]"), (0.8,))
 HALVED |= dict.fromkeys(("benchmark_generation", "diagnose_layers[variance]"), (0.7,))
 QUICK = ("fit_patch[linearpatch]", "heal_variant[lora]", "benchmark_perplexity")
 
 
 @pytest.mark.parametrize("stage", slow_but(QUICK, HALVED))
-def test_a_stage_is_halved(stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_halved(
+    stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A healing follows the memory that it finds, and is to be wrong about it here."""
     monkeypatch.setattr(training, "positions", lambda *_: 100_000)
     _, ample = on_devices(stage, tokens=100_000)
@@ -70,7 +80,9 @@ def test_a_stage_is_halved(stage: str, on_host: OnHost, on_devices: OnDevices, m
 
 
 @pytest.mark.parametrize("stage", ["capture_activations", "fit_patch[ghost]", "heal_variant[lora]"])
-def test_one_sample_too_large_ends_in_error(stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sample_too_large_ends_in_error(
+    stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "positions", lambda *_: 100_000)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory"):
         on_devices(stage, 240_000)
@@ -79,7 +91,9 @@ def test_one_sample_too_large_ends_in_error(stage: str, on_devices: OnDevices, m
 def test_efficiency_is_of_its_batch_and_is_never_halved(made: Made) -> None:
     with pretended(2_000_000):
         model = made().model()
-        with pytest.raises(LaminaError, match=r"benchmarks\.efficiency: 900 sequences of .*smaller batch"):
+        with pytest.raises(
+            LaminaError, match=r"benchmarks\.efficiency: 900 sequences of .*smaller batch"
+        ):
             efficiency.measure(model, [({}, model)], Efficiency(prompt=8, generate=3, batch=900))
 
 

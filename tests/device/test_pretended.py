@@ -15,7 +15,12 @@ def test_it_computes_what_the_cpu_computes_and_says_where() -> None:
     a, b = torch.randn(3, 4), torch.randn(4, 5)
     with pretended():
         found = functional.softmax(a.to("cuda") @ b.cuda(), -1)
-        assert isinstance(found, Placed) and found.device == CUDA and found.is_cuda and not found.is_cpu
+        assert (
+            isinstance(found, Placed)
+            and found.device == CUDA
+            and found.is_cuda
+            and not found.is_cpu
+        )
         assert torch.equal(found.cpu(), functional.softmax(a @ b, -1))
         assert torch.zeros(2, device="cuda").device == torch.tensor([1], device=CUDA).device == CUDA
         assert torch.zeros(2).device.type == "cpu"
@@ -32,7 +37,9 @@ MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "index of a device into the host": lambda here, there: here[there.long()[0].clamp(0, 1)],
     "gather": lambda here, there: there.gather(1, here.long().clamp(0, 1)),
     "embedding": lambda here, there: functional.embedding(here.long().clamp(0, 1), there),
-    "attention": lambda here, there: functional.scaled_dot_product_attention(there[None], here[None], there[None]),
+    "attention": lambda here, there: functional.scaled_dot_product_attention(
+        there[None], here[None], there[None]
+    ),
     "another device": lambda here, there: there + here.to("cuda:1"),
 }
 

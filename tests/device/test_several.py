@@ -12,7 +12,13 @@ from tests.device.stages import STAGES
 from tests.given.slow import slow_but
 
 SHARE = devices.SHARE
-QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_looped", "sweep_donors", "fit_patch[ghost]")
+QUICK = (
+    "capture_activations",
+    "sweep_removal[layer]",
+    "sweep_looped",
+    "sweep_donors",
+    "fit_patch[ghost]",
+)
 ALL = slow_but(QUICK, STAGES)
 # Healing and gradients need all weights on a device; a load for a notebook goes to one device.
 WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
@@ -30,14 +36,23 @@ def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[
     rest, layer = sizes(made)
     rooms = [int(rest * (number == 0) + count * layer) for number, count in enumerate(layers)]
     seen = devices.visible
-    monkeypatch.setattr(devices, "visible", lambda: [(at, room) for (at, _), room in zip(seen(), rooms, strict=True)])
+    monkeypatch.setattr(
+        devices,
+        "visible",
+        lambda: [(at, room) for (at, _), room in zip(seen(), rooms, strict=True)],
+    )
     return (1 << 30,) * len(layers)
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ALL)
 def test_a_model_over_several_devices(
-    stage: str, count: int, made: Made, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+    stage: str,
+    count: int,
+    made: Made,
+    on_host: OnHost,
+    on_devices: OnDevices,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if stage == "load_an_export":
         pytest.skip("a load without device_map goes to one device")
@@ -55,7 +70,9 @@ def test_a_model_with_streamed_layers(
     wanted = None if stage.startswith(WHOLE) else on_host(stage)
     memory = given(made, monkeypatch, 3.2)
     if stage.startswith(("sweep_gradient", "heal_variant")):
-        with pytest.raises(LaminaError, match="gradients need the weights of all layers on a device"):
+        with pytest.raises(
+            LaminaError, match="gradients need the weights of all layers on a device"
+        ):
             on_devices(stage, *memory)
     elif stage != "load_an_export":
         found, _ = on_devices(stage, *memory)
@@ -75,4 +92,10 @@ def test_a_device_that_says_how_much_it_has_is_filled_by_that(made: Made) -> Non
     rest, layer = sizes(made)
     first, second = (int((room + 4096) / SHARE) for room in (rest + 3 * layer, 2 * layer))
     with pretended(first, second):
-        assert [devices.place_of(each).index for each in layers_of(made().model())] == [0, 0, 0, 1, 1]
+        assert [devices.place_of(each).index for each in layers_of(made().model())] == [
+            0,
+            0,
+            0,
+            1,
+            1,
+        ]

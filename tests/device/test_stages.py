@@ -16,33 +16,65 @@ from tests.device.pretended import pretended
 from tests.device.stages import STAGES
 from tests.given.slow import slow_but
 
-QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_gradient", "search_plans", "fit_patch[ghost]")
-QUICK += ("fit_patch[streamline]", "heal_variant[lora]", "benchmark_together", "diagnose_patching", "export_variant")
+QUICK = (
+    "capture_activations",
+    "sweep_removal[layer]",
+    "sweep_gradient",
+    "search_plans",
+    "fit_patch[ghost]",
+)
+QUICK += (
+    "fit_patch[streamline]",
+    "heal_variant[lora]",
+    "benchmark_together",
+    "diagnose_patching",
+    "export_variant",
+)
 
 
 @pytest.mark.parametrize("stage", slow_but(QUICK, STAGES))
-def test_a_stage_gives_what_it_gives_on_the_cpu(stage: str, on_host: OnHost, on_devices: OnDevices) -> None:
+def test_a_stage_gives_what_it_gives_on_the_cpu(
+    stage: str, on_host: OnHost, on_devices: OnDevices
+) -> None:
     found, machine = on_devices(stage)
     assert not differences(on_host(stage), found)
     assert machine.cards[0].peak > 0 and machine.sent > 0
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom"])
-@pytest.mark.parametrize("stage", ["sweep_removal[layer]", "sweep_gradient", "fit_patch[ghost]", "heal_variant[lora]"])
-def test_families_with_masks_of_their_own(stage: str, family: str, on_host: OnHost, on_devices: OnDevices) -> None:
+@pytest.mark.parametrize(
+    "stage", ["sweep_removal[layer]", "sweep_gradient", "fit_patch[ghost]", "heal_variant[lora]"]
+)
+def test_families_with_masks_of_their_own(
+    stage: str, family: str, on_host: OnHost, on_devices: OnDevices
+) -> None:
     """BLOOM has ALiBi positions, eager attention and masks that transformers makes; GPT-2 ties its head."""
     assert not differences(on_host(stage, family=family), on_devices(stage, family=family)[0])
 
 
 # For the stages whose names begin so, a function whose result they need on the device.
-MOMENTS = ("sweep_fit", "search_plans", "fit_patch[ghost]", "fit_patch[replaceme]", "fit_patch_refit")
+MOMENTS = (
+    "sweep_fit",
+    "search_plans",
+    "fit_patch[ghost]",
+    "fit_patch[replaceme]",
+    "fit_patch_refit",
+)
 PLANTED = {
-    **dict.fromkeys(("sweep_removal", "sweep_stream", "sweep_budget"), "lamina.engine.packing:collate"),
+    **dict.fromkeys(
+        ("sweep_removal", "sweep_stream", "sweep_budget"), "lamina.engine.packing:collate"
+    ),
     **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:empty"),
     **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:padded"),
     **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:padded"),
-    **{f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_empty" for form in ("", "_diag")},
-    **{f"benchmark_{of}": "tests.device.stages:materialise" for of in ("task", "generation", "efficiency")},
+    **{
+        f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_empty"
+        for form in ("", "_diag")
+    },
+    **{
+        f"benchmark_{of}": "tests.device.stages:materialise"
+        for of in ("task", "generation", "efficiency")
+    },
     "sweep_gradient": "lamina.engine.weights:padded",
     "sweep_donors": "lamina.models.replacements:_loaded",
     "fit_patch[streamline]": "lamina.models.devices:alone",
@@ -65,12 +97,19 @@ def left_on_host(function: Callable[..., Any]) -> Callable[..., Any]:
             return value.to("cpu")
         if is_dataclass(value):
             return replace(
-                value, **{each.name: moved(getattr(value, each.name)) for each in fields(value) if each.init}
+                value,
+                **{
+                    each.name: moved(getattr(value, each.name))
+                    for each in fields(value)
+                    if each.init
+                },
             )
         if isinstance(value, (tuple, list)):
             made = [moved(each) for each in value]
             return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-        return {key: moved(each) for key, each in value.items()} if isinstance(value, dict) else value
+        return (
+            {key: moved(each) for key, each in value.items()} if isinstance(value, dict) else value
+        )
 
     return wraps(function)(lambda *args, **kwargs: moved(function(*args, **kwargs)))
 
@@ -81,7 +120,9 @@ def test_a_mistake_is_planted_in_each_stage() -> None:
 
 
 @pytest.mark.parametrize("begin", PLANTED)
-def test_a_tensor_that_is_left_behind_is_found(begin: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_that_is_left_behind_is_found(
+    begin: str, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, _, name = PLANTED[begin].partition(":")
     holder, _, name = name.rpartition(".")
     where = getattr(import_module(module), holder) if holder else import_module(module)

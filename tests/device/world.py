@@ -42,7 +42,13 @@ class World:
         """What a job knows of a model."""
         path = str(self.folder / (name or self.family))
         known = {"source": path, "revision": "main", "n_layers": DEPTH, **facts(Path(path))}
-        return {"path": path, "dtype": self.dtype, "trust_remote_code": False, "layer_parameters": 1, **known}
+        return {
+            "path": path,
+            "dtype": self.dtype,
+            "trust_remote_code": False,
+            "layer_parameters": 1,
+            **known,
+        }
 
     def tokenizer(self) -> Any:
         """Of all of the models."""
@@ -55,7 +61,10 @@ class World:
         for index in range(10):
             kind = ("choices", "choices", "text", "generated")[index % 4]
             context = self._words(draw, 2, 12)
-            rows = [Row(context, self._words(draw, 1, 4), 3) for _ in range(3 if kind == "choices" else 1)]
+            rows = [
+                Row(context, self._words(draw, 1, 4), 3)
+                for _ in range(3 if kind == "choices" else 1)
+            ]
             found.append(Sample(index, kind, draw.randrange(len(rows)), tuple(rows), str(index)))
         return found
 
@@ -76,8 +85,15 @@ class World:
         if not path.exists():
             lines = []
             for _ in range(12):
-                query, choices = draw.choices(tiny.WORDS, k=draw.randint(3, 9)), draw.sample(tiny.WORDS, 3)
-                lines.append(json.dumps({"query": " ".join(query), "choices": choices, "gold": draw.randrange(3)}))
+                query, choices = (
+                    draw.choices(tiny.WORDS, k=draw.randint(3, 9)),
+                    draw.sample(tiny.WORDS, 3),
+                )
+                lines.append(
+                    json.dumps(
+                        {"query": " ".join(query), "choices": choices, "gold": draw.randrange(3)}
+                    )
+                )
             path.write_text("\n".join(lines))
         return path
 

@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 TWO = pytest.mark.parametrize("family", ["llama", "gpt2"])
 
 
-def by_measure(rows: list[dict[str, Any]], kind: str) -> dict[tuple[str, int | None], dict[str, Any]]:
+def by_measure(
+    rows: list[dict[str, Any]], kind: str
+) -> dict[tuple[str, int | None], dict[str, Any]]:
     store.from_rows("diagnoses", rows, model="m", calibration="c", diagnosis="d", kind=kind)
     return {(row["measure"], row.get("layer")): row for row in rows}
 
@@ -36,7 +38,9 @@ def by_measure(rows: list[dict[str, Any]], kind: str) -> dict[tuple[str, int | N
 def test_void_shares_are_those_of_a_plain_loop(family: str) -> None:
     model = tiny.model(family)
     sequences = [tiny.tokens(1, 5 + number % 6, seed=number)[0].tolist() for number in range(10)]
-    found = by_measure(void.diagnose(model, tiny.samples(sequences, "choices", 3), Void(alpha=0.7), 40), "void")
+    found = by_measure(
+        void.diagnose(model, tiny.samples(sequences, "choices", 3), Void(alpha=0.7), 40), "void"
+    )
     counts = {part: np.zeros((5, 2)) for part in void.PARTS}
     for ids in sequences:
         streams = tiny.stream(model, torch.tensor([ids]), layers_of(model))
@@ -89,8 +93,13 @@ def test_a_label_planted_at_a_layer_is_read_from_there_on(family: str) -> None:
     for boundary in range(6):
         row = found["accuracy", boundary]
         assert (row["value"] > 0.95) == (boundary >= planted) and row["n_samples"] == 120
-        assert abs(row["control"] - 0.5) < 0.3 and row["ci_low"] <= row["value"] <= row["ci_high"] + 1e-9
-        assert found["selectivity", boundary]["value"] == pytest.approx(row["value"] - row["control"])
+        assert (
+            abs(row["control"] - 0.5) < 0.3
+            and row["ci_low"] <= row["value"] <= row["ci_high"] + 1e-9
+        )
+        assert found["selectivity", boundary]["value"] == pytest.approx(
+            row["value"] - row["control"]
+        )
     for handle in handles:
         handle.remove()
 
@@ -101,7 +110,9 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
     sequences = [tiny.tokens(1, 4 + number % 3, seed=number)[0].tolist() for number in range(50)]
     labels = np.array(["odd" if ids[-1] % 2 else "even" for ids in sequences])
     given = list(zip(sequences, labels, strict=True))
-    found = by_measure(probe.diagnose(model, given, Probe(file="x", folds=4, strength=0.5, seed=2), 40), "probe")
+    found = by_measure(
+        probe.diagnose(model, given, Probe(file="x", folds=4, strength=0.5, seed=2), 40), "probe"
+    )
     streams = [tiny.stream(model, torch.tensor([ids]), layers_of(model)) for ids in sequences]
     for boundary in (0, 4):
         last = np.stack([stream[boundary][0, -1].numpy() for stream in streams])
@@ -109,9 +120,13 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
         folds = probe._folds(sequences, labels, Probe(file="x", folds=4, strength=0.5, seed=2))
         for fold in range(4):
             train, test = folds != fold, folds == fold
-            assert {sum(labels[test] == label) - sum(labels == label) // 4 for label in ("odd", "even")} <= {0, 1}
+            assert {
+                sum(labels[test] == label) - sum(labels == label) // 4 for label in ("odd", "even")
+            } <= {0, 1}
             mean, spread = last[train].mean(0), last[train].std(0)
-            fitted = LogisticRegression(C=0.5, max_iter=300).fit((last[train] - mean) / spread, labels[train])
+            fitted = LogisticRegression(C=0.5, max_iter=300).fit(
+                (last[train] - mean) / spread, labels[train]
+            )
             right += int((fitted.predict((last[test] - mean) / spread) == labels[test]).sum())
         assert found["accuracy", boundary]["value"] == pytest.approx(right / 50)
 
@@ -122,7 +137,9 @@ def pairs(count: int = 12) -> list[patching.Pair]:
     for number in range(count):
         clean = tiny.tokens(1, 6 + number % 2, seed=number)[0].tolist()
         corrupt = [clean[0], (clean[1] + 7 - 4) % 60 + 4, *clean[2:]]
-        right, foil = (int(model(torch.tensor([ids])).logits[0, -1].argmax()) for ids in (clean, corrupt))
+        right, foil = (
+            int(model(torch.tensor([ids])).logits[0, -1].argmax()) for ids in (clean, corrupt)
+        )
         if right != foil:
             found.append(patching.Pair(tuple(clean), tuple(corrupt), right, foil))
     return found
@@ -132,7 +149,9 @@ def pairs(count: int = 12) -> list[patching.Pair]:
 @TWO
 def test_patching_is_a_run_with_one_stream_swapped(family: str) -> None:
     model, given = tiny.model(family), pairs()
-    found = by_measure(patching.diagnose(model, given, Patching(file="x", least=1e-3), 60), "patching")
+    found = by_measure(
+        patching.diagnose(model, given, Patching(file="x", least=1e-3), 60), "patching"
+    )
     layers, shares = layers_of(model), []
     for pair in given:
         clean, corrupt = torch.tensor([pair.clean]), torch.tensor([pair.corrupt])
@@ -158,8 +177,12 @@ def test_patching_is_a_run_with_one_stream_swapped(family: str) -> None:
     for boundary in range(5):
         for place, name in enumerate(("changed", "between", "last")):
             row = found[f"recovery_{name}", boundary]
-            assert row["value"] == pytest.approx(means[boundary, place], abs=2e-4) and row["n_samples"] == len(shares)
-    assert found["recovery_changed", 0]["value"] == pytest.approx(1, abs=1e-4), "the embedding is all that differs"
+            assert row["value"] == pytest.approx(means[boundary, place], abs=2e-4) and row[
+                "n_samples"
+            ] == len(shares)
+    assert found["recovery_changed", 0]["value"] == pytest.approx(1, abs=1e-4), (
+        "the embedding is all that differs"
+    )
     assert found["noise_changed", 0]["value"] == pytest.approx(1, abs=1e-4)
 
 
@@ -222,9 +245,17 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     relevance = [base | dict(unit=str(n), layer=n, score=score) for n, score in enumerate(scores)]
     files = write_tables(tmp_path, diagnoses=rows, relevance=relevance)
     sql = (ROOT / "sql/queries/which_diagnosis_tells_what_can_go.sql").read_text(encoding="utf-8")
-    found = {row["measure"]: row for row in answers.rows(database.connect(ROOT / "sql/views.sql", files), sql)}
+    found = {
+        row["measure"]: row
+        for row in answers.rows(database.connect(ROOT / "sql/views.sql", files), sql)
+    }
     for measure, x in (("void", values), ("depth", np.arange(9))):
-        assert found[measure]["pearson"] == pytest.approx(stats.pearsonr(x, scores).statistic, abs=1e-3)
+        assert found[measure]["pearson"] == pytest.approx(
+            stats.pearsonr(x, scores).statistic, abs=1e-3
+        )
         spearman = stats.spearmanr(x, scores).statistic
         assert found[measure]["spearman"] == pytest.approx(spearman, abs=1e-3)
-        assert found[measure]["ci_low"] < spearman < found[measure]["ci_high"] and found[measure]["n_layers"] == 9
+        assert (
+            found[measure]["ci_low"] < spearman < found[measure]["ci_high"]
+            and found[measure]["n_layers"] == 9
+        )

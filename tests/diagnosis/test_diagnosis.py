@@ -16,7 +16,9 @@ from tests.given import tiny
 DEPTH = 16
 
 
-def diagnose(model: Any, texts: list[list[int]], skip_first: int = 2) -> dict[tuple[str, int | None], dict[str, Any]]:
+def diagnose(
+    model: Any, texts: list[list[int]], skip_first: int = 2
+) -> dict[tuple[str, int | None], dict[str, Any]]:
     rows = variance.diagnose(model, tiny.samples(texts), Variance(skip_first=skip_first), tokens=60)
     store.from_rows("diagnoses", rows, model="m", calibration="c", diagnosis="d", kind="variance")
     return {(row["measure"], row.get("layer")): row for row in rows}
@@ -33,14 +35,18 @@ def test_measures_are_those_of_unpadded_streams(skip: int) -> None:
     for suffix, first in (("", 0), ("_without_first", skip)):
         used = [ids for ids in sequences if len(ids) > first]
         parts = [tiny.stream(model, torch.tensor([ids]), layers_of(model)) for ids in used]
-        streams = [torch.cat([part[place][0, first:] for part in parts]).double() for place in range(6)]
+        streams = [
+            torch.cat([part[place][0, first:] for part in parts]).double() for place in range(6)
+        ]
         for layer in range(6):
             row = found[f"variance{suffix}", layer]
             assert row["value"] == pytest.approx(float(streams[layer].var(correction=0)), rel=1e-4)
             assert row["ci_low"] < row["value"] < row["ci_high"] and row["n_samples"] == len(used)
         for layer in range(5):
             change = (streams[layer + 1] - streams[layer]).norm(dim=1) / streams[layer].norm(dim=1)
-            assert found[f"update_ratio{suffix}", layer]["value"] == pytest.approx(float(change.mean()), rel=1e-4)
+            assert found[f"update_ratio{suffix}", layer]["value"] == pytest.approx(
+                float(change.mean()), rel=1e-4
+            )
         logs = [math.log(float(stream.var(correction=0))) for stream in streams[1:]]
         for name, x in (("exponential", np.arange(1, 6)), ("power", np.log(np.arange(1, 6)))):
             slope = np.polyfit(x, logs, 1)[0]
@@ -60,7 +66,9 @@ def growing(factor: float) -> Any:
     for number, layer in enumerate(layers_of(model)):
         generator = torch.Generator().manual_seed(number)
 
-        def forward(hidden_states: torch.Tensor, generator: Any = generator, **_: Any) -> torch.Tensor:
+        def forward(
+            hidden_states: torch.Tensor, generator: Any = generator, **_: Any
+        ) -> torch.Tensor:
             noise = torch.randn(hidden_states.shape, generator=generator)
             return hidden_states + noise * (factor**0.5 * hidden_states.std() if factor else 1.0)
 
@@ -85,8 +93,15 @@ def test_exponential_growth_is_told_from_linear_growth() -> None:
 def test_the_interval_is_that_of_resampled_samples() -> None:
     model, sequences = tiny.model(), texts(40)
     row = diagnose(model, sequences)["variance", 4]
-    streams = [tiny.stream(model, torch.tensor([ids]), layers_of(model))[4][0].double().numpy() for ids in sequences]
+    streams = [
+        tiny.stream(model, torch.tensor([ids]), layers_of(model))[4][0].double().numpy()
+        for ids in sequences
+    ]
     draw = np.random.default_rng(1)
-    values = [np.concatenate([streams[n] for n in draw.integers(40, size=40)]).var() for _ in range(600)]
+    values = [
+        np.concatenate([streams[n] for n in draw.integers(40, size=40)]).var() for _ in range(600)
+    ]
     low, high = np.percentile(values, [2.5, 97.5])
-    assert row["ci_low"] == pytest.approx(low, rel=0.05) and row["ci_high"] == pytest.approx(high, rel=0.05)
+    assert row["ci_low"] == pytest.approx(low, rel=0.05) and row["ci_high"] == pytest.approx(
+        high, rel=0.05
+    )

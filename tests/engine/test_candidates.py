@@ -23,7 +23,15 @@ from tests.given import tiny
 
 DEPTH = 5
 # Nested sets, several runs, halves beside layers, a layer without both halves, the first and the last layer.
-SETS = [["1"], ["1", "2"], ["1", "3"], ["0", "1", "4"], ["3", "4"], ["2", "0.attention", "4.mlp"], ["0", "2.mlp"]]
+SETS = [
+    ["1"],
+    ["1", "2"],
+    ["1", "3"],
+    ["0", "1", "4"],
+    ["3", "4"],
+    ["2", "0.attention", "4.mlp"],
+    ["0", "2.mlp"],
+]
 HALVES = ["3.attention", "3.mlp"]
 
 
@@ -40,7 +48,9 @@ def patched(units: list[str], seed: int, bias: bool, channels: int = 32) -> Cand
     return Candidate(frozenset(units), patches)
 
 
-def measured(model: PreTrainedModel, samples: list[Sample], wanted: list[Candidate], tokens: int = 2000) -> np.ndarray:
+def measured(
+    model: PreTrainedModel, samples: list[Sample], wanted: list[Candidate], tokens: int = 2000
+) -> np.ndarray:
     """Log-likelihoods of all rows by each candidate, in one session."""
     with engine.opened(model, samples, tokens, outputs=False) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
@@ -50,13 +60,20 @@ def measured(model: PreTrainedModel, samples: list[Sample], wanted: list[Candida
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_any_set_with_any_patches_equals_the_materialised_variant(family: str) -> None:
     model, samples = tiny.model(family), random_samples(1, count=5)
-    wanted = [patched(units, seed, bias=seed % 2 == 0) for seed, units in enumerate([*SETS, ["1"], ["1", *HALVES]])]
+    wanted = [
+        patched(units, seed, bias=seed % 2 == 0)
+        for seed, units in enumerate([*SETS, ["1"], ["1", *HALVES]])
+    ]
     wanted += [Candidate(frozenset(units)) for units in (*SETS, HALVES)]
     found = measured(model, samples, wanted)
     for candidate, mine in zip(wanted, found, strict=True):
-        variant = materialise(model, {"units": sorted(candidate.removed)}, candidate.patches or None)
+        variant = materialise(
+            model, {"units": sorted(candidate.removed)}, candidate.patches or None
+        )
         assert np.abs(mine - naive(variant, samples, [])).max() < NEAR_TIE, candidate.removed
-    assert np.abs(found[0] - found[len(SETS)]).max() > NEAR_TIE, "two patches for one set are two candidates"
+    assert np.abs(found[0] - found[len(SETS)]).max() > NEAR_TIE, (
+        "two patches for one set are two candidates"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -66,7 +83,9 @@ def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
     candidate = patched(["1", "3", "4"], 0, bias=True)
     variant = materialise(model, {"units": sorted(candidate.removed)}, candidate.patches)
     found = measured(model, samples, [candidate], tokens=1)[0]
-    assert found == pytest.approx(naive(variant, samples, []), abs=0.15 if dtype == torch.bfloat16 else 0.02)
+    assert found == pytest.approx(
+        naive(variant, samples, []), abs=0.15 if dtype == torch.bfloat16 else 0.02
+    )
 
 
 def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
@@ -91,7 +110,12 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
     repaired = [Candidate(frozenset({"4"}), {(4, 5): Patch(torch.zeros(1, 1))}) for _ in range(2)]
     assert layers_run(repaired) == 4 + 7 + 7
     # Behind the last layer only the head is left to differ.
-    assert layers_run([Candidate(frozenset({"11"}), {(11, 12): Patch(torch.zeros(1, 1))}) for _ in range(2)]) == 11
+    assert (
+        layers_run(
+            [Candidate(frozenset({"11"}), {(11, 12): Patch(torch.zeros(1, 1))}) for _ in range(2)]
+        )
+        == 11
+    )
     # A layer without both halves is no layer, except where a norm stands on the stream.
     halves = Candidate(frozenset({"2.attention", "2.mlp"}))
     assert layers_run([halves]) == 11 and grow([halves], [], 12, halves_are_all=False).layers == 12
@@ -100,7 +124,11 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])
 def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
     """Every group carries the unpruned model to be compared with, and the model that is observed."""
-    model, samples, units = tiny.model(), random_samples(5, count=5), all_units(DEPTH, "mlp", ["2.mlp"])
+    model, samples, units = (
+        tiny.model(),
+        random_samples(5, count=5),
+        all_units(DEPTH, "mlp", ["2.mlp"]),
+    )
     whole = engine.sweep(model, samples, units, ["2.mlp"])
     parts = engine.sweep(model, samples, units, ["2.mlp"], tokens=tokens)
     for name in ("output_kl", "output_norm"):
@@ -111,7 +139,9 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
     np.testing.assert_allclose(parts.loglikelihood, whole.loglikelihood, atol=1e-4)
 
 
-def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
     whole = engine.sweep(model, samples, units)
     failed: list[weakref.ref] = []

@@ -33,8 +33,14 @@ class Alive(TorchDispatchMode):
         self.now = self.peak = 0
         self.known: dict[int, int] = {}
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {
+            leaf.untyped_storage()._cdata
+            for leaf in tree_leaves(args)
+            if isinstance(leaf, torch.Tensor)
+        }
         found = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(found):
             if isinstance(leaf, torch.Tensor):
@@ -50,7 +56,9 @@ class Alive(TorchDispatchMode):
         self.now -= self.known.pop(key)
 
 
-@pytest.mark.parametrize("stage", slow_but(["moments"], ["capture", "removal_choices", "moments", "heal", "benchmark"]))
+@pytest.mark.parametrize(
+    "stage", slow_but(["moments"], ["capture", "removal_choices", "moments", "heal", "benchmark"])
+)
 def test_a_stage_needs_what_is_predicted(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A sweep's logits are predicted with the exponentials that one operation makes of them and shows to nobody; a
     # benchmark's as if the second batch were as long as the first.
@@ -68,7 +76,10 @@ def test_a_stage_needs_what_is_predicted(stage: str, monkeypatch: pytest.MonkeyP
 def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> None:
     """Few tokens and many weights: own weights, their steps' copies, gradients and moments, and the best values."""
     base = tiny.model(hidden_size=160, intermediate_size=480).to(dtype)
-    shape, data = footprint.Shape.of(base.config, dtype.itemsize), [[number, 5, 6, 7] for number in range(20, 40)]
+    shape, data = (
+        footprint.Shape.of(base.config, dtype.itemsize),
+        [[number, 5, 6, 7] for number in range(20, 40)],
+    )
     options = Full(epochs=1, max_steps=2, batch=1, objective="lm")
     with Alive() as alive:
         full.heal(base, {"units": ["2"]}, None, [Source(tiny.samples(data))], options)
@@ -102,7 +113,13 @@ def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> N
         found = room.tokens("auto", stages.model, samples, streams)
         line, many, lengths = stages.longest, 10**5, {len(sample.sequence()) for sample in samples}
         if streams is None:
-            needed = [footprint.capture(stages.shape, tokens, line, tokens) for tokens in (found, 2 * found)]
+            needed = [
+                footprint.capture(stages.shape, tokens, line, tokens)
+                for tokens in (found, 2 * found)
+            ]
         else:
-            needed = [footprint.sweep(stages.shape, t, lengths, many, line - 1, 10) for t in (found, 2 * found)]
+            needed = [
+                footprint.sweep(stages.shape, t, lengths, many, line - 1, 10)
+                for t in (found, 2 * found)
+            ]
         assert needed[0] <= 4.01e7 < needed[1]

@@ -26,7 +26,9 @@ DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0}
 TURNING: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": TURN},
     "gpt_oss": {"sliding_window": TURN},
-    "gpt_neo": {"window_size": TURN},  # counts places in the row, and no entry of its layers says so
+    "gpt_neo": {
+        "window_size": TURN
+    },  # counts places in the row, and no entry of its layers says so
     "bart": {},  # its positions are places in the row
     "llama4_text": {"attention_chunk_size": TURN},
     "deepseek_v4": {"sliding_window": TURN},
@@ -43,7 +45,9 @@ def samples(longest: int = 60) -> list[Sample]:
     found = [Sample(0, "text", 0, (Row(words[:1], words[1:], 16),), "0")]
     for number, size in enumerate((10, 12, longest), 1):
         context = text(size, number)
-        rows = tuple(Row(context, text(length, 10 * number + length), length) for length in (1, 6, 3))
+        rows = tuple(
+            Row(context, text(length, 10 * number + length), length) for length in (1, 6, 3)
+        )
         found.append(Sample(number, "choices", number % 3, rows, str(number)))
     return found
 
@@ -53,7 +57,11 @@ def check_sweep(model: PreTrainedModel) -> None:
     found = engine.sweep(model, samples(), ["1", "4"])
     for unit, gone in {"none": [], "1": ["1"], "4": ["4"]}.items():
         with bypassed(stack(model), gone):
-            close(torch.from_numpy(found.loglikelihood[found.index[unit]]), scored(model, rows), f"without {unit}:")
+            close(
+                torch.from_numpy(found.loglikelihood[found.index[unit]]),
+                scored(model, rows),
+                f"without {unit}:",
+            )
 
 
 @pytest.mark.parametrize("model_type", TURNING)
@@ -66,9 +74,17 @@ def test_each_of_these_models_turns_there() -> None:
     ids = text(60, 3)
     for model_type, settings in TURNING.items():
         other = {name: 10 * TURN for name, value in settings.items() if value == TURN}
-        other |= {"rope_parameters": LONGROPE | {"long_factor": [1.0] * 4}} if model_type == "llama" else {}
-        one, two = (configurations.model(model_type, **{**settings, **changed}) for changed in ({}, other))
-        far = (scored(one, [Row(ids[:30], ids[30:], 1)]) - scored(two, [Row(ids[:30], ids[30:], 1)])).abs()
+        other |= (
+            {"rope_parameters": LONGROPE | {"long_factor": [1.0] * 4}}
+            if model_type == "llama"
+            else {}
+        )
+        one, two = (
+            configurations.model(model_type, **{**settings, **changed}) for changed in ({}, other)
+        )
+        far = (
+            scored(one, [Row(ids[:30], ids[30:], 1)]) - scored(two, [Row(ids[:30], ids[30:], 1)])
+        ).abs()
         assert bool(far > 1e-3) == (model_type != "bart"), model_type
 
 
@@ -83,28 +99,47 @@ def test_each_of_these_models_turns_there() -> None:
         *(("doge", {"keep_window_size": kept}) for kept in (TURN, 40, 50)),
     ],
 )
-def test_numbers_that_depend_on_what_runs_beside_them_are_refused(model_type: str, settings: dict[str, Any]) -> None:
+def test_numbers_that_depend_on_what_runs_beside_them_are_refused(
+    model_type: str, settings: dict[str, Any]
+) -> None:
     model = configurations.model(model_type, **settings)
-    with pytest.raises(LaminaError, match="in a text of .* tokens than in a shorter one|cannot be cut|cannot be swept"):
+    with pytest.raises(
+        LaminaError,
+        match="in a text of .* tokens than in a shorter one|cannot be cut|cannot be swept",
+    ):
         check_sweep(model)
 
 
 def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
     model = configurations.model("llama", **TURNING["llama"])
-    with pytest.raises(LaminaError, match="other logits beside one of 70 tokens than alone .*texts of one length"):
+    with pytest.raises(
+        LaminaError, match="other logits beside one of 70 tokens than alone .*texts of one length"
+    ):
         capture(model, [text(20, 0), text(70, 1)])
     assert capture(model, [text(70, 0), text(70, 1)])
     assert capture(configurations.model("llama", **HEADS), [text(20, 0), text(70, 1)])
 
 
 def test_a_stream_that_is_wider_than_a_token_is_refused_in_words() -> None:
-    with pytest.raises(LaminaError, match="'qwen4_exp_text' has several residual streams beside each other"):
+    with pytest.raises(
+        LaminaError, match="'qwen4_exp_text' has several residual streams beside each other"
+    ):
         capture(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
 
 
 def test_a_layer_that_gives_a_list_is_captured() -> None:
     model, ids = configurations.model("openai-gpt"), [text(20, 0), text(30, 1)]
     with torch.no_grad():
-        wanted = model(input_ids=torch.tensor(ids[:1]), output_hidden_states=True).hidden_states[-1].norm(dim=-1).mean()
-        other = model(input_ids=torch.tensor(ids[1:]), output_hidden_states=True).hidden_states[-1].norm(dim=-1).mean()
+        wanted = (
+            model(input_ids=torch.tensor(ids[:1]), output_hidden_states=True)
+            .hidden_states[-1]
+            .norm(dim=-1)
+            .mean()
+        )
+        other = (
+            model(input_ids=torch.tensor(ids[1:]), output_hidden_states=True)
+            .hidden_states[-1]
+            .norm(dim=-1)
+            .mean()
+        )
     assert capture(model, ids)[-1]["norm"] == pytest.approx(float(wanted + other) / 2, rel=1e-5)

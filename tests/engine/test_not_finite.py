@@ -26,7 +26,14 @@ from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
 
 OUTPUTS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
-OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "acceptance", "agreement")
+OUTPUT_METRICS = (
+    "output_cosine",
+    "output_norm",
+    "output_js",
+    "output_kl",
+    "acceptance",
+    "agreement",
+)
 HOT = 7  # a token that overflows where layer 1 is gone
 HOT_SAMPLES = {0, 3, 6, 9}
 
@@ -58,7 +65,10 @@ def documents() -> list[Sample]:
     for number in range(12):
         context = (10 + number, HOT if number in HOT_SAMPLES else 8, 9)
         kind = {3: "generated", 6: "text"}.get(number, "choices")
-        rows = tuple(Row(context, (20 + number + choice, 11), 2) for choice in range(2 if kind == "choices" else 1))
+        rows = tuple(
+            Row(context, (20 + number + choice, 11), 2)
+            for choice in range(2 if kind == "choices" else 1)
+        )
         samples.append(Sample(number, kind, 0, rows, str(number)))
     return samples
 
@@ -66,7 +76,11 @@ def documents() -> list[Sample]:
 def swept() -> tuple[Scores, list[dict[str, Any]], store.pa.Table]:
     scores = engine.sweep(fragile(), documents(), all_units(5, "layer"))
     rows = scores.rows(scores.names)
-    return scores, rows, store.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0)
+    return (
+        scores,
+        rows,
+        store.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0),
+    )
 
 
 def test_what_is_not_finite_is_wrong_and_infinite_never_null() -> None:
@@ -88,7 +102,10 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     _, rows, table = swept()
     found = relevance(table, METRICS, Context(chance=0.0, score="acc"), seed=0)
     assert {row["n_samples"] for row in found} == {12}
-    right = {unit: np.mean([row["correct"] for row in rows if row["unit"] == unit]) for unit in ("none", "1")}
+    right = {
+        unit: np.mean([row["correct"] for row in rows if row["unit"] == unit])
+        for unit in ("none", "1")
+    }
     for metric in ("perplexity", *OUTPUT_METRICS):
         by_unit = {row["unit"]: row for row in found if row["metric"] == metric}
         lost = by_unit.pop("1")
@@ -117,7 +134,10 @@ def test_budgets_never_choose_what_is_not_finite(metric: str) -> None:
         budget = {"seed": seed, "confidence": 0.95, "tolerance": 0.01, "step": 1}
         with engine.opened(fragile(), documents()) as session:
             asked = Evaluator(session, loss_of(metric, "acc_norm"), [Candidate()])
-            assert exact.run(asked, list(candidates.values()), budget, 0.0) in (candidates[first], None)
+            assert exact.run(asked, list(candidates.values()), budget, 0.0) in (
+                candidates[first],
+                None,
+            )
             losses = asked.losses([candidates["1"]], range(12))[0]
             assert not np.isnan(losses).any()
             if metric in ("accuracy", "output_js", "agreement"):

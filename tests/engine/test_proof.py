@@ -22,7 +22,9 @@ def questions() -> list[Sample]:
     found = []
     for number in range(2):
         context = tuple(tiny.tokens(1, 11 + 4 * number, seed=number)[0].tolist())
-        rows = [Row(context, tuple(tiny.tokens(1, 2 + n, seed=9 + n)[0].tolist()), 4) for n in range(2)]
+        rows = [
+            Row(context, tuple(tiny.tokens(1, 2 + n, seed=9 + n)[0].tolist()), 4) for n in range(2)
+        ]
         found.append(Sample(number, "choices", number, tuple(rows), str(number)))
     return found
 
@@ -39,7 +41,9 @@ def loglikelihoods(model: PreTrainedModel, without: int | None = None) -> np.nda
         handles.append(layers_of(model)[without].register_forward_hook(handing_on))
     for row in (row for sample in questions() for row in sample.rows):
         ids = torch.tensor([row.context + row.continuation])
-        told = model(input_ids=ids, use_cache=False).logits.log_softmax(-1)[0, len(row.context) - 1 : -1]
+        told = model(input_ids=ids, use_cache=False).logits.log_softmax(-1)[
+            0, len(row.context) - 1 : -1
+        ]
         found.append(float(told.gather(-1, torch.tensor(row.continuation)[:, None]).sum()))
     for handle in handles:
         handle.remove()
@@ -91,7 +95,10 @@ class LooksAhead:
     [
         (ReadsThePrevious, "cannot be (cut|swept)"),
         (CountsItsCalls, "family 'llama'"),
-        (ScaledByDepth, "cannot be cut: without layers 1 and 4 .*depend on their number, on the depth or on each"),
+        (
+            ScaledByDepth,
+            "cannot be cut: without layers 1 and 4 .*depend on their number, on the depth or on each",
+        ),
         (LooksAhead, "looks ahead.*causal decoder"),
     ],
 )
@@ -110,7 +117,9 @@ visible = packing.Batch.visible
 
 
 @pytest.mark.parametrize("fault", ["mask", "window"])
-def test_no_wrong_mask_is_used(fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_wrong_mask_is_used(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     model = tiny.model("mistral")
     if fault == "mask":
         monkeypatch.setattr(packing.Batch, "visible", too_wide)
@@ -118,7 +127,9 @@ def test_no_wrong_mask_is_used(fault: str, monkeypatch: pytest.MonkeyPatch, capl
         monkeypatch.setattr(forking, "windows", lambda model: [7] * 5)
     scores = engine.sweep(model, questions(), ["1"])
     assert "one row per choice" in caplog.text and "off by" in caplog.text
-    assert np.allclose(scores.loglikelihood, [loglikelihoods(model), loglikelihoods(model, 1)], atol=1e-4)
+    assert np.allclose(
+        scores.loglikelihood, [loglikelihoods(model), loglikelihoods(model, 1)], atol=1e-4
+    )
 
 
 def test_a_model_that_looks_ahead_gives_no_activations() -> None:
@@ -144,4 +155,6 @@ def test_one_row_and_a_batch_of_rows_give_the_same(family: str) -> None:
             session.sweep(["1", "3"])
             found[fixed] = session.scores.loglikelihood.copy()
     assert np.allclose(found[True], found[False], atol=1e-5)
-    assert np.allclose(found[True], [loglikelihoods(model), *(loglikelihoods(model, n) for n in (1, 3))], atol=1e-4)
+    assert np.allclose(
+        found[True], [loglikelihoods(model), *(loglikelihoods(model, n) for n in (1, 3))], atol=1e-4
+    )

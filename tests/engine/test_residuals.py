@@ -22,11 +22,17 @@ SAMPLES = random_samples(1, count=24, kinds=("choices", "generated", "text"))
 RUNS = {"0": [(0, 2)], "2": [(1, 3)], "3": [(1, 2), (3, 4)], "4": [(1, 2), (4, 5)]}
 
 
-def swept(model: torch.nn.Module, units: list[str], removed: list[str], samples: list[Sample]) -> dict[str, np.ndarray]:
+def swept(
+    model: torch.nn.Module, units: list[str], removed: list[str], samples: list[Sample]
+) -> dict[str, np.ndarray]:
     """`residual` of each unit, (samples,)."""
     rows = residuals.rows(model, samples, units, removed, "fit", 100)
-    assert [row["sample"] for row in rows if row["unit"] == units[0]] == [sample.index for sample in samples]
-    return {unit: np.array([row["residual"] for row in rows if row["unit"] == unit]) for unit in units}
+    assert [row["sample"] for row in rows if row["unit"] == units[0]] == [
+        sample.index for sample in samples
+    ]
+    return {
+        unit: np.array([row["residual"] for row in rows if row["unit"] == unit]) for unit in units
+    }
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -37,7 +43,10 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
     whole = [Candidate(frozenset({"1", unit})) for unit in RUNS]
     repairs = looped.fitted(model, [Source(sequences)], whole, Ghost(), 0)
     h = [
-        [part[0].detach().double().numpy() for part in tiny.stream(model, torch.tensor([ids]), layers_of(model))]
+        [
+            part[0].detach().double().numpy()
+            for part in tiny.stream(model, torch.tensor([ids]), layers_of(model))
+        ]
         for ids in sequences
     ]
     for unit, runs in RUNS.items():
@@ -46,7 +55,9 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
             y = np.concatenate([streams[end] for streams in h])
             variance = ((y - y.mean(0)) ** 2).sum() / len(h)
             for number, streams in enumerate(h):
-                operator = repairs.patches[repairs.fold[number]][start, end].operator.double().numpy()
+                operator = (
+                    repairs.patches[repairs.fold[number]][start, end].operator.double().numpy()
+                )
                 left = streams[end] - streams[start] - streams[start] @ operator
                 expected[number] += (left**2).sum() / variance
         np.testing.assert_allclose(found[unit], expected, rtol=1e-4)
@@ -63,5 +74,7 @@ def test_the_score_is_the_sum_of_the_shares_with_an_interval_over_samples() -> N
 
 def test_a_linear_layer_has_no_residual_however_much_it_does() -> None:
     model = linear_model()
-    found = {unit: values.mean() for unit, values in swept(model, ["1", "2", "3"], [], SAMPLES).items()}
+    found = {
+        unit: values.mean() for unit, values in swept(model, ["1", "2", "3"], [], SAMPLES).items()
+    }
     assert found["2"] < 1e-6 and min(found["1"], found["3"]) > 1e-3

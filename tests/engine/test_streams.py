@@ -13,7 +13,10 @@ from tests.given import tiny
 
 
 def texts(count: int = 40) -> list[tuple[int, ...]]:
-    return [tuple(tiny.tokens(1, 4 + 5 * number % 17, seed=number)[0].tolist()) for number in range(count)]
+    return [
+        tuple(tiny.tokens(1, 4 + 5 * number % 17, seed=number)[0].tolist())
+        for number in range(count)
+    ]
 
 
 def test_groups_are_similar_complete_and_within_the_budget() -> None:
@@ -45,7 +48,11 @@ def test_a_consumer_gets_the_streams_of_each_sequence_once(family: str) -> None:
             found[sample] = [streams[place][line][batch.real[line]] for place in wanted]
 
     taps.run(model, sequences, wanted, keep, tokens=60)
-    assert sorted(found) == list(range(12)) and len(widths) > 1 and max(widths) <= taps.positions(60, 3) < 60
+    assert (
+        sorted(found) == list(range(12))
+        and len(widths) > 1
+        and max(widths) <= taps.positions(60, 3) < 60
+    )
     for sample, ids in enumerate(sequences):
         plain = tiny.stream(model, torch.tensor([ids]), layers_of(model))
         for place, stream in zip(wanted, found[sample], strict=True):

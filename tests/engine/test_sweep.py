@@ -28,7 +28,9 @@ REFERENCE = ROOT / "resources/reference"
 NEAR_TIE = 1e-4
 
 
-def random_samples(seed: int, count: int = 12, kinds: tuple[str, ...] = ("choices",)) -> list[Sample]:
+def random_samples(
+    seed: int, count: int = 12, kinds: tuple[str, ...] = ("choices",)
+) -> list[Sample]:
     """Documents of random lengths; some choices share their first tokens, some are one token long."""
     draw = random.Random(seed)
 
@@ -39,7 +41,9 @@ def random_samples(seed: int, count: int = 12, kinds: tuple[str, ...] = ("choice
     for index in range(count):
         kind, context = draw.choice(kinds), words(1, 14)
         start = words(0, 2)
-        rows = [Row(context, start + words(1, 4), draw.randint(1, 9)) for _ in range(draw.randint(2, 5))]
+        rows = [
+            Row(context, start + words(1, 4), draw.randint(1, 9)) for _ in range(draw.randint(2, 5))
+        ]
         gold = draw.randrange(len(rows))
         if kind != "choices":
             rows, gold = rows[:1], 0
@@ -54,9 +58,15 @@ def naive(model: PreTrainedModel, samples: list[Sample], units: list[str]) -> np
     scores = []
     for sample in samples:
         for row in sample.rows:
-            logits = cut(torch.tensor([row.context + row.continuation]), use_cache=False).logits[0].log_softmax(-1)
+            logits = (
+                cut(torch.tensor([row.context + row.continuation]), use_cache=False)
+                .logits[0]
+                .log_softmax(-1)
+            )
             first = len(row.context) - 1
-            scores.append(sum(float(logits[first + i, token]) for i, token in enumerate(row.continuation)))
+            scores.append(
+                sum(float(logits[first + i, token]) for i, token in enumerate(row.continuation))
+            )
     return np.array(scores)
 
 
@@ -84,7 +94,9 @@ def test_halves_of_both_kinds_go_from_a_model_without_some_as_from_a_cut_model(f
 
 
 @pytest.mark.parametrize("removed", [[], ["2"]])
-@pytest.mark.parametrize(("family", "cached"), [("llama", 1), ("llama", 1 << 19), ("gemma2", 1), ("bloom", 300)])
+@pytest.mark.parametrize(
+    ("family", "cached"), [("llama", 1), ("llama", 1 << 19), ("gemma2", 1), ("bloom", 300)]
+)
 def test_output_metrics_compare_with_the_unpruned_model(
     family: str, cached: int, removed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +115,9 @@ def test_output_metrics_compare_with_the_unpruned_model(
         for row in sample.rows:
             tokens = torch.tensor([row.context + row.continuation[:-1]])
             with torch.inference_mode():
-                base, other = (m(tokens, use_cache=False).logits[0].double().numpy() for m in (model, cut))
+                base, other = (
+                    m(tokens, use_cache=False).logits[0].double().numpy() for m in (model, cut)
+                )
             for at in range(len(row.context) - 1, tokens.shape[1]):
                 found.append(distances(base[at], other[at]))
         expected = np.mean(found, axis=0)
@@ -134,8 +148,12 @@ def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     captured = capture(model, [sample.sequence() for sample in samples])
     for layer in range(5):
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)
-        assert np.mean(scores.cosine[scores.index[str(layer)]]) == pytest.approx(row["cosine"], rel=1e-4)
-        assert np.mean(scores.angular_last[scores.index[str(layer)]]) == pytest.approx(row["angular_last"], rel=1e-3)
+        assert np.mean(scores.cosine[scores.index[str(layer)]]) == pytest.approx(
+            row["cosine"], rel=1e-4
+        )
+        assert np.mean(scores.angular_last[scores.index[str(layer)]]) == pytest.approx(
+            row["angular_last"], rel=1e-3
+        )
 
 
 def test_logits_that_are_not_numbers_are_refused() -> None:
@@ -146,7 +164,9 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
         engine.sweep(model, random_samples(8), ["2"])
 
 
-@pytest.mark.parametrize("name", slow_but(["recall"], ["recall", "facts", "hops", "addition", "comparison", "boolean"]))
+@pytest.mark.parametrize(
+    "name", slow_but(["recall"], ["recall", "facts", "hops", "addition", "comparison", "boolean"])
+)
 def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
@@ -157,11 +177,19 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
     instances = sorted(task.instances, key=lambda instance: (instance.doc_id, instance.idx))
     for unit in ["none", *units]:
         cut = copy.deepcopy(model) if unit == "none" else remove(copy.deepcopy(model), [unit])
-        answers = HFLM(pretrained=cut, tokenizer=tokenizer, batch_size=64).loglikelihood(instances, disable_tqdm=True)
+        answers = HFLM(pretrained=cut, tokenizer=tokenizer, batch_size=64).loglikelihood(
+            instances, disable_tqdm=True
+        )
         rows = scores.rows([unit])
         for number, row in enumerate(rows):
-            mine = [answer for answer, entry in zip(answers, instances, strict=True) if entry.doc_id == number]
-            expected = task.process_results(next(i.doc for i in instances if i.doc_id == number), mine)
+            mine = [
+                answer
+                for answer, entry in zip(answers, instances, strict=True)
+                if entry.doc_id == number
+            ]
+            expected = task.process_results(
+                next(i.doc for i in instances if i.doc_id == number), mine
+            )
             best = sorted((score for score, _ in mine), reverse=True)
             if best[0] - best[1] >= NEAR_TIE:
                 assert row["correct"] == bool(expected["acc"]), (unit, number)

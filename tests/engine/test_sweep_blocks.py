@@ -14,7 +14,9 @@ def layer_tokens(units: list[str], n_layers: int) -> int:
 @pytest.mark.parametrize("kind", ["layer", "attention"])
 @pytest.mark.parametrize("n_layers", [12, 24, 32, 80])
 @pytest.mark.parametrize("blocks", [2, 4])
-def test_the_largest_block_is_at_most_15_percent_above_the_mean(n_layers: int, blocks: int, kind: str) -> None:
+def test_the_largest_block_is_at_most_15_percent_above_the_mean(
+    n_layers: int, blocks: int, kind: str
+) -> None:
     units = all_units(n_layers, kind)
     shares = [share_by_cost(units, n_layers, block, blocks) for block in range(blocks)]
     assert sorted(unit for share in shares for unit in share) == sorted(units)

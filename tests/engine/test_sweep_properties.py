@@ -28,7 +28,9 @@ def documents(draw: st.DrawFn) -> list[Sample]:
     return samples
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     samples=documents(),
     family=st.sampled_from(["llama", "mistral", "gemma2", "gemma3_text", "gpt_neox"]),

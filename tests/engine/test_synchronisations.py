@@ -18,7 +18,18 @@ from lamina.models.units import all_units
 from tests.given import tiny
 
 # What a host can only answer once a GPU has answered: calls from Python, and operations anywhere.
-_CALLS = {"cpu", "tolist", "numpy", "item", "__float__", "__int__", "__bool__", "__index__", "__array__", "nonzero"}
+_CALLS = {
+    "cpu",
+    "tolist",
+    "numpy",
+    "item",
+    "__float__",
+    "__int__",
+    "__bool__",
+    "__index__",
+    "__array__",
+    "nonzero",
+}
 _OPERATIONS = {"aten::_local_scalar_dense", "aten::nonzero"}
 
 
@@ -27,7 +38,9 @@ class _Calls(TorchFunctionMode):
         super().__init__()
         self.found = found
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = getattr(function, "__name__", "")
         if name in _CALLS:
             self.found.append(name)
@@ -39,7 +52,9 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self.found = found
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function._schema.name in _OPERATIONS:
             self.found.append(function._schema.name)
         return function(*args, **(kwargs or {}))
@@ -55,7 +70,10 @@ def looks() -> Iterator[list[str]]:
 
 def questions(count: int, kind: str) -> list[Sample]:
     ids = tiny.tokens(count, 14).tolist()
-    rows = [[Row(tuple(line[:9]), (*line[9:11], n), 3) for n in range(1 if kind == "text" else 2)] for line in ids]
+    rows = [
+        [Row(tuple(line[:9]), (*line[9:11], n), 3) for n in range(1 if kind == "text" else 2)]
+        for line in ids
+    ]
     return [Sample(number, kind, 0, tuple(each), str(number)) for number, each in enumerate(rows)]
 
 
@@ -84,16 +102,21 @@ def summed(lines: int, depth: int, _: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("measure", "kind", "most"), [(swept, "choices", 4), (swept, "text", 4), (captured, "", 12), (summed, "", 12)]
+    ("measure", "kind", "most"),
+    [(swept, "choices", 4), (swept, "text", 4), (captured, "", 12), (summed, "", 12)],
 )
-def test_numbers_are_asked_for_once_a_batch(measure: Callable[..., int], kind: str, most: int) -> None:
+def test_numbers_are_asked_for_once_a_batch(
+    measure: Callable[..., int], kind: str, most: int
+) -> None:
     once = measure(3, 3, kind)
     assert 0 < once <= most
     assert measure(9, 3, kind) == measure(3, 7, kind) == once
 
 
 @pytest.mark.parametrize(("kind", "masks"), [("text", 0), ("choices", 1)])
-def test_attention_has_a_mask_where_a_context_is_shared(kind: str, masks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_has_a_mask_where_a_context_is_shared(
+    kind: str, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without one, attention takes its fastest kernel and grouped heads are not repeated."""
     model, given = tiny.model(), []
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -110,7 +133,9 @@ def test_attention_has_a_mask_where_a_context_is_shared(kind: str, masks: int, m
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_texts_without_a_mask_have_the_numbers_of_those_with_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_without_a_mask_have_the_numbers_of_those_with_one(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, samples, units = tiny.model(family), questions(5, "text"), all_units(5, "layer")
     plain = engine.sweep(model, samples, units)
     monkeypatch.setattr(forking, "causal_alone", lambda model: False)

@@ -36,8 +36,13 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw, path = random.Random(0), tmp_path_factory.mktemp("task") / "questions.jsonl"
     records = []
     for _ in range(40):
-        query, firsts = " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))), draw.sample(tiny.WORDS, 4)
-        choices = [" ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))]) for first in firsts]
+        query, firsts = (
+            " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))),
+            draw.sample(tiny.WORDS, 4),
+        )
+        choices = [
+            " ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))]) for first in firsts
+        ]
         records.append({"query": query, "choices": choices, "gold": draw.randrange(4)})
     path.write_text("\n".join(json.dumps(record) for record in records))
     return path
@@ -50,21 +55,33 @@ def generation_task() -> DatasetTask:
         name: [{"q": " ".join(draw.choices(tiny.WORDS, k=4)), "a": "w1"} for _ in range(12)]
         for name in ("train", "test")
     }
-    keys: dict[str, Any] = {"training_split": "train", "fewshot_split": "train", "test_split": "test"}
+    keys: dict[str, Any] = {
+        "training_split": "train",
+        "fewshot_split": "train",
+        "test_split": "test",
+    }
     keys["generation_kwargs"] = {"until": ["w5"], "max_gen_toks": 4, "do_sample": False}
-    keys["metric_list"] = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
-    return made(splits, "generate_until", task="generated", doc_to_target="{{a}}", num_fewshot=2, **keys)
+    keys["metric_list"] = [
+        {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    ]
+    return made(
+        splits, "generate_until", task="generated", doc_to_target="{{a}}", num_fewshot=2, **keys
+    )
 
 
 def some_variants() -> list[Any]:
     base = tiny.model()
     operator = Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 20)
     plans = [None, {"units": ["2"]}, {"units": ["4", "1"]}, {"units": ["0.attention"]}]
-    return [materialise(base, plan) for plan in plans] + [materialise(base, {"units": ["2"]}, {(2, 3): operator})]
+    return [materialise(base, plan) for plan in plans] + [
+        materialise(base, {"units": ["2"]}, {(2, 3): operator})
+    ]
 
 
 @pytest.mark.parametrize("limit", [None, 15])
-def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(questions: Path, limit: int | None) -> None:
+def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(
+    questions: Path, limit: int | None
+) -> None:
     models = some_variants()[: 2 if limit else None]
     task = task_object("mine", ROOT, 0, str(questions))
     benchmark = TaskBenchmark(task, models[0], tiny.tokenizer(), limit)
@@ -103,11 +120,15 @@ def test_a_variant_that_gives_nan_is_named(questions: Path) -> None:
     cut = perplexity.windows(["w1 w2 w3"], tiny.tokenizer(), 8)
     with torch.no_grad():
         layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
-    with pytest.raises(LaminaError, match="the variant q gives NaN during the evaluation of a task"):
+    with pytest.raises(
+        LaminaError, match="the variant q gives NaN during the evaluation of a task"
+    ):
         choice.score(model, "the variant q")
     with pytest.raises(LaminaError, match="the variant q gives NaN during the generation"):
         generation.score(model, "the variant q")
-    with pytest.raises(LaminaError, match="the variant q gives NaN during the evaluation of perplexity"):
+    with pytest.raises(
+        LaminaError, match="the variant q gives NaN during the evaluation of perplexity"
+    ):
         perplexity.document_nll(model, cut, 1, "the variant q")
 
 
@@ -135,34 +156,53 @@ def plain_nll(model: Any, text: str, window: int, stride: int) -> list[float]:
 
 @pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 8), (8, 3)])
 @pytest.mark.parametrize("family", ["llama", "bloom", "opt"])
-def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(family: str, window: int, stride: int) -> None:
+def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(
+    family: str, window: int, stride: int
+) -> None:
     model, texts = tiny.model(family), documents()
     cut = perplexity.windows(texts, tiny.tokenizer(), window, stride)
     scores = perplexity.document_nll(model, cut, len(texts), "x")
     expected = [plain_nll(model, text, window, stride) for text in texts]
     nll, tokens = zip(*scores, strict=True)
-    assert list(tokens) == [count for _, count in expected] == [max(0, len(text.split()) - 1) for text in texts]
+    assert (
+        list(tokens)
+        == [count for _, count in expected]
+        == [max(0, len(text.split()) - 1) for text in texts]
+    )
     assert list(nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
     rows = {row["metric"]: row for row in perplexity.metric_rows(scores, tiny.VOCABULARY)}
     mean = sum(nll) / sum(tokens)
     assert rows["nll"]["value"] == pytest.approx(mean) and rows["nll"]["n_samples"] == 6
     assert rows["perplexity"]["value"] == pytest.approx(math.exp(mean))
     assert rows["perplexity"]["stderr"] == pytest.approx(math.exp(mean) * rows["nll"]["stderr"])
-    assert rows["nll_per_log_vocabulary"]["value"] == pytest.approx(mean / math.log(tiny.VOCABULARY))
+    assert rows["nll_per_log_vocabulary"]["value"] == pytest.approx(
+        mean / math.log(tiny.VOCABULARY)
+    )
 
 
 def test_sizes_count_what_is_left() -> None:
     base = tiny.model()
     whole = efficiency.sizes(base)
-    assert whole["parameters"] == sum(p.numel() for p in base.parameters()) == whole["weights_bytes"] / 4
+    assert (
+        whole["parameters"]
+        == sum(p.numel() for p in base.parameters())
+        == whole["weights_bytes"] / 4
+    )
     assert whole["kv_bytes_per_token"] == 5 * 2 * 2 * 8 * 4
     cut = efficiency.sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
     assert cut["kv_bytes_per_token"] == 3 * 2 * 2 * 8 * 4
     layer = layers_of(base)[1]
     lost = [layer, layers_of(base)[2].self_attn, layers_of(base)[3].mlp]
-    assert whole["parameters"] - cut["parameters"] == sum(p.numel() for part in lost for p in part.parameters())
-    patched = efficiency.sizes(materialise(base, {"units": ["1"]}, {(1, 2): Patch(torch.zeros(32, 32))}))
-    assert patched["parameters"] == efficiency.sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
+    assert whole["parameters"] - cut["parameters"] == sum(
+        p.numel() for part in lost for p in part.parameters()
+    )
+    patched = efficiency.sizes(
+        materialise(base, {"units": ["1"]}, {(1, 2): Patch(torch.zeros(32, 32))})
+    )
+    assert (
+        patched["parameters"]
+        == efficiency.sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "gpt2", "gemma3_text"])
@@ -175,8 +215,16 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     store.from_rows("efficiency", rows)
     assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
     for row in rows:
-        assert row["latency_ms"] > 0 and row["tokens_per_second"] > 0 and row["latency_ratio_stderr"] >= 0
-        assert row["device"] == "cpu" and row["peak_memory_bytes"] is None and row["peak_memory_ratio"] is None
+        assert (
+            row["latency_ms"] > 0
+            and row["tokens_per_second"] > 0
+            and row["latency_ratio_stderr"] >= 0
+        )
+        assert (
+            row["device"] == "cpu"
+            and row["peak_memory_bytes"] is None
+            and row["peak_memory_ratio"] is None
+        )
     assert rows[1]["tokens_per_second_ratio"] > 1 > rows[1]["latency_ratio"]
 
 
@@ -189,7 +237,9 @@ def test_variants_that_are_built_alike_are_timed_once() -> None:
         "ghost": materialise(base, near, {(1, 3): Patch(torch.zeros(32, 32))}),
         "kept": materialise(base, near, {(1, 3): Patch(torch.ones(32, 32))}),
         "trained": materialise(base, apart, adapter=None),
-        "two": materialise(base, apart, {(1, 2): Patch(torch.ones(32, 32)), (3, 4): Patch(torch.ones(32, 32))}),
+        "two": materialise(
+            base, apart, {(1, 2): Patch(torch.ones(32, 32)), (3, 4): Patch(torch.ones(32, 32))}
+        ),
         "halves": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
         "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
     }
@@ -205,7 +255,14 @@ def written(results: Path, selector: str, units: list[str], removed: int) -> Var
     """A variant whose plan stands in the results folder; without units it was refused."""
     variant = Variant("m", "c", selector, removed)
     kind = units[0].partition(".")[2] or "layer" if units else "layer"
-    text = json.dumps({"units": units, "removed": removed, "kind": kind, "refused": None if units else "at chance"})
+    text = json.dumps(
+        {
+            "units": units,
+            "removed": removed,
+            "kind": kind,
+            "refused": None if units else "at chance",
+        }
+    )
     store.write_text(paths.plan(variant.key, removed, results), text)
     return variant
 
@@ -217,10 +274,19 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
     halves = written(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
     wanted = [Variant.base("m")]
     for variant in (together, apart, elsewhere, refused, halves):
-        wanted += [variant, replace(variant, repair="ghost"), replace(variant, repair="ghost", healing="lora")]
-    chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
+        wanted += [
+            variant,
+            replace(variant, repair="ghost"),
+            replace(variant, repair="ghost", healing="lora"),
+        ]
+    chosen = efficiency.one_per_cost(
+        {variant: assembly.plan(variant, tmp_path) for variant in wanted}
+    )
     counted = {wanted[0]: 0, together: 1, halves: 2, replace(together, repair="ghost"): 1}
-    assert chosen == counted | {replace(apart, repair="ghost"): 2, replace(halves, repair="ghost"): 2}
+    assert chosen == counted | {
+        replace(apart, repair="ghost"): 2,
+        replace(halves, repair="ghost"): 2,
+    }
 
 
 def published(model: Any, tokenizer: Any, texts: list[str], window: int, between: str) -> float:
@@ -239,7 +305,9 @@ def published(model: Any, tokenizer: Any, texts: list[str], window: int, between
 
 
 @pytest.mark.parametrize(("between", "window"), [("\n\n", 16), (" w1 ", 64)])
-def test_joined_perplexity_is_that_of_the_papers_script(tmp_path: Path, between: str, window: int) -> None:
+def test_joined_perplexity_is_that_of_the_papers_script(
+    tmp_path: Path, between: str, window: int
+) -> None:
     """Documents of white space are part of the stream; the error bar is over blocks of windows."""
     draw = random.Random(0)
     texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(0, 40))) for _ in range(60)]
@@ -248,18 +316,30 @@ def test_joined_perplexity_is_that_of_the_papers_script(tmp_path: Path, between:
     read = perplexity_texts(options, tmp_path)
     assert read == texts and "" in texts
     models = some_variants()[:2]
-    score, tokenizer = perplexity.benchmark("joined", read, tiny.tokenizer(), options), tiny.tokenizer()
+    score, tokenizer = (
+        perplexity.benchmark("joined", read, tiny.tokenizer(), options),
+        tiny.tokenizer(),
+    )
     for model in models:
         rows, samples = score(model, "x", Together(models[0], {}))
         (row,) = [row for row in rows if row["metric"] == "perplexity"]
-        assert row["value"] == pytest.approx(published(model, tokenizer, texts, window, between), rel=1e-5)
+        assert row["value"] == pytest.approx(
+            published(model, tokenizer, texts, window, between), rel=1e-5
+        )
         windows = len(tokenizer(between.join(texts))["input_ids"]) // window
         assert row["n_samples"] == len(samples) == min(30, windows)
         # Blocks in order, so that the mean over tokens is that of their sums.
         cut = perplexity.joined_windows(texts, tokenizer, window, between)
         sizes = [sum(each.document == block for each in cut) for block in range(len(samples))]
-        mean = sum(size * sample["value"] for size, sample in zip(sizes, samples, strict=True)) / windows
-        assert math.log(row["value"]) == pytest.approx(mean, rel=1e-5) and max(sizes) - min(sizes) <= 1
+        mean = (
+            sum(size * sample["value"] for size, sample in zip(sizes, samples, strict=True))
+            / windows
+        )
+        assert (
+            math.log(row["value"]) == pytest.approx(mean, rel=1e-5) and max(sizes) - min(sizes) <= 1
+        )
         assert row["stderr"] > 0 and repr(between) in row["task_version"]
-    with pytest.raises(LaminaError, match="joined documents have 2 tokens. Write a window of at most 2"):
+    with pytest.raises(
+        LaminaError, match="joined documents have 2 tokens. Write a window of at most 2"
+    ):
         perplexity.joined_windows(["w1", "w2"], tokenizer, 8, "\n\n")

@@ -33,11 +33,17 @@ LONGEST = 6
 
 
 @torch.no_grad()
-def plainly(model: PreTrainedModel, query: str, uniform: list[float] | None = None, temperature: float = 1.0) -> Any:
+def plainly(
+    model: PreTrainedModel, query: str, uniform: list[float] | None = None, temperature: float = 1.0
+) -> Any:
     """Tokens written to one question, one at a time without cache or padding, and whether they came to an end."""
     ids, words = tiny.tokenizer()(query)["input_ids"], []
     for step in range(LONGEST):
-        shares = (model(torch.tensor([ids + words])).logits[0, -1].double() / temperature).softmax(-1).tolist()
+        shares = (
+            (model(torch.tensor([ids + words])).logits[0, -1].double() / temperature)
+            .softmax(-1)
+            .tolist()
+        )
         token = shares.index(max(shares))
         if uniform is not None:
             passed, token = shares[0], 0
@@ -61,12 +67,18 @@ def variants() -> list[PreTrainedModel]:
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Questions of several lengths; the base writes the right choice of two in three, and ends what it writes."""
-    draw, path, base = random.Random(0), tmp_path_factory.mktemp("task") / "questions.jsonl", variants()[0]
+    draw, path, base = (
+        random.Random(0),
+        tmp_path_factory.mktemp("task") / "questions.jsonl",
+        variants()[0],
+    )
     records = []
     while len(records) < 16:
         query = " ".join(draw.choices(tiny.WORDS, k=draw.randint(2, 9)))
         tokens, stopped = plainly(base, query)
-        right = tiny.tokenizer().decode(tokens) if stopped and tokens and len(records) % 3 else "w1 w2"
+        right = (
+            tiny.tokenizer().decode(tokens) if stopped and tokens and len(records) % 3 else "w1 w2"
+        )
         records.append({"query": query, "choices": ["w3", right, "w4"], "gold": 1})
     path.write_text("\n".join(json.dumps(record) for record in records))
     return path
@@ -86,7 +98,9 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:
         for correct in range(n + 1):
             for k in range(1, n + 1):
                 subsets = list(combinations(range(n), k))
-                assert pass_at(k, n, correct) == pytest.approx(sum(min(s) < correct for s in subsets) / len(subsets))
+                assert pass_at(k, n, correct) == pytest.approx(
+                    sum(min(s) < correct for s in subsets) / len(subsets)
+                )
 
 
 def test_repetition_by_hand() -> None:
@@ -103,15 +117,26 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
     for model in variants():
         scores = ours.score(model, "x")
         plain = [plainly(model, record["query"]) for record in records]
-        right = [tiny.tokenizer().decode(t) == r["choices"][1] for (t, _), r in zip(plain, records, strict=True)]
+        right = [
+            tiny.tokenizer().decode(t) == r["choices"][1]
+            for (t, _), r in zip(plain, records, strict=True)
+        ]
         assert list(of(scores, "exact_match,written").values()) == right
         assert list(of(scores, "unstopped").values()) == [not stopped for _, stopped in plain]
-        assert list(of(scores, "repetition").values()) == [repetition(tokens, 1) for tokens, _ in plain]
+        assert list(of(scores, "repetition").values()) == [
+            repetition(tokens, 1) for tokens, _ in plain
+        ]
         rows = {row["metric"]: row for row in scores.metrics}
         assert list(of(scores, "length").values()) == [len(tokens) for tokens, _ in plain]
         assert set(rows) == {"exact_match,written", "repetition", "unstopped", "length"}
-        assert rows["exact_match,written"]["value"] == sum(right) / 16 and rows["unstopped"]["n_samples"] == 16
-        assert rows["exact_match,written"]["higher_is_better"] and not rows["repetition"]["higher_is_better"]
+        assert (
+            rows["exact_match,written"]["value"] == sum(right) / 16
+            and rows["unstopped"]["n_samples"] == 16
+        )
+        assert (
+            rows["exact_match,written"]["higher_is_better"]
+            and not rows["repetition"]["higher_is_better"]
+        )
         error = (torch.tensor([float(not stopped) for _, stopped in plain]).std() / 16**0.5).item()
         assert rows["unstopped"]["stderr"] == pytest.approx(error)
         shares.append(sum(right) / 16)
@@ -123,15 +148,22 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
 def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:
     """Only pass@k and what answers look like are added; its own limit holds, under whichever name it gives it."""
     task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
-    task.set_config("generation_kwargs", {"until": ["w9"], "max_new_tokens": 3, "do_sample": True, "temperature": 0.5})
-    ours = GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate(samples=2, pass_at=[2]), 6)
+    task.set_config(
+        "generation_kwargs",
+        {"until": ["w9"], "max_new_tokens": 3, "do_sample": True, "temperature": 0.5},
+    )
+    ours = GenerationBenchmark(
+        task, variants()[0], tiny.tokenizer(), Generate(samples=2, pass_at=[2]), 6
+    )
     found = [row["metric"] for row in ours.score(variants()[1], "x").metrics]
     assert found[:4] == ["repetition", "unstopped", "length", "pass@2,written"] and len(found) == 7
     assert max(len(answer.tokens) for answer in ours.writer.answers.values()) == 3
 
 
 def test_what_cannot_be_written_is_explained(questions: Path) -> None:
-    with pytest.raises(LaminaError, match=r"generate.max_tokens: 200 tokens leave no room .* context of 128"):
+    with pytest.raises(
+        LaminaError, match=r"generate.max_tokens: 200 tokens leave no room .* context of 128"
+    ):
         benchmark(questions, Generate(max_tokens=200))
     task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
     task._aggregation_list["bleu"] = task._aggregation_list.pop("exact_match")
@@ -163,15 +195,23 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]
     assert work[1].jobs - work[0].jobs == len(blocks)
-    assert work[2].layer_tokens - work[0].layer_tokens == 5 * (work[1].layer_tokens - work[0].layer_tokens) > 0
+    assert (
+        work[2].layer_tokens - work[0].layer_tokens
+        == 5 * (work[1].layer_tokens - work[0].layer_tokens)
+        > 0
+    )
 
 
 def estimated(config: Any) -> Stage:
     """What the benchmarks of a configuration cost, with ten tokens in everything."""
     tokens = Tokens(1, 10, 10, 10, 10, 5)
-    models = {name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models}
+    models = {
+        name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models
+    }
     drawn = {(m, c): tokens for m in models for c in config.calibrations}
     named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     shapes = dict.fromkeys(models, Shape(8, 4, 8, 4, 64, 4))
-    works = estimate.Works(config, models, shapes, drawn, {(m, t): tokens for m in models for t in named})
+    works = estimate.Works(
+        config, models, shapes, drawn, {(m, t): tokens for m in models for t in named}
+    )
     return estimate.stages(works)["benchmark"]

@@ -39,17 +39,26 @@ TASK: dict[str, Any] = {
     "test_split": "test",
     "doc_to_text": "{{q}}",
     "doc_to_target": "{{a}}",
-    "generation_kwargs": {"until": ["w30"], "do_sample": True, "temperature": 0.7, "max_gen_toks": LONGEST},
+    "generation_kwargs": {
+        "until": ["w30"],
+        "do_sample": True,
+        "temperature": 0.7,
+        "max_gen_toks": LONGEST,
+    },
     "metric_list": [{"metric": "exact_match", "regexes_to_ignore": [r"^\s+|\s+$"]}],
 }
 OWN = {"task": "mine", "answers": "model"}
 
 
-def plainly(model: PreTrainedModel, prompt: tuple[int, ...], most: int = LONGEST, stop: int = EOS) -> tuple[int, ...]:
+def plainly(
+    model: PreTrainedModel, prompt: tuple[int, ...], most: int = LONGEST, stop: int = EOS
+) -> tuple[int, ...]:
     """What transformers alone writes, up to the first end or stop and with it."""
     ids = torch.tensor([prompt])
     with torch.no_grad():
-        found = model.generate(ids, do_sample=False, max_new_tokens=most, attention_mask=torch.ones_like(ids))
+        found = model.generate(
+            ids, do_sample=False, max_new_tokens=most, attention_mask=torch.ones_like(ids)
+        )
     written = found[0, len(prompt) :].tolist()
     ended = [place for place, token in enumerate(written) if token in (EOS, stop)]
     return tuple(written[: ended[0] + 1] if ended else written)
@@ -66,7 +75,10 @@ class Place:
         model.save_pretrained(folder)
         tiny.tokenizer().save_pretrained(folder)
         self.manifest = describe("tiny", Model(source=str(folder), dtype="float32"), folder)
-        self.model, self.tokenizer = load_folder(str(folder), "float32", False), load_tokenizer(self.manifest)
+        self.model, self.tokenizer = (
+            load_folder(str(folder), "float32", False),
+            load_tokenizer(self.manifest),
+        )
         draw, records = random.Random(0), []
         for number in range(QUESTIONS):
             query = " ".join(draw.choices(tiny.WORDS, k=draw.randint(2, 9)))
@@ -103,18 +115,31 @@ def test_own_answers_are_those_of_transformers_prompt_by_prompt(given: Place) ->
     """Whatever the task file says of sampling; questions, and what finds them among test documents, are the same."""
     made, gold = given.answered(OWN), given.questions(OWN)
     rows = [sample.rows[0] for sample in made.samples]
-    assert [row.continuation for row in rows] == [plainly(given.model, row.context, stop=STOP) for row in rows]
-    assert len({len(row.continuation) for row in rows}) > 2  # some end by themselves, some at the stop, some nowhere
+    assert [row.continuation for row in rows] == [
+        plainly(given.model, row.context, stop=STOP) for row in rows
+    ]
+    assert (
+        len({len(row.continuation) for row in rows}) > 2
+    )  # some end by themselves, some at the stop, some nowhere
     assert {row.continuation[-1] for row in rows} >= {EOS, STOP}
     assert [row.context for row in rows] == [sample.rows[0].context for sample in gold.samples]
     mine, theirs = ([(s.document, s.runs, s.index) for s in each.samples] for each in (made, gold))
     assert mine == theirs
-    assert made.facts["n_asked"] == made.facts["n_samples"] == QUESTIONS and made.facts["temperature"] == 0
+    assert (
+        made.facts["n_asked"] == made.facts["n_samples"] == QUESTIONS
+        and made.facts["temperature"] == 0
+    )
     assert "n_asked" not in gold.facts and gold.facts == given.questions({"task": "mine"}).facts
 
 
 def test_texts_go_on_after_their_first_tokens(given: Place) -> None:
-    entry = {"text": str(given.root / "texts.json"), "documents": None, "length": 12, "prompt": 4, "answers": "model"}
+    entry = {
+        "text": str(given.root / "texts.json"),
+        "documents": None,
+        "length": 12,
+        "prompt": 4,
+        "answers": "model",
+    }
     made = given.answered(entry)
     for sample, gold in zip(made.samples, given.questions(entry).samples, strict=True):
         (row,) = sample.rows
@@ -125,7 +150,9 @@ def test_texts_go_on_after_their_first_tokens(given: Place) -> None:
 
 def test_right_answers_are_those_that_lm_eval_calls_right(given: Place) -> None:
     kept, everything = given.answered(OWN | {"keep": "right"}), given.answered(OWN)
-    given.task(generation_kwargs=TASK["generation_kwargs"] | {"do_sample": False, "temperature": 0.0})
+    given.task(
+        generation_kwargs=TASK["generation_kwargs"] | {"do_sample": False, "temperature": 0.0}
+    )
     found = stock(given.model, task_object("mine", given.root, split="train"))["samples"]["mine"]
     right = [sample["exact_match"] > 0 for sample in sorted(found, key=lambda each: each["doc_id"])]
     assert 10 <= sum(right) < QUESTIONS
@@ -148,38 +175,71 @@ def test_a_mixture_holds_the_own_answers_of_its_part(given: Place) -> None:
     wanted = [*given.answered(OWN).samples, *given.questions(OWN).samples]
     parts = {"own": Entry.from_options(OWN), "gold": Entry.from_options({"task": "mine"})}
     entry = Entry.from_options({"mixture": {"own": 1, "gold": 1}, "limit": 2 * QUESTIONS})
-    made = prepare("both", entry, given.manifest, given.root, parts, {"own": str(given.root / "own.parquet")})
+    made = prepare(
+        "both", entry, given.manifest, given.root, parts, {"own": str(given.root / "own.parquet")}
+    )
     assert [sample.rows for sample in made.samples] == [sample.rows for sample in wanted]
 
 
 def test_what_has_no_own_answers_is_refused(given: Place) -> None:
-    records = [json.loads(line) | {"a": "w1 w2"} for line in (given.root / "mine.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) | {"a": "w1 w2"}
+        for line in (given.root / "mine.jsonl").read_text().splitlines()
+    ]
     (given.root / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
     words = f"calibrations.own.keep: the model answers 0 of {QUESTIONS} questions right.*Write keep: all, a larger"
     with pytest.raises(LaminaError, match=words):
         given.answered(OWN | {"keep": "right"})
     given.task(metric_list=[{"metric": "bleu"}])
-    with pytest.raises(LaminaError, match="calibrations.own.keep: task 'mine' has no exact_match.*Write keep: all"):
+    with pytest.raises(
+        LaminaError, match="calibrations.own.keep: task 'mine' has no exact_match.*Write keep: all"
+    ):
         given.questions(OWN | {"keep": "right"})
     given.task(output_type="loglikelihood")
-    with pytest.raises(LaminaError, match="calibrations.own.answers: task 'mine' scores by loglikelihood"):
+    with pytest.raises(
+        LaminaError, match="calibrations.own.answers: task 'mine' scores by loglikelihood"
+    ):
         given.questions(OWN)
 
 
-CHOICES = "task 'microworld_recall' scores by multiple_choice.*Write answers: gold, or .*generate_until"
+CHOICES = (
+    "task 'microworld_recall' scores by multiple_choice.*Write answers: gold, or .*generate_until"
+)
 
 
 @pytest.mark.parametrize(
     ("where", "entry", "words"),
     [
-        ("recall", {"task": "microworld_recall", "answers": "model"}, f"calibrations.recall.answers: {CHOICES}"),
-        ("mine", {"choices": "mine.jsonl", "answers": "model"}, "calibrations.mine.answers: .*Leave `answers` out"),
-        ("recall", {"task": "microworld_sorting", "keep": "right"}, "calibrations.recall.keep: .*add `answers: model`"),
-        ("corpus", {"text": "microworld_corpus", "temperature": 1}, "corpus.temperature: .*answers: model"),
-        ("corpus", {"text": "microworld_corpus", "answers": "model", "prompt": 128}, "prompt: .*fewer .*than `length`"),
+        (
+            "recall",
+            {"task": "microworld_recall", "answers": "model"},
+            f"calibrations.recall.answers: {CHOICES}",
+        ),
+        (
+            "mine",
+            {"choices": "mine.jsonl", "answers": "model"},
+            "calibrations.mine.answers: .*Leave `answers` out",
+        ),
+        (
+            "recall",
+            {"task": "microworld_sorting", "keep": "right"},
+            "calibrations.recall.keep: .*add `answers: model`",
+        ),
+        (
+            "corpus",
+            {"text": "microworld_corpus", "temperature": 1},
+            "corpus.temperature: .*answers: model",
+        ),
+        (
+            "corpus",
+            {"text": "microworld_corpus", "answers": "model", "prompt": 128},
+            "prompt: .*fewer .*than `length`",
+        ),
     ],
 )
-def test_a_configuration_is_refused_before_any_job(tmp_path: Path, where: str, entry: Any, words: str) -> None:
+def test_a_configuration_is_refused_before_any_job(
+    tmp_path: Path, where: str, entry: Any, words: str
+) -> None:
     (tmp_path / "resources").symlink_to(Path("resources").resolve())
     with pytest.raises(LaminaError, match=words):
         load(put(minimal(), f"calibrations.{where}", entry), workplace(tmp_path))
@@ -188,11 +248,22 @@ def test_a_configuration_is_refused_before_any_job(tmp_path: Path, where: str, e
 def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Path) -> None:
     """What the model answers depends on all keys of its calibration, and on its family."""
     raw, wildcards = minimal(), {"model": "small"}
-    raw["calibrations"]["own"] = {"task": "microworld_sorting", "answers": "model", "temperature": 0.5}
+    raw["calibrations"]["own"] = {
+        "task": "microworld_sorting",
+        "answers": "model",
+        "temperature": 0.5,
+    }
     config = load(raw, workplace(tmp_path))
     for name in ("recall", "mixture", "corpus", "mine"):
         options = PrepareCalibration.of(config, place(**wildcards, calibration=name)).options()
-        assert not {"answers", "keep", "temperature", "prompt"} & options["entry"].keys() and "answers" not in options
+        assert (
+            not {"answers", "keep", "temperature", "prompt"} & options["entry"].keys()
+            and "answers" not in options
+        )
     options = GenerateAnswers.of(config, place(**wildcards, calibration="own")).options()
-    assert options["entry"] == {"task": "microworld_sorting", "answers": "model", "temperature": 0.5}
+    assert options["entry"] == {
+        "task": "microworld_sorting",
+        "answers": "model",
+        "temperature": 0.5,
+    }
     assert options["follows"].keys() == {"family"} and load(config.plain(), tmp_path) == config

@@ -39,10 +39,15 @@ def variants(model: PreTrainedModel, names: tuple[str, ...] = tuple(PLANS)) -> d
     """The base, some cuts, and one cut with a repair at each boundary."""
     rng = torch.Generator().manual_seed(0)
     ghosts = {
-        boundary: Fitted("ghost", {"operator": torch.randn(32, 32, generator=rng) / 20, "bias": torch.ones(32) / 9})
+        boundary: Fitted(
+            "ghost",
+            {"operator": torch.randn(32, 32, generator=rng) / 20, "bias": torch.ones(32) / 9},
+        )
         for boundary in ((1, 2), (4, 5))
     }
-    found = {"base": Parts(None, None, None)} | {name: Parts({"units": PLANS[name]}, None, None) for name in names}
+    found = {"base": Parts(None, None, None)} | {
+        name: Parts({"units": PLANS[name]}, None, None) for name in names
+    }
     return found | {"repaired": Parts({"units": ["4", "1"]}, ghosts, None)}
 
 
@@ -51,8 +56,13 @@ def in_one_pass(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Together:
     return Together(model, {name: found for name, found in candidates.items() if found is not None})
 
 
-def built(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Iterator[tuple[str, PreTrainedModel]]:
-    return ((name, materialise(model, each.plan, each.patches, each.adapter)) for name, each in parts.items())
+def built(
+    model: PreTrainedModel, parts: Mapping[str, Parts]
+) -> Iterator[tuple[str, PreTrainedModel]]:
+    return (
+        (name, materialise(model, each.plan, each.patches, each.adapter))
+        for name, each in parts.items()
+    )
 
 
 def rows() -> list[Scored]:
@@ -60,7 +70,10 @@ def rows() -> list[Scored]:
     draw, found = random.Random(0), list[Scored]()
     for _ in range(4):
         context = tuple(draw.choices(range(4, tiny.VOCABULARY), k=draw.randint(1, 20)))
-        found += [(context, tuple(draw.choices(range(4, tiny.VOCABULARY), k=draw.randint(1, 4)))) for _ in range(4)]
+        found += [
+            (context, tuple(draw.choices(range(4, tiny.VOCABULARY), k=draw.randint(1, 4))))
+            for _ in range(4)
+        ]
     before, after = tuple(range(4, 24)), (7, 8, 9)
     found += [((*before, number), after) for number in (30, 31)]
     return [*found, ((5,), tuple(draw.choices(range(4, tiny.VOCABULARY), k=40)))]
@@ -71,10 +84,14 @@ def alone(model: PreTrainedModel, row: Scored) -> Likelihood:
     ids = torch.tensor([[*row[0], *row[1]]])
     logs = model(ids).logits.log_softmax(-1)[0, len(row[0]) - 1 : -1]
     ended = torch.tensor(row[1])
-    return Likelihood(float(logs[range(len(ended)), ended].sum()), bool((logs.argmax(-1) == ended).all()))
+    return Likelihood(
+        float(logs[range(len(ended)), ended].sum()), bool((logs.argmax(-1) == ended).all())
+    )
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3_text", "bloom", "opt", "mixtral"])
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral", "gemma2", "gemma3_text", "bloom", "opt", "mixtral"]
+)
 def test_each_row_of_each_variant_is_as_alone(family: str) -> None:
     model = tiny.model(family)
     parts = variants(model)
@@ -85,19 +102,26 @@ def test_each_row_of_each_variant_is_as_alone(family: str) -> None:
         assert found is not None
         for ours, row in zip(found, rows(), strict=True):
             theirs = alone(variant, row)
-            assert ours.nats == pytest.approx(theirs.nats, abs=1e-4, rel=1e-5) and ours.likeliest == theirs.likeliest
+            assert (
+                ours.nats == pytest.approx(theirs.nats, abs=1e-4, rel=1e-5)
+                and ours.likeliest == theirs.likeliest
+            )
         answers.add(tuple(round(each.nats, 3) for each in found))
     assert len(answers) == len(parts)
 
 
 def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:
     model = tiny.model(depth=6)
-    cuts = {"base": Parts(None, None, None)} | {name: Parts({"units": [name]}, None, None) for name in ("4", "5")}
+    cuts = {"base": Parts(None, None, None)} | {
+        name: Parts({"units": [name]}, None, None) for name in ("4", "5")
+    }
     pass_ = in_one_pass(model, cuts)
     context = tuple(range(4, 34))
     asked = [(context, (40 + number, 50)) for number in range(4)]
     before = [(context, (number, 3)) for number in range(4)]
-    pass_.likelihoods("base", before, "a test")  # the engine's proof of itself, on lines as long as what follows
+    pass_.likelihoods(
+        "base", before, "a test"
+    )  # the engine's proof of itself, on lines as long as what follows
     ran = [0] * 6
     for number, layer in enumerate(layers_of(model)):
 
@@ -107,9 +131,18 @@ def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:
         layer.register_forward_hook(count)
     for name in cuts:
         pass_.likelihoods(name, asked, "a test")
-    short = 2 * 3 + 3 * 3  # by which the engine learns what its layers are given, on two and on three rows
+    short = (
+        2 * 3 + 3 * 3
+    )  # by which the engine learns what its layers are given, on two and on three rows
     once = 30 + 4 + 1
-    assert [number - short for number in ran] == [once, once, once, once, once, 2 * once]  # 4 and 5 are passed by
+    assert [number - short for number in ran] == [
+        once,
+        once,
+        once,
+        once,
+        once,
+        2 * once,
+    ]  # 4 and 5 are passed by
 
 
 def test_rows_share_a_line_where_that_is_worth_it() -> None:
@@ -137,19 +170,30 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
         return " ".join(draw.choices(tiny.WORDS, k=draw.randint(low, high)))
 
     documents = [
-        {"query": words(2, longest), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)}
+        {
+            "query": words(2, longest),
+            "choices": [words(1, 3) for _ in range(3)],
+            "gold": draw.randrange(3),
+        }
         for _ in range(12)
     ]
     if kind in ("choices", "few_shot"):
         (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
-        return task_object("mine", ROOT, 2 if kind == "few_shot" else 0, str(folder / "questions.jsonl"))
+        return task_object(
+            "mine", ROOT, 2 if kind == "few_shot" else 0, str(folder / "questions.jsonl")
+        )
     choices = "{{[query + ' ' + choices[0], query + ' ' + choices[1], query + ' ' + choices[2]]}}"
     perplexities = [{"metric": "perplexity", "aggregation": "perplexity"}, {"metric": "acc"}]
     of_text = [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}]
     kinds: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "late": ("multiple_choice", "{{gold}}", "{{' ' + query}}", {"doc_to_choice": choices}),
         "mutual": ("multiple_choice", "query", "gold", {"doc_to_choice": "choices"}),
-        "ending": ("loglikelihood", "{{query}}", "{{' ' + choices[0]}}", {"metric_list": perplexities}),
+        "ending": (
+            "loglikelihood",
+            "{{query}}",
+            "{{' ' + choices[0]}}",
+            {"metric_list": perplexities},
+        ),
         "text": ("loglikelihood_rolling", "", "{{query}} {{choices[0]}}", {"metric_list": of_text}),
     }
     output, asked, answer, more = kinds[kind]
@@ -158,19 +202,28 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
     return made({"test": documents}, output, doc_to_text=asked, doc_to_target=answer, **keys)
 
 
-def assert_stock(model: PreTrainedModel, kind: str, folder: Path, longest: int = 9) -> list[dict[str, Any]]:
+def assert_stock(
+    model: PreTrainedModel, kind: str, folder: Path, longest: int = 9
+) -> list[dict[str, Any]]:
     """The scores of variants in one pass are those of stock lm-eval on each; returned are the rows of all."""
     parts, rows = variants(model, ("two", "halves")), []
-    benchmark, pass_ = TaskBenchmark(task(kind, folder, longest), model, tiny.tokenizer()), in_one_pass(model, parts)
+    benchmark, pass_ = (
+        TaskBenchmark(task(kind, folder, longest), model, tiny.tokenizer()),
+        in_one_pass(model, parts),
+    )
     benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
     for name, variant in built(model, parts):
         with mock.patch("lamina.evaluation.tasks._BOOTSTRAP", BOOTSTRAP):
             rows += (ours := benchmark.score(variant, name, pass_).metrics)
         theirs = stock(variant, task(kind, folder, longest))["results"]["mine"]
         for row in ours:
-            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
+            assert row["value"] == pytest.approx(
+                theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4
+            )
             error = theirs[f"{row['metric']}_stderr,none"]
-            assert row["stderr"] == (None if error == "N/A" else pytest.approx(error, abs=1e-4, rel=1e-4))
+            assert row["stderr"] == (
+                None if error == "N/A" else pytest.approx(error, abs=1e-4, rel=1e-4)
+            )
     assert rows
     return rows
 
@@ -185,25 +238,36 @@ def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_questions_longer_than_the_context_are_cut_as_lm_eval_cuts_them(family: str, kind: str, tmp_path: Path) -> None:
+def test_questions_longer_than_the_context_are_cut_as_lm_eval_cuts_them(
+    family: str, kind: str, tmp_path: Path
+) -> None:
     """A GPT-2 has no position beyond its context. Half of the documents are longer than this one."""
     for row in assert_stock(of_context(32, family), kind, tmp_path, 60):
         assert (0 < row["n_cut"] <= 12) if kind != "text" else row["n_cut"] == 0
 
 
 def of_context(tokens: int, family: str) -> PreTrainedModel:
-    return tiny.model(family, **{"n_positions" if family == "gpt2" else "max_position_embeddings": tokens})
+    return tiny.model(
+        family, **{"n_positions" if family == "gpt2" else "max_position_embeddings": tokens}
+    )
 
 
-def assert_plain(model: PreTrainedModel, lengths: tuple[int, ...], window: int, stride: int) -> None:
+def assert_plain(
+    model: PreTrainedModel, lengths: tuple[int, ...], window: int, stride: int
+) -> None:
     """Perplexities of variants in one pass are those of the plain recipe on each."""
     parts = variants(model)
     texts = [" ".join(random.Random(length).choices(tiny.WORDS, k=length)) for length in lengths]
-    cut, pass_ = perplexity.windows(texts, tiny.tokenizer(), window, stride), in_one_pass(model, parts)
+    cut, pass_ = (
+        perplexity.windows(texts, tiny.tokenizer(), window, stride),
+        in_one_pass(model, parts),
+    )
     for name, variant in built(model, parts):
         scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
         expected = [plain_nll(variant, text, window, stride) for text in texts]
-        assert [nll for nll, _ in scores] == pytest.approx([total for total, _ in expected], rel=1e-4)
+        assert [nll for nll, _ in scores] == pytest.approx(
+            [total for total, _ in expected], rel=1e-4
+        )
         assert [tokens for _, tokens in scores] == [count for _, count in expected]
 
 
@@ -225,12 +289,19 @@ def test_a_variant_with_other_weights_is_measured_alone() -> None:
     model = tiny.model()
     trained = {(2, 3): Fitted("streamline", {})}
     assert together.candidate(model, Parts({"units": ["2"]}, None, "adapter")) is None
-    assert together.candidate(model, Parts({"units": ["2.@other"], "replacements": {"other": {}}}, None, None)) is None
+    assert (
+        together.candidate(
+            model, Parts({"units": ["2.@other"], "replacements": {"other": {}}}, None, None)
+        )
+        is None
+    )
     assert together.candidate(model, Parts({"units": ["2"]}, trained, None)) is None
     assert Together(model, {}).likelihoods("one", rows(), "a test") is None
 
 
-def test_refused_families_are_measured_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_families_are_measured_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise LaminaError("the model family 'odd' cannot be swept")
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.configuration_utils import ALLOWED_LAYER_TYPES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -68,7 +73,9 @@ _RULES: list[tuple[str, int]] = [
 _WANTED = re.compile(
     r"\w+_token_id|head_dim|n_routed_experts|n_shared_experts|num_experts_per_tok|num_key_value_heads|indexer_\w+"
 )
-_KINDS = re.compile(r"layer_types|layers_block_type|.*_layer_types|indexer_types|block_types|attn_layers")
+_KINDS = re.compile(
+    r"layer_types|layers_block_type|.*_layer_types|indexer_types|block_types|attn_layers"
+)
 
 
 def configuration(model_type: str, **changes: Any) -> PretrainedConfig:
@@ -87,7 +94,11 @@ def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
     }
     told = vars(default) | default.to_dict()
     for name, value in told.items():
-        if isinstance(value, bool) or name.startswith("_") or name in ("id2label", "label2id", "model_type"):
+        if (
+            isinstance(value, bool)
+            or name.startswith("_")
+            or name in ("id2label", "label2id", "model_type")
+        ):
             continue
         nested = vars(default).get(name)
         if isinstance(nested, PretrainedConfig):
@@ -100,7 +111,9 @@ def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
         elif _KINDS.fullmatch(name) and (value or (name == "layer_types" and _kinds(kind))):
             # Layers that share keys and values need one of their kind before them.
             every = value or _kinds(kind)
-            settings[name] = _few(list(dict.fromkeys(every)) if told.get("num_kv_shared_layers") else every)
+            settings[name] = _few(
+                list(dict.fromkeys(every)) if told.get("num_kv_shared_layers") else every
+            )
         elif name == "attention_types" and value:
             settings[name] = [[[each], 1] for each in _few(value[0][0] * DEPTH)]
     heads = [name for name in ("num_key_value_heads", "num_attention_heads") if name in told]
@@ -110,7 +123,9 @@ def _small(default: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
         settings["num_heads"] = told["expand"] * HEADS
     halves = ("qk_nope_head_dim", "qk_rope_head_dim")
     for name in ("qk_head_dim", "swa_head_dim"):
-        if all(told.get(half) for half in halves) and told.get(name) == sum(told[half] for half in halves):
+        if all(told.get(half) for half in halves) and told.get(name) == sum(
+            told[half] for half in halves
+        ):
             settings[name] = sum(settings[half] for half in halves)
     if told.get("qk_rope_head_dim") and told.get("head_dim") == told["qk_rope_head_dim"]:
         settings["head_dim"] = settings["qk_rope_head_dim"]
@@ -148,7 +163,9 @@ def _kinds(kind: type[PretrainedConfig]) -> list[str]:
 def _few(kinds: list[Any]) -> list[Any]:
     """The first entries of a list, and at its end those that would be missing."""
     few = (
-        (kinds * DEPTH)[:DEPTH] if len(set(kinds)) == len(kinds) else kinds[:DEPTH] + [kinds[-1]] * (DEPTH - len(kinds))
+        (kinds * DEPTH)[:DEPTH]
+        if len(set(kinds)) == len(kinds)
+        else kinds[:DEPTH] + [kinds[-1]] * (DEPTH - len(kinds))
     )
     missing = [kind for kind in dict.fromkeys(kinds) if kind not in few]
     return few[: DEPTH - len(missing)] + missing
@@ -158,15 +175,24 @@ def _per_layer(told: dict[str, Any], settings: dict[str, Any]) -> dict[str, dict
     """What single layers have of their own, for the layers of the same kind among the few."""
     kinds: dict[str, dict[str, int]] = {}
     for number, own in told["per_layer_config"].items():
-        small = {name: 2 * (_number(name) or 0) if name == "head_dim" else (_number(name) or 0) for name in own}
+        small = {
+            name: 2 * (_number(name) or 0) if name == "head_dim" else (_number(name) or 0)
+            for name in own
+        }
         small |= (
-            {"num_key_value_heads": HEADS} if own.get("num_key_value_heads") == own.get("num_attention_heads") else {}
+            {"num_key_value_heads": HEADS}
+            if own.get("num_key_value_heads") == own.get("num_attention_heads")
+            else {}
         )
-        kinds[told["layer_types"][int(number)]] = {name: value for name, value in small.items() if value}
+        kinds[told["layer_types"][int(number)]] = {
+            name: value for name, value in small.items() if value
+        }
     return {str(n): kinds[kind] for n, kind in enumerate(settings["layer_types"]) if kind in kinds}
 
 
-def model(model_type: str, seed: int = 0, kind: Any = AutoModelForCausalLM, **changes: Any) -> PreTrainedModel:
+def model(
+    model_type: str, seed: int = 0, kind: Any = AutoModelForCausalLM, **changes: Any
+) -> PreTrainedModel:
     """A random model in evaluation mode, its weights large enough that each layer matters."""
     config = configuration(model_type, **changes)
     torch.manual_seed(seed)
@@ -184,9 +210,13 @@ def seeing(model_type: str) -> PreTrainedModel:
     """As `model`, of a type that sees: with its tower for images."""
     changes: dict[str, Any] = {}
     if configuration(model_type).vision_config is None:
-        changes["vision_config"] = _small(CONFIG_MAPPING[model_type].sub_configs["vision_config"](), {}).to_dict()
+        changes["vision_config"] = _small(
+            CONFIG_MAPPING[model_type].sub_configs["vision_config"](), {}
+        ).to_dict()
     if model_type == "qwen2_5_vl":
         # Positions of time, height and width share the head's channels, by numbers that stand in the code alone.
         text = configuration(model_type).text_config.to_dict()
-        changes["text_config"] = text | {"rope_parameters": text["rope_parameters"] | {"mrope_section": [2, 1, 1]}}
+        changes["text_config"] = text | {
+            "rope_parameters": text["rope_parameters"] | {"mrope_section": [2, 1, 1]}
+        }
     return model(model_type, 0, AutoModelForImageTextToText, **changes)

@@ -66,13 +66,20 @@ def _short(reason: str) -> str:
 def rows() -> dict[str, str]:
     """The rows that the page has."""
     table = PAGE.read_text(encoding="utf-8").partition(_BEGIN)[2].partition(_END)[0]
-    return {line.split("`")[1]: f"{line}\n" for line in table.splitlines() if line.startswith("| `")}
+    return {
+        line.split("`")[1]: f"{line}\n" for line in table.splitlines() if line.startswith("| `")
+    }
 
 
 def counts(table: Mapping[str, str]) -> Counter[str]:
     """For how many types each trial ends with yes."""
     cells = [[cell.strip() for cell in line.split("|")[2:]] for line in table.values()]
-    return Counter(trial for line in cells for trial, cell in zip(trials.TRIALS, line, strict=False) if cell == "yes")
+    return Counter(
+        trial
+        for line in cells
+        for trial, cell in zip(trials.TRIALS, line, strict=False)
+        if cell == "yes"
+    )
 
 
 def main() -> None:
@@ -86,9 +93,18 @@ def main() -> None:
             known[model_type] = row(model_type, outcomes)
             print(known[model_type], end="", flush=True)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    table = {model_type: known[model_type] for model_type in sorted(known) if model_type in configurations.TYPES}
-    PAGE.write_text(before + _BEGIN + HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8")
-    print(f"{len(table)} types:", ", ".join(f"{trial} {number}" for trial, number in counts(table).items()))
+    table = {
+        model_type: known[model_type]
+        for model_type in sorted(known)
+        if model_type in configurations.TYPES
+    }
+    PAGE.write_text(
+        before + _BEGIN + HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8"
+    )
+    print(
+        f"{len(table)} types:",
+        ", ".join(f"{trial} {number}" for trial, number in counts(table).items()),
+    )
 
 
 if __name__ == "__main__":

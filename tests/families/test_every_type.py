@@ -10,23 +10,54 @@ from tests.families import configurations, table
 from tests.given.slow import slow_but
 
 # What the tests of every day try: each kind of layer, and every 24th type.
-HYBRIDS = {"bamba", "deepseek_v32", "gemma4_text", "gpt_oss", "jamba", "lfm2", "llama4_text", "qwen3_next"}
+HYBRIDS = {
+    "bamba",
+    "deepseek_v32",
+    "gemma4_text",
+    "gpt_oss",
+    "jamba",
+    "lfm2",
+    "llama4_text",
+    "qwen3_next",
+}
 EVERY_DAY = HYBRIDS | set(configurations.TYPES[::24])
 
 
 @pytest.mark.parametrize("model_type", slow_but(EVERY_DAY, configurations.TYPES))
 def test_a_type_is_right_or_refused(model_type: str) -> None:
     outcomes = table.tried(model_type)
-    assert not {trial: told for trial, told in outcomes.items() if told.startswith(("WRONG", "CRASH"))}
+    assert not {
+        trial: told for trial, told in outcomes.items() if told.startswith(("WRONG", "CRASH"))
+    }
     told, known = table.row(model_type, outcomes), table.rows()[model_type]
     assert told.split("|")[:3] == known.split("|")[:3]
 
 
 # Numbers that a default leaves out and no model can be built without, chosen groups, sums and copies of others.
 BESIDE = {
-    *("head_dim", "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "num_key_value_heads", "topk_group"),
-    *("attn_layer_indices", "layer_types", "full_attn_idxs", "qk_head_dim", "audio_vocab_size", "num_classes"),
-    *("encoder_cross_output_size", "indexer_budget", "indexer_compress_ratio", "indexer_head_dim", "indexer_kv_heads"),
+    *(
+        "head_dim",
+        "n_routed_experts",
+        "n_shared_experts",
+        "num_experts_per_tok",
+        "num_key_value_heads",
+        "topk_group",
+    ),
+    *(
+        "attn_layer_indices",
+        "layer_types",
+        "full_attn_idxs",
+        "qk_head_dim",
+        "audio_vocab_size",
+        "num_classes",
+    ),
+    *(
+        "encoder_cross_output_size",
+        "indexer_budget",
+        "indexer_compress_ratio",
+        "indexer_head_dim",
+        "indexer_kv_heads",
+    ),
     "indexer_n_heads",
 }
 
@@ -55,6 +86,8 @@ def test_a_tiny_model_has_the_features_of_the_default() -> None:
         except Exception:  # noqa: BLE001, S112, RUF100 - the table has these
             continue
         told, made = dict(features(small)), made + 1
-        if lost := {name: value for name, value in features(default) if name in told and told[name] != value}:
+        if lost := {
+            name: value for name, value in features(default) if name in told and told[name] != value
+        }:
             other[model_type] = lost
     assert other == {} and made >= 185

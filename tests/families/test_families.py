@@ -109,7 +109,9 @@ def make(cell: tuple[str, str, str], base_files: Path, folder: Path) -> Cell:
     tokens = variant.generate(IDS[:1], **settings)
     methods = {"repair": "ghost" if patches else "none", "healing": "lora" if adapter else "none"}
     told: dict[str, Any] = {"form": "code" if kind == "code" else "auto", "max_shard_size": "20KB"}
-    form = export.export(base, source_of(base_files, units, **methods), folder, patches, adapter, **told)
+    form = export.export(
+        base, source_of(base_files, units, **methods), folder, patches, adapter, **told
+    )
     return Cell(
         logits=variant(input_ids=IDS, use_cache=False).logits,
         tokens=tokens,
@@ -126,28 +128,47 @@ def in_fresh_process(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1"}
     script = ROOT / "tests/given/fresh_process.py"
-    command, told = [sys.executable, "-W", "ignore", str(script), "job.json", "found.pt"], {"stdin": subprocess.DEVNULL}
-    done = subprocess.run(command, cwd=folder, env=environment, **told, capture_output=True, text=True, check=False)
+    command, told = (
+        [sys.executable, "-W", "ignore", str(script), "job.json", "found.pt"],
+        {"stdin": subprocess.DEVNULL},
+    )
+    done = subprocess.run(
+        command, cwd=folder, env=environment, **told, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(folder / "found.pt", weights_only=False)
 
 
 @pytest.fixture(scope="module")
-def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Cell]:
+def matrix(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Any, Cell]:
     """All cells that the selected tests ask for, each also loaded in the one fresh process."""
     folder = tmp_path_factory.mktemp("families")
-    params = [getattr(item, "callspec", None) for item in request.session.items if item.fspath == request.fspath]
+    params = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.fspath == request.fspath
+    ]
     wanted = sorted({spec.params["cell"] for spec in params if spec and "cell" in spec.params})
     base_files = base_folder(folder / "base")
     cells = {cell: make(cell, base_files, folder / "-".join(cell)) for cell in wanted}
     exports: list[dict[str, Any]] = []
     for cell, made in cells.items():
         place = {"name": "-".join(cell), "folder": str(folder / "-".join(cell)), "form": made.form}
-        exports.append(place | {"generate": cell[2] == "float32", "class": type(tiny.model(cell[0])).__name__})
-    tokenizers = [entry["folder"] for form in ("stock", "code") for entry in exports if entry["form"] == form][::60]
-    found = in_fresh_process({"ids": IDS.tolist(), "exports": exports, "tokenizers": tokenizers}, folder)
+        exports.append(
+            place | {"generate": cell[2] == "float32", "class": type(tiny.model(cell[0])).__name__}
+        )
+    tokenizers = [
+        entry["folder"] for form in ("stock", "code") for entry in exports if entry["form"] == form
+    ][::60]
+    found = in_fresh_process(
+        {"ids": IDS.tolist(), "exports": exports, "tokenizers": tokenizers}, folder
+    )
     assert "No module named 'lamina'" in found["lamina"]
-    assert all(ids == tiny.tokenizer()("w1 w2 w59")["input_ids"] for ids in found.get("tokenizers", []))
+    assert all(
+        ids == tiny.tokenizer()("w1 w2 w59")["input_ids"] for ids in found.get("tokenizers", [])
+    )
     for cell, made in cells.items():
         made.fresh = found["-".join(cell)]
     return cells
@@ -159,7 +180,9 @@ WITH_CODE = [cell for cell in CELLS if cell[1] in ("ghost", "code")]
 
 def each_alone(cells: list[Any]) -> list[Any]:
     """One parameter for each cell; those of most families are slow."""
-    return [pytest.param(cell, marks=[] if cell in EVERY_DAY else [pytest.mark.slow]) for cell in cells]
+    return [
+        pytest.param(cell, marks=[] if cell in EVERY_DAY else [pytest.mark.slow]) for cell in cells
+    ]
 
 
 every_cell = pytest.mark.parametrize("cell", each_alone(CELLS), ids="-".join)
@@ -173,7 +196,9 @@ def assert_close(found: torch.Tensor, wanted: torch.Tensor, relative: float) -> 
 
 
 @every_cell
-def test_an_export_gives_the_same_logits_in_a_process_without_lamina(cell: Any, matrix: dict[Any, Cell]) -> None:
+def test_an_export_gives_the_same_logits_in_a_process_without_lamina(
+    cell: Any, matrix: dict[Any, Cell]
+) -> None:
     made = matrix[cell]
     assert made.form == ("code" if cell[1] in ("ghost", "code") else "stock")
     assert made.fresh["dtype"] == DTYPES[cell[2]]
@@ -189,7 +214,15 @@ def test_an_export_gives_the_same_logits_in_a_process_without_lamina(cell: Any, 
 @every_cell
 def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[Any, Cell]) -> None:
     made = matrix[cell]
-    place = ("_name_or_path", "transformers_version", "architectures", "dtype", "auto_map", "model_type", "lamina")
+    place = (
+        "_name_or_path",
+        "transformers_version",
+        "architectures",
+        "dtype",
+        "auto_map",
+        "model_type",
+        "lamina",
+    )
     saved = {key: value for key, value in made.fresh["config"].items() if key not in place}
     heads = "n_head" if "n_head" in saved else "num_attention_heads"
     if made.form == "code":
@@ -198,7 +231,9 @@ def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[A
         saved[heads] = made.config[heads]
     assert saved == {key: value for key, value in made.config.items() if key not in place}
     again = {key: value for key, value in made.fresh["again"].items() if key != "_name_or_path"}
-    assert again == {key: value for key, value in made.fresh["config"].items() if key != "_name_or_path"}
+    assert again == {
+        key: value for key, value in made.fresh["config"].items() if key != "_name_or_path"
+    }
 
 
 @pytest.mark.parametrize("cell", each_alone(WITH_CODE), ids="-".join)

@@ -37,7 +37,11 @@ class Differs(Exception):
 
 
 def text(length: int, seed: int) -> tuple[int, ...]:
-    return tuple(torch.randint(4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+    return tuple(
+        torch.randint(
+            4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)
+        ).tolist()
+    )
 
 
 def samples() -> list[Sample]:
@@ -54,7 +58,9 @@ def samples() -> list[Sample]:
 def stack(model: Any) -> list[nn.Module]:
     """The decoder's layers: of the lists of that many modules, the one that ran last in a forward pass."""
     found = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    lists = [m for m in found if len(m) == DEPTH] or [m for m in found if len(m) == model.config.num_hidden_layers]
+    lists = [m for m in found if len(m) == DEPTH] or [
+        m for m in found if len(m) == model.config.num_hidden_layers
+    ]
     order: list[int] = []
     handles = [
         layer.register_forward_hook(lambda *_, number=number: order.append(number))
@@ -64,7 +70,11 @@ def stack(model: Any) -> list[nn.Module]:
     logits(model, [text(8, 0)])
     for handle in handles:
         handle.remove()
-    tops = [n for n in dict.fromkeys(order) if not any(n != o and _within(lists[n], lists[o]) for o in set(order))]
+    tops = [
+        n
+        for n in dict.fromkeys(order)
+        if not any(n != o and _within(lists[n], lists[o]) for o in set(order))
+    ]
     return list(lists[tops[-1]])
 
 
@@ -91,7 +101,11 @@ def bypassed(
     def silent(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         first = output if isinstance(output, torch.Tensor) else output[0]
         # BLOOM's and MPT's add the residual themselves.
-        nothing = args[1] if "residual" in inspect.signature(module.forward).parameters else torch.zeros_like(first)
+        nothing = (
+            args[1]
+            if "residual" in inspect.signature(module.forward).parameters
+            else torch.zeros_like(first)
+        )
         return nothing if isinstance(output, torch.Tensor) else type(output)((nothing, *output[1:]))
 
     def repaired(module: Any, args: Any, output: Any) -> Any:
@@ -105,7 +119,9 @@ def bypassed(
         number, _, part = unit.partition(".")
         layer = layers[int(number)]
         if part:
-            handles += [each.register_forward_hook(silent, with_kwargs=True) for each in half(layer, part)]
+            handles += [
+                each.register_forward_hook(silent, with_kwargs=True) for each in half(layer, part)
+            ]
         else:
             handles.append(layer.register_forward_hook(handing_on, with_kwargs=True))
     if patch is not None:
@@ -117,7 +133,10 @@ def bypassed(
             handle.remove()
 
 
-_NAMED = {"attention": r"attn|attention|mixer|mamba|conv$|temporal|lstm_layer", "mlp": r"mlp|moe|feed_forward|ffn|fc2"}
+_NAMED = {
+    "attention": r"attn|attention|mixer|mamba|conv$|temporal|lstm_layer",
+    "mlp": r"mlp|moe|feed_forward|ffn|fc2",
+}
 
 
 def half(layer: nn.Module, part: str) -> list[nn.Module]:
@@ -173,18 +192,42 @@ def halves(model: PreTrainedModel, folder: Path) -> None:
 
 def plan_of(units: list[str]) -> dict[str, Any]:
     kind = units[0].partition(".")[2] or "layer"
-    selection = {"model": "tiny", "calibration": "words", "selector": "cosine", "removed": len(units)}
-    measured = {"scores": [0.25] * len(units), "accuracy_before": None, "accuracy_after": None, "metric": "cosine"}
-    return selection | measured | {"units": units, "strategy": "one_shot", "kind": kind, "refused": None}
+    selection = {
+        "model": "tiny",
+        "calibration": "words",
+        "selector": "cosine",
+        "removed": len(units),
+    }
+    measured = {
+        "scores": [0.25] * len(units),
+        "accuracy_before": None,
+        "accuracy_after": None,
+        "metric": "cosine",
+    }
+    return (
+        selection
+        | measured
+        | {"units": units, "strategy": "one_shot", "kind": kind, "refused": None}
+    )
 
 
-def source(folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str) -> export.Source:
-    manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "auto", "weights_sha256": "0"}
+def source(
+    folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str
+) -> export.Source:
+    manifest = {
+        "path": str(folder),
+        "source": "lab/words",
+        "revision": "main",
+        "dtype": "auto",
+        "weights_sha256": "0",
+    }
     variant = Variant("tiny", "words", "cosine", len(units), **repairs)
     return export.Source(variant, manifest, plan_of(units), benchmarks or [])
 
 
-def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = None, patch: Patch | None = None) -> None:
+def exported(
+    model: PreTrainedModel, folder: Path, units: list[str] | None = None, patch: Patch | None = None
+) -> None:
     """A cut model, and its export loaded back, against the model with the layers bypassed."""
     units, ids, layers = units or CUT, [text(12, 3), text(12, 4)], stack(model)
     boundary = (int(units[0]), int(units[0]) + 1)
@@ -193,7 +236,12 @@ def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = Non
     (folder / "base").mkdir(exist_ok=True)
     patches = {boundary: patch} if patch else None
     close(logits(materialise(model, {"units": units}, patches), ids), wanted, "cut:")
-    export.export(model, source(folder / "base", units, repair="ghost" if patch else "none"), folder / "out", patches)
+    export.export(
+        model,
+        source(folder / "base", units, repair="ghost" if patch else "none"),
+        folder / "out",
+        patches,
+    )
     back = AutoModelForCausalLM.from_pretrained(
         folder / "out", dtype="auto", trust_remote_code=patch is not None
     ).eval()
@@ -203,13 +251,19 @@ def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = Non
 
 def cache(model: PreTrainedModel, folder: Path) -> None:
     """A cut model's logits token by token from a cache are those of its whole text, where the model's own are."""
-    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["all"] * len(stack(model))
-    twice = next(str(number) for number in reversed(range(len(kinds))) if kinds.count(kinds[number]) > 1)
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [
+        "all"
+    ] * len(stack(model))
+    twice = next(
+        str(number) for number in reversed(range(len(kinds))) if kinds.count(kinds[number]) > 1
+    )
     for units in ([], CUT, [twice]):
         variant, ids = _writing(model, units), torch.tensor([text(8, 3)])
         with _of_the_unpruned("gives other logits from its own cache", bool(units)):
             tokens, found = _generated(variant, ids, torch.ones_like(ids))
-            close(found[0], logits(variant, [tuple(tokens[0])])[0, 7:-1], f"cached without {units}:")
+            close(
+                found[0], logits(variant, [tuple(tokens[0])])[0, 7:-1], f"cached without {units}:"
+            )
 
 
 def generation(model: PreTrainedModel, folder: Path) -> None:
@@ -225,7 +279,9 @@ def generation(model: PreTrainedModel, folder: Path) -> None:
             tokens, found = _generated(variant, ids, mask)
             with bypassed(stack(model), units):
                 for number, prompt in enumerate(prompts):
-                    wanted = logits(model, [(*prompt, *tokens[number][width:])])[0, len(prompt) - 1 : -1]
+                    wanted = logits(model, [(*prompt, *tokens[number][width:])])[
+                        0, len(prompt) - 1 : -1
+                    ]
                     close(found[number], wanted, f"written without {units}:")
 
 
@@ -238,7 +294,9 @@ def _writing(model: PreTrainedModel, units: list[str]) -> PreTrainedModel:
     return variant
 
 
-def _generated(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> tuple[list[list[int]], torch.Tensor]:
+def _generated(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[list[list[int]], torch.Tensor]:
     """Six more tokens of each row and their logits (rows, 6, V)."""
     told = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "attention_mask": mask}
     found = model.generate(ids, output_logits=True, return_dict_in_generate=True, **told)
@@ -255,14 +313,18 @@ def _of_the_unpruned(fault: str, pruned: bool) -> Iterator[None]:
             raise
         if isinstance(error, Differs):
             raise LaminaError(f"the unpruned model {fault} ({error})") from error
-        raise LaminaError(f"the unpruned model does not generate ({type(error).__name__}: {error})") from error
+        raise LaminaError(
+            f"the unpruned model does not generate ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _stream_width(model: PreTrainedModel) -> int:
     """Channels of what goes from layer to layer, which may be several times what a token's embedding has."""
     seen: list[int] = []
     handle = stack(model)[1].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).shape[-1]),
+        lambda module, args, kwargs: seen.append(
+            (args[0] if args else kwargs["hidden_states"]).shape[-1]
+        ),
         with_kwargs=True,
     )
     logits(model, [text(8, 0)])
@@ -272,13 +334,17 @@ def _stream_width(model: PreTrainedModel) -> int:
 
 def patched(model: PreTrainedModel, folder: Path) -> None:
     generator, width = torch.Generator().manual_seed(0), _stream_width(model)
-    patch = Patch(torch.randn(width, width, generator=generator) / 10, torch.randn(width, generator=generator))
+    patch = Patch(
+        torch.randn(width, width, generator=generator) / 10, torch.randn(width, generator=generator)
+    )
     exported(model, folder, ["2"], patch)
 
 
 def healing(model: PreTrainedModel, folder: Path) -> None:
     """An adapter with random weights on a cut model, saved and merged, against the same beside the weights."""
-    healed = lora.trainable(materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets="all"))
+    healed = lora.trainable(
+        materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets="all")
+    )
     generator, ids = torch.Generator().manual_seed(0), [text(12, 3)]
     for parameter in healed.weights.values():
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 20)
@@ -289,7 +355,11 @@ def healing(model: PreTrainedModel, folder: Path) -> None:
         raise Differs("the adapter changes nothing")
 
 
-_RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {"sweep": sweep, "halves": halves, "patch": patched}
+_RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {
+    "sweep": sweep,
+    "halves": halves,
+    "patch": patched,
+}
 _RUN |= {"healing": healing, "export": exported, "cache": cache, "generation": generation}
 TRIALS = tuple(_RUN)
 

@@ -12,7 +12,10 @@ from tests.slurm.tables import differences
 
 CONFIG = "tests/configs/faults.yaml"
 TABLES = [f"results/tables/{name}.parquet" for name in store.TABLES if name != "jobs"]
-BENCHMARKS = [f"results/benchmarks/reference/{of}/block=0.parquet" for of in ("none/asked", "none/test", "own/test")]
+BENCHMARKS = [
+    f"results/benchmarks/reference/{of}/block=0.parquet"
+    for of in ("none/asked", "none/test", "own/test")
+]
 KEY = "reference/own/accuracy"
 
 TASK = """
@@ -40,7 +43,11 @@ def made(folder: Path) -> Project:
     reference = folder / "resources/reference"
     shutil.copytree(reference, folder / "model", ignore=shutil.ignore_patterns("data"))
     (folder / "data").mkdir()
-    for name, split, count in (("own", "train", 40), ("test", "test", 30), ("asked", "validation", 30)):
+    for name, split, count in (
+        ("own", "train", 40),
+        ("test", "test", 30),
+        ("asked", "validation", 30),
+    ):
         lines = (reference / f"data/facts_{split}.jsonl").read_text().splitlines(keepends=True)
         (folder / f"data/{name}.jsonl").write_text("".join(lines[:count]))
     tasks = folder / "workflow/tasks"

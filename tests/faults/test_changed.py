@@ -34,13 +34,22 @@ class Change:
 
 # None hides another: each reaches rows that the others do not.
 CHANGES = {
-    "questions of a benchmark": Change("data/test.jsonl", '"gold": 1', '"gold": 0', "benchmark_task"),
+    "questions of a benchmark": Change(
+        "data/test.jsonl", '"gold": 1', '"gold": 0', "benchmark_task"
+    ),
     "data of a task file": Change("data/asked.jsonl", '"gold": 0', '"gold": 1', "benchmark_task"),
-    "a file that it includes": Change("workflow/tasks/asked_form.txt", '" "', '": "', "prepare_task"),
-    "a function that it names": Change("workflow/tasks/asked_words.py", '["query"]', '["query"] + ","', "prepare_task"),
+    "a file that it includes": Change(
+        "workflow/tasks/asked_form.txt", '" "', '": "', "prepare_task"
+    ),
+    "a function that it names": Change(
+        "workflow/tasks/asked_words.py", '["query"]', '["query"] + ","', "prepare_task"
+    ),
     "an option": Change(study.CONFIG, "method: ghost", "method: ghost, bias: true", "fit_patch"),
     "code": Change(
-        "src/lamina/healing/training.py", "VALIDATION_SHARE = 0.15", "VALIDATION_SHARE = 0.3", "heal_variant"
+        "src/lamina/healing/training.py",
+        "VALIDATION_SHARE = 0.15",
+        "VALIDATION_SHARE = 0.3",
+        "heal_variant",
     ),
 }
 
@@ -103,38 +112,63 @@ def test_each_change_is_seen_by_itself(name: str, edited: Project) -> None:
 
 
 @pytest.mark.parametrize("hide", HIDDEN)
-def test_nothing_hides_a_change(hide: Callable[[Project], None], finished: Callable[[], Project]) -> None:
+def test_nothing_hides_a_change(
+    hide: Callable[[Project], None], finished: Callable[[], Project]
+) -> None:
     project = finished()
     hide(project)
     found = rules(project)
     assert found >= {change.rule for change in CHANGES.values()} and not found & UNTOUCHED
 
 
-def test_changed_studies_are_as_if_never_anything_else(finished: Callable[[], Project], changed: Project) -> None:
+def test_changed_studies_are_as_if_never_anything_else(
+    finished: Callable[[], Project], changed: Project
+) -> None:
     project = finished()
     older(project)
     project.run(*study.TABLES)
     study.equal(project, changed)
 
 
-def test_a_library_of_another_folder_is_refused(undisturbed: Project, finished: Callable[[], Project]) -> None:
+def test_a_library_of_another_folder_is_refused(
+    undisturbed: Project, finished: Callable[[], Project]
+) -> None:
     project = finished()
     environment = os.environ | {"PYTHONPATH": str(undisturbed.folder / "src")}
     command = [sys.executable, "-m", "snakemake", "-n", "--configfile", str(project.config)]
-    done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0 and "Traceback" not in done.stderr
-    for said in (str(project.folder), str(undisturbed.folder / "src"), "`export PYTHONPATH=", "`rm -r .venv`"):
+    for said in (
+        str(project.folder),
+        str(undisturbed.folder / "src"),
+        "`export PYTHONPATH=",
+        "`rm -r .venv`",
+    ):
         assert said in done.stderr
 
 
-def test_files_that_change_while_read_are_refused(undisturbed: Project, finished: Callable[[], Project]) -> None:
+def test_files_that_change_while_read_are_refused(
+    undisturbed: Project, finished: Callable[[], Project]
+) -> None:
     """A calibration, before its job begins; the weights, before the sweep does."""
     project = finished()
     made = "results/calibrations/reference/own.parquet"
     sweep = "results/sweeps/reference/own/base/removal/layer/removed=0.parquet"
     edits: dict[str, tuple[str, str, Callable[[Path], None], str]] = {
-        made: ("data/own.jsonl", "prepare_calibration", _swap_choices, "is not what it was when the run began"),
-        sweep: ("model/model.safetensors", "sweep_units", study.flip, "not what they were when it was prepared"),
+        made: (
+            "data/own.jsonl",
+            "prepare_calibration",
+            _swap_choices,
+            "is not what it was when the run began",
+        ),
+        sweep: (
+            "model/model.safetensors",
+            "sweep_units",
+            study.flip,
+            "not what they were when it was prepared",
+        ),
     }
     for target, (name, rule, edit, said) in edits.items():
         file, logs = project.folder / name, project.folder / "logs" / rule
@@ -142,7 +176,9 @@ def test_files_that_change_while_read_are_refused(undisturbed: Project, finished
         (project.folder / target).unlink()
         shutil.rmtree(logs)
         run = project.started(target)
-        until(lambda logs=logs: any(path.is_file() for path in logs.rglob("*")))  # its shell has begun
+        until(
+            lambda logs=logs: any(path.is_file() for path in logs.rglob("*"))
+        )  # its shell has begun
         edit(file)
         os.utime(file, ns=(before, before))
         output, _ = run.communicate(timeout=120)
@@ -156,4 +192,6 @@ def test_files_that_change_while_read_are_refused(undisturbed: Project, finished
 
 def _swap_choices(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**line, "choices": line["choices"][::-1]}) + "\n" for line in lines))
+    path.write_text(
+        "".join(json.dumps({**line, "choices": line["choices"][::-1]}) + "\n" for line in lines)
+    )

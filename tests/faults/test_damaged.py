@@ -30,25 +30,41 @@ ADAPTER = f"results/adapters/{KEY}/removed=2/none/lora"
 ROUNDS = {
     "patch, check, sweep, table": [
         Damage(
-            flip, f"results/patches/{KEY}/ghost.safetensors", "results/benchmarks/reference/own/test/block=0.parquet"
+            flip,
+            f"results/patches/{KEY}/ghost.safetensors",
+            "results/benchmarks/reference/own/test/block=0.parquet",
         ),
-        Damage(cut, "results/overlap/reference/own/asked.json", "results/tables/shared_documents.parquet"),
+        Damage(
+            cut,
+            "results/overlap/reference/own/asked.json",
+            "results/tables/shared_documents.parquet",
+        ),
         Damage(empty, SWEEP, f"results/relevance/{KEY}/removed=1.parquet"),
         Damage(flip, "results/tables/calibrations.parquet", "results/tables/dissociations.parquet"),
     ],
     "plan, calibration": [
         Damage(flip, f"results/plans/{KEY}/removed=2.json", "results/tables/plans.parquet"),
-        Damage(foreign, "results/calibrations/reference/own.parquet", "results/activations/reference/own.parquet"),
+        Damage(
+            foreign,
+            "results/calibrations/reference/own.parquet",
+            "results/activations/reference/own.parquet",
+        ),
     ],
     "adapter, task": [
-        Damage(flip, f"{ADAPTER}/adapter_model.safetensors", "results/benchmarks/reference/own/asked/block=0.parquet"),
+        Damage(
+            flip,
+            f"{ADAPTER}/adapter_model.safetensors",
+            "results/benchmarks/reference/own/asked/block=0.parquet",
+        ),
         Damage(cut, "results/tasks/test.parquet", "results/overlap/reference/own/test.json"),
     ],
 }
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_what_is_damaged_is_named_and_remade(name: str, finished: Callable[[], Project], undisturbed: Project) -> None:
+def test_what_is_damaged_is_named_and_remade(
+    name: str, finished: Callable[[], Project], undisturbed: Project
+) -> None:
     project = finished()
     for each in ROUNDS[name]:
         path = project.folder / each.file
@@ -59,7 +75,11 @@ def test_what_is_damaged_is_named_and_remade(name: str, finished: Callable[[], P
     done = project.run(*(each.reader for each in ROUNDS[name]), check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     for each in ROUNDS[name]:
-        (said,) = {line for line in done.stdout.splitlines() if line.startswith(f"lamina: {each.file} is damaged")}
+        (said,) = {
+            line
+            for line in done.stdout.splitlines()
+            if line.startswith(f"lamina: {each.file} is damaged")
+        }
         assert "Delete it and run again" in said
         assert not (project.folder / each.reader).exists()
         (project.folder / each.file).unlink()
@@ -68,7 +88,9 @@ def test_what_is_damaged_is_named_and_remade(name: str, finished: Callable[[], P
 
 
 @pytest.mark.parametrize("damage", [flip, empty])
-def test_a_damaged_manifest_is_named_first(damage: Callable[[Path], None], finished: Callable[[], Project]) -> None:
+def test_a_damaged_manifest_is_named_first(
+    damage: Callable[[Path], None], finished: Callable[[], Project]
+) -> None:
     project = finished()
     file = "results/models/reference/manifest.json"
     damage(project.folder / file)
@@ -77,10 +99,14 @@ def test_a_damaged_manifest_is_named_first(damage: Callable[[Path], None], finis
     assert done.stdout.splitlines()[-1].startswith(f"lamina: {file} is damaged")
     (project.folder / file).unlink()
     (project.folder / SWEEP).unlink()
-    assert {"prepare_model", "sweep_units"} <= {job.rule for job in parse_jobs(project.run("-n", SWEEP).stdout)}
+    assert {"prepare_model", "sweep_units"} <= {
+        job.rule for job in parse_jobs(project.run("-n", SWEEP).stdout)
+    }
 
 
-def test_logs_and_leftovers_are_no_hindrance(finished: Callable[[], Project], undisturbed: Project) -> None:
+def test_logs_and_leftovers_are_no_hindrance(
+    finished: Callable[[], Project], undisturbed: Project
+) -> None:
     project = finished()
     results = project.folder / "results"
     for path in (results / "jobs").rglob("*.jsonl"):

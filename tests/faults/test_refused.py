@@ -12,8 +12,12 @@ from tests.pipeline.project import Project
 pytestmark = pytest.mark.slow
 
 LISTS = "a0: &a0 [x, y]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
-MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{l: *a{n}, r: *a{n}}}\n" for n in range(40))
-MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40))
+MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n + 1}: &a{n + 1} {{l: *a{n}, r: *a{n}}}\n" for n in range(40)
+)
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40)
+)
 
 
 def text(file: str, content: str | bytes) -> Callable[[Path], None]:
@@ -34,12 +38,32 @@ def pipe(file: str) -> Callable[[Path], None]:
 
 # What is done to the files of a project, and what is said of it.
 REFUSED: dict[str, tuple[Callable[[Path], None], str, str]] = {
-    "aliases of lists without end": (text(study.CONFIG, LISTS), "faults.yaml", "without the aliases"),
-    "aliases of mappings without end": (text(study.CONFIG, MAPPINGS), "faults.yaml", "without the aliases"),
-    "merged mappings without end": (text(study.CONFIG, MERGED), "faults.yaml", "without the aliases"),
-    "an alias inside of what it means": (text(study.CONFIG, "a: &a [*a]"), "faults.yaml", "Write the value itself"),
+    "aliases of lists without end": (
+        text(study.CONFIG, LISTS),
+        "faults.yaml",
+        "without the aliases",
+    ),
+    "aliases of mappings without end": (
+        text(study.CONFIG, MAPPINGS),
+        "faults.yaml",
+        "without the aliases",
+    ),
+    "merged mappings without end": (
+        text(study.CONFIG, MERGED),
+        "faults.yaml",
+        "without the aliases",
+    ),
+    "an alias inside of what it means": (
+        text(study.CONFIG, "a: &a [*a]"),
+        "faults.yaml",
+        "Write the value itself",
+    ),
     "JSON without end": (text(study.CONFIG, '{"a":' * 50_000), "faults.yaml", "Write it flatter"),
-    "bytes that are no text": (text(study.CONFIG, b"\0\xff" * 99), "faults.yaml", "Save the file as UTF-8"),
+    "bytes that are no text": (
+        text(study.CONFIG, b"\0\xff" * 99),
+        "faults.yaml",
+        "Save the file as UTF-8",
+    ),
     "a pipe": (pipe(study.CONFIG), "faults.yaml", "no configuration file"),
     "a model in a pipe": (pipe("model/config.json"), "model", "config.json"),
     "a function without a name": (
@@ -47,7 +71,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "asked.yaml",
         "Write `!function module.function`",
     ),
-    "questions cut off": (text("data/own.jsonl", '{"query": "a", "cho'), "own.jsonl, line 1", "Write one JSON object"),
+    "questions cut off": (
+        text("data/own.jsonl", '{"query": "a", "cho'),
+        "own.jsonl, line 1",
+        "Write one JSON object",
+    ),
 }
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BINARY = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 PATIENCE = 60.0  # seconds; the machine may be busy
 
 
@@ -56,7 +58,13 @@ class Page:
     def open(self, file: Path, width: int = 1280, height: int = 900, scripts: bool = True) -> float:
         """Open a file and wait until it is loaded; seconds that it took."""
         self.ask("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         self.events.clear()
         start = time.monotonic()
         self.ask("Page.navigate", url=file.resolve().as_uri())
@@ -65,7 +73,9 @@ class Page:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression, awaited where it is a promise."""
-        answer = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        answer = self.ask(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -99,9 +109,22 @@ def opened(profile: Path) -> Iterator[Page]:
         os.dup2(spare[0], 3)
         os.dup2(spare[1], 4)
 
-    options = ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "no-first-run")
-    command = [str(BINARY), "--remote-debugging-pipe", f"--user-data-dir={profile}", *(f"--{name}" for name in options)]
-    browser = subprocess.Popen(command, preexec_fn=pipes, close_fds=False, stderr=subprocess.DEVNULL)
+    options = (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-background-networking",
+        "no-first-run",
+    )
+    command = [
+        str(BINARY),
+        "--remote-debugging-pipe",
+        f"--user-data-dir={profile}",
+        *(f"--{name}" for name in options),
+    ]
+    browser = subprocess.Popen(
+        command, preexec_fn=pipes, close_fds=False, stderr=subprocess.DEVNULL
+    )
     os.close(told_out)
     os.close(heard_in)
     try:

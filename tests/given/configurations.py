@@ -12,7 +12,9 @@ Raw = dict[str, Any]
 
 def minimal() -> Raw:
     """A small configuration with one of everything; `workplace` holds what it names."""
-    raw: Raw = yaml.safe_load((REPOSITORY / "tests/configs/minimal.yaml").read_text(encoding="utf-8"))
+    raw: Raw = yaml.safe_load(
+        (REPOSITORY / "tests/configs/minimal.yaml").read_text(encoding="utf-8")
+    )
     return raw
 
 

@@ -6,5 +6,6 @@ from lamina.registry import declared
 
 PLACES = declared("lamina.report.figures", "PLACE")
 FIGURES = {
-    name: importlib.import_module(f"lamina.report.figures.{name}") for name in sorted(PLACES, key=PLACES.__getitem__)
+    name: importlib.import_module(f"lamina.report.figures.{name}")
+    for name in sorted(PLACES, key=PLACES.__getitem__)
 }

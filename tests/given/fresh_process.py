@@ -35,7 +35,9 @@ def refusal(load: Any, folder: str, **options: Any) -> str:
 
 
 def reload(folder: str, trust: bool) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", trust_remote_code=trust
+    ).eval()
 
 
 @torch.no_grad()
@@ -57,12 +59,20 @@ def look_at(entry: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
     }
     if entry["generate"]:
         found["tokens"] = model.generate(
-            ids[:1], attention_mask=torch.ones_like(ids[:1]), max_new_tokens=32, min_new_tokens=32, do_sample=False
+            ids[:1],
+            attention_mask=torch.ones_like(ids[:1]),
+            max_new_tokens=32,
+            min_new_tokens=32,
+            do_sample=False,
         )
     if trust:
-        found["plain"] = refusal(AutoModelForCausalLM.from_pretrained, folder, trust_remote_code=False)
+        found["plain"] = refusal(
+            AutoModelForCausalLM.from_pretrained, folder, trust_remote_code=False
+        )
         found["asked"] = refusal(AutoModelForCausalLM.from_pretrained, folder)
-        found["stock class"] = refusal(getattr(transformers, entry["class"]).from_pretrained, folder)
+        found["stock class"] = refusal(
+            getattr(transformers, entry["class"]).from_pretrained, folder
+        )
     return found
 
 

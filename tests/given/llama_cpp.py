@@ -13,7 +13,11 @@ from lamina.models.export import save as export
 from tests.families.test_families import base_folder, source_of
 from tests.given import gguf_files, tiny
 
-ARCHITECTURES = {"llama": MODEL_ARCH.LLAMA, "qwen3": MODEL_ARCH.QWEN3, "gemma3_text": MODEL_ARCH.GEMMA3}
+ARCHITECTURES = {
+    "llama": MODEL_ARCH.LLAMA,
+    "qwen3": MODEL_ARCH.QWEN3,
+    "gemma3_text": MODEL_ARCH.GEMMA3,
+}
 
 
 def convert(model: PreTrainedModel, path: Path) -> None:
@@ -29,8 +33,16 @@ def convert(model: PreTrainedModel, path: Path) -> None:
         **dict(block_count=config.num_hidden_layers, context_length=config.max_position_embeddings),
         **dict(embedding_length=config.hidden_size, feed_forward_length=config.intermediate_size),
         **dict(head_count=config.num_attention_heads, head_count_kv=config.num_key_value_heads),
-        **dict(key_length=head, value_length=head, rope_dimension_count=head, vocab_size=config.vocab_size),
-        **dict(rope_freq_base=rope.get("full_attention", rope)["rope_theta"], layer_norm_rms_eps=config.rms_norm_eps),
+        **dict(
+            key_length=head,
+            value_length=head,
+            rope_dimension_count=head,
+            vocab_size=config.vocab_size,
+        ),
+        **dict(
+            rope_freq_base=rope.get("full_attention", rope)["rope_theta"],
+            layer_norm_rms_eps=config.rms_norm_eps,
+        ),
     }
     writer = gguf_files.header(path, MODEL_ARCH_NAMES[family], **told, tokenizer_model="none")
     if family == MODEL_ARCH.GEMMA3:
@@ -42,7 +54,8 @@ def convert(model: PreTrainedModel, path: Path) -> None:
             continue
         if family == MODEL_ARCH.LLAMA and ("q_proj" in name or "k_proj" in name):
             weight = gguf_files.rotated(
-                weight, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+                weight,
+                config.num_attention_heads if "q_proj" in name else config.num_key_value_heads,
             )
         if family == MODEL_ARCH.GEMMA3 and name.endswith("norm.weight"):
             weight = weight + 1
@@ -123,9 +136,13 @@ def quantised_differences(folder: Path) -> tuple[float, float]:
 
     llama.cpp rounds what it multiplies with quantised weights to 8 bits, so neither is small.
     """
-    rows = torch.randint(3, len(gguf_files.TOKENS), (16, 48), generator=torch.Generator().manual_seed(0))
+    rows = torch.randint(
+        3, len(gguf_files.TOKENS), (16, 48), generator=torch.Generator().manual_seed(0)
+    )
     base = gguf_files.write(folder / "base.gguf")
     gguf_file.write(folder / "base.gguf", folder / "cut.gguf", [0, 2])
     whole = np.abs(log_probabilities(folder / "base.gguf", rows) - expected(base, rows)).max()
     del base.model.layers[1]
-    return float(whole), float(np.abs(log_probabilities(folder / "cut.gguf", rows) - expected(base, rows)).max())
+    return float(whole), float(
+        np.abs(log_probabilities(folder / "cut.gguf", rows) - expected(base, rows)).max()
+    )

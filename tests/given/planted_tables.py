@@ -10,7 +10,9 @@ import numpy as np
 from lamina.report import database
 from tests.given.plausible_tables import VIEWS, write_tables
 
-BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+BASE = dict(
+    model="m", calibration="none", selector="none", removed=0, repair="none", healing="none"
+)
 # By task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token.
 Documents = Mapping[str, np.ndarray]
 
@@ -22,11 +24,15 @@ def share_stderr(found: np.ndarray, base: np.ndarray) -> float:
     return float(squares**0.5 / (len(base) + 2) / base.mean())
 
 
-def variant(calibration: str, selector: str = "s", removed: int = 1, repair: str = "none") -> dict[str, Any]:
+def variant(
+    calibration: str, selector: str = "s", removed: int = 1, repair: str = "none"
+) -> dict[str, Any]:
     return BASE | dict(calibration=calibration, selector=selector, removed=removed, repair=repair)
 
 
-def measured(key: Mapping[str, Any], found: Documents) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measured(
+    key: Mapping[str, Any], found: Documents
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of the tables `benchmarks` and `benchmark_samples` of one variant."""
     rows, samples = [], []
     for task, values in found.items():
@@ -37,7 +43,9 @@ def measured(key: Mapping[str, Any], found: Documents) -> tuple[list[dict[str, A
         metric = dict(metric="perplexity" if text else "acc_norm", higher_is_better=not text)
         rows.append({**key, "task": task, "n_samples": len(values)} | metric | told)
         one = {**key, "task": task, "metric": "nll" if text else "acc_norm"}
-        samples += [one | dict(sample=number, value=float(value)) for number, value in enumerate(values)]
+        samples += [
+            one | dict(sample=number, value=float(value)) for number, value in enumerate(values)
+        ]
     return rows, samples
 
 
@@ -58,4 +66,6 @@ def write(
         documents += samples if known else []
     told = [dict(model="m", kind="choices", chance_accuracy=0.25) | entry for entry in calibrations]
     given = dict(models=[dict(model="m", n_layers=12)], calibrations=told, benchmarks=benchmarks)
-    return database.connect(VIEWS, write_tables(folder, **given, benchmark_samples=documents, **tables))
+    return database.connect(
+        VIEWS, write_tables(folder, **given, benchmark_samples=documents, **tables)
+    )

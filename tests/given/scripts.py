@@ -28,8 +28,13 @@ def script(job: Job) -> str:
 def given(job: Job) -> dict[str, Any]:
     """The files and params that a rule gives the script of a job, without a fingerprint: a test's method has none."""
 
-    read, written = ({name: getattr(job, name) for name in job._marked(mark)} for mark in (READ, WRITTEN))
-    read = {name: list(value.values()) if isinstance(value, dict) else value for name, value in read.items()}
+    read, written = (
+        {name: getattr(job, name) for name in job._marked(mark)} for mark in (READ, WRITTEN)
+    )
+    read = {
+        name: list(value.values()) if isinstance(value, dict) else value
+        for name, value in read.items()
+    }
     return {"input": read, "output": written, "params": {"options": job.options(), "code": ""}}
 
 
@@ -45,7 +50,9 @@ def command(job: Job) -> list[str]:
 
 def started(job: Job, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """The script in a process of its own, to its end."""
-    return subprocess.run(command(job), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command(job), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
 
 
 def run(job: Job, folder: Path = ROOT) -> None:

@@ -14,7 +14,12 @@ WORDS = [f"w{number}" for number in range(60)]
 VOCABULARY = len(WORDS) + 4
 
 _SPECIAL = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
-_SIZES = {"hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 4, "max_position_embeddings": 128}
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
 _COMMON: dict[str, Any] = {**_SPECIAL, **_SIZES}
 _GATED = {**_COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
 _HEAD = {**_GATED, "head_dim": 8}
@@ -63,10 +68,16 @@ def model(family: str = "llama", seed: int = 0, depth: int = 5, **changes: Any) 
 def tokenizer() -> PreTrainedTokenizerFast:
     """One token per word; adds no BOS."""
     special = ["<unk>", "<s>", "</s>", "<pad>"]
-    built = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*special, *WORDS])}, unk_token="<unk>"))
+    built = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate([*special, *WORDS])}, unk_token="<unk>")
+    )
     built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=built, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+        tokenizer_object=built,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
     )
 
 
@@ -74,18 +85,24 @@ def save_without_bos_and_eos(folder: Path, context: int) -> None:
     """A GPT-2 with learned positions and its tokenizer, one token per word and none that begins or ends a text."""
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     model("gpt2", n_positions=context, **special).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: n for n, word in enumerate(["?", *WORDS])}, unk_token="?"))
+    words = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate(["?", *WORDS])}, unk_token="?")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
 
 
 def tokens(rows: int = 3, length: int = 12, seed: int = 0) -> torch.Tensor:
     """Random token ids (rows, length)."""
-    return torch.randint(4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 @torch.no_grad()
-def stream(built: PreTrainedModel, ids: torch.Tensor, layers: torch.nn.ModuleList) -> list[torch.Tensor]:
+def stream(
+    built: PreTrainedModel, ids: torch.Tensor, layers: torch.nn.ModuleList
+) -> list[torch.Tensor]:
     """h_0 … h_L (rows, length, C), the stream entering each layer and leaving the last, read off with hooks."""
     found: list[torch.Tensor] = []
 
@@ -103,7 +120,9 @@ def stream(built: PreTrainedModel, ids: torch.Tensor, layers: torch.nn.ModuleLis
     return found
 
 
-def samples(sequences: Sequence[Sequence[int]], kind: str = "text", context: int = 1) -> list[Sample]:
+def samples(
+    sequences: Sequence[Sequence[int]], kind: str = "text", context: int = 1
+) -> list[Sample]:
     """Samples of one row each, the first `context` tokens of a sequence being its context."""
     rows = [Row(tuple(ids[:context]), tuple(ids[context:]), len(ids)) for ids in sequences]
     return [Sample(number, kind, 0, (row,), str(number)) for number, row in enumerate(rows)]

@@ -18,17 +18,23 @@ PLAN = {"units": ["1", "3"]}
 
 
 def data() -> list[Source]:
-    texts = [[start, *([5, 6, 7, 8] * 3, [9, 10, 11] * 4)[start % 2][1:]] for start in range(20, 40)]
+    texts = [
+        [start, *([5, 6, 7, 8] * 3, [9, 10, 11] * 4)[start % 2][1:]] for start in range(20, 40)
+    ]
     return [Source(tiny.samples(texts))]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("start", ["pruned", "random"])
-def test_what_is_saved_is_what_was_trained_and_the_base_stays(family: str, start: str, tmp_path: Path) -> None:
+def test_what_is_saved_is_what_was_trained_and_the_base_stays(
+    family: str, start: str, tmp_path: Path
+) -> None:
     """GPT-2's head is its embedding: it is saved once, and stays tied."""
     base, ids = tiny.model(family), tiny.tokens()
     before = {name: weight.clone() for name, weight in base.named_parameters()}
-    options = Full(start=start, epochs=3, learning_rate=0.003, warmup_steps=0, batch=4, objective="lm")
+    options = Full(
+        start=start, epochs=3, learning_rate=0.003, warmup_steps=0, batch=4, objective="lm"
+    )
     weights, rows = full.heal(base, PLAN, None, data(), options)
     assert all(torch.equal(weight, before[name]) for name, weight in base.named_parameters())
     assert not any(weight.requires_grad for weight in weights.values())
@@ -48,14 +54,18 @@ def test_what_is_saved_is_what_was_trained_and_the_base_stays(family: str, start
 
 def test_pruned_weights_start_as_the_variant_and_random_ones_do_not_depend_on_the_base() -> None:
     def begun(seed: int, start: str) -> dict:
-        options = Full(start=start, epochs=1, max_steps=1, learning_rate=1e-30, warmup_steps=0, objective="lm")
+        options = Full(
+            start=start, epochs=1, max_steps=1, learning_rate=1e-30, warmup_steps=0, objective="lm"
+        )
         return full.heal(tiny.model(seed=seed), PLAN, None, data(), options)[0]
 
     expected = dict(materialise(tiny.model(), PLAN).named_parameters())
     assert all(torch.equal(weight, expected[name]) for name, weight in begun(0, "pruned").items())
     one, other = begun(0, "random"), begun(1, "random")
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
-    assert not any(torch.equal(weight, expected[name]) for name, weight in one.items() if weight.ndim > 1)
+    assert not any(
+        torch.equal(weight, expected[name]) for name, weight in one.items() if weight.ndim > 1
+    )
 
 
 def test_random_weights_are_refused_where_something_is_left_of_a_repair() -> None:
@@ -70,7 +80,9 @@ def test_a_step_is_that_of_adam_on_float32_copies_of_the_weights() -> None:
     weight = nn.Parameter(torch.randn(16, 8).bfloat16())
     own = weight.detach().float().requires_grad_()
     masters = Masters({"w": weight})
-    ours, theirs = (torch.optim.AdamW([each], lr=1e-4, weight_decay=0.0) for each in (masters.values["w"], own))
+    ours, theirs = (
+        torch.optim.AdamW([each], lr=1e-4, weight_decay=0.0) for each in (masters.values["w"], own)
+    )
     for _ in range(20):
         inputs = torch.randn(2, 4, 16).bfloat16()
         total = torch.zeros(16, 8)

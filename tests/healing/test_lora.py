@@ -23,7 +23,15 @@ from tests.families import configurations
 from tests.given import tiny
 
 PLAN = {"units": ["2"], "removed": 1}
-FAST = {"rank": 4, "alpha": 8.0, "dropout": 0.0, "learning_rate": 1e-2, "epochs": 4, "batch": 8, "warmup_steps": 2}
+FAST = {
+    "rank": 4,
+    "alpha": 8.0,
+    "dropout": 0.0,
+    "learning_rate": 1e-2,
+    "epochs": 4,
+    "batch": 8,
+    "warmup_steps": 2,
+}
 
 
 def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
@@ -52,7 +60,16 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
     assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
     assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())
     assert all(parameter.requires_grad for parameter in base.parameters())
-    store.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, repair="r", healing="h")
+    store.from_rows(
+        "training",
+        rows,
+        model="m",
+        calibration="c",
+        selector="s",
+        removed=1,
+        repair="r",
+        healing="h",
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -65,7 +82,9 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
         wanted = healed.model(input_ids=ids).logits
         unhealed = materialise(base, PLAN, patches)(input_ids=ids).logits
         mine = materialise(base, PLAN, patches, tmp_path)(input_ids=ids).logits
-        peft = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)(input_ids=ids).logits
+        peft = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)(
+            input_ids=ids
+        ).logits
         again = materialise(base, PLAN, patches)(input_ids=ids).logits
     torch.testing.assert_close(mine, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(peft, wanted, atol=1e-5, rtol=1e-5)
@@ -73,7 +92,10 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
     assert torch.equal(again, unhealed)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] is None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
 
 
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
@@ -81,13 +103,19 @@ def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
     _, (held,) = training.split([Source(samples())], options.seed)
     answers = {True: 20, False: 5}
     contradictory = [
-        replace(sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held.samples],)),))
+        replace(
+            sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held.samples],)),)
+        )
         for sample in samples()
     ]
     healed, rows = lora.heal(base, PLAN, None, [Source(contradictory)], options)
-    assert rows[0]["chosen"] and rows[0]["epoch"] == 0 and not any(row["chosen"] for row in rows[1:])
+    assert (
+        rows[0]["chosen"] and rows[0]["epoch"] == 0 and not any(row["chosen"] for row in rows[1:])
+    )
     with torch.no_grad():
-        assert torch.equal(healed.model(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits)
+        assert torch.equal(
+            healed.model(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits
+        )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -112,9 +140,13 @@ def test_what_is_validated_is_the_saved_variant_in_its_dtype(family: str, tmp_pa
     assert all(map(torch.equal, base.parameters(), before))
 
 
-def test_validation_keeps_to_its_memory_bound_and_to_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_keeps_to_its_memory_bound_and_to_its_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, widths = tiny.model(), []
-    layers_of(model)[0].register_forward_pre_hook(lambda module, args: widths.append(args[0].shape[:2].numel()))
+    layers_of(model)[0].register_forward_pre_hook(
+        lambda module, args: widths.append(args[0].shape[:2].numel())
+    )
     losses = [validate(model, samples(), positions) for positions in (10_000, 30, 1)]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
     assert widths[0] > 300 and max(widths[1:-48]) <= 30 and max(widths[-48:]) <= 9
@@ -141,6 +173,8 @@ def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None
     mixers = Lora(**{**FAST, "targets": "attention"})
     assert lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], mixers)[1]
     # One of its maps is several, of groups of heads, and takes inputs of another shape.
-    assert not any("o_a_proj" in name for name in linear_maps(configurations.model("deepseek_v4"), "attention"))
+    assert not any(
+        "o_a_proj" in name for name in linear_maps(configurations.model("deepseek_v4"), "attention")
+    )
     with pytest.raises(LaminaError, match="at least 4"):
         lora.heal(tiny.model(), PLAN, None, [Source(samples(3))], Lora(**FAST))

@@ -33,7 +33,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def logits_of(model: torch.nn.Module, sample: Sample) -> np.ndarray:
     """Of one sample alone, without padding."""
     with torch.no_grad():
-        return np.asarray(model(input_ids=torch.tensor([sample.sequence()])).logits[0].double().numpy())
+        return np.asarray(
+            model(input_ids=torch.tensor([sample.sequence()])).logits[0].double().numpy()
+        )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
@@ -60,7 +62,10 @@ def test_the_gradient_of_the_divergence_is_that_of_finite_differences() -> None:
 
     def value(logits: np.ndarray) -> float:
         pairs = zip(logits, teacher.numpy(), strict=True)
-        return sum(4 * float((softmax(t / 2) * np.log(softmax(t / 2) / softmax(s / 2))).sum()) for s, t in pairs)
+        return sum(
+            4 * float((softmax(t / 2) * np.log(softmax(t / 2) / softmax(s / 2))).sum())
+            for s, t in pairs
+        )
 
     start, nudges = student.detach().numpy(), 1e-5 * np.eye(21).reshape(-1, 3, 7)
     slopes = [(value(start + each) - value(start - each)) / 2e-5 for each in nudges]
@@ -76,7 +81,9 @@ def test_neither_padding_nor_the_split_of_a_batch_changes_loss_and_gradient(name
         variant = materialise(base, PLAN, PATCH)
         for layer in layers_of(variant):
             layer.mlp.up_proj.weight = torch.nn.Parameter(layer.mlp.up_proj.weight.detach().clone())
-        loss, count = training.backward(Objective.of(name, variant, base, PLAN, 1.0), groups, memory)
+        loss, count = training.backward(
+            Objective.of(name, variant, base, PLAN, 1.0), groups, memory
+        )
         found.append((loss, count, layers_of(variant)[1].mlp.up_proj.weight.grad))
     for loss, count, gradient in found[1:]:
         assert loss == pytest.approx(found[0][0], rel=1e-5) and count == found[0][1]
@@ -84,15 +91,20 @@ def test_neither_padding_nor_the_split_of_a_batch_changes_loss_and_gradient(name
 
 
 @pytest.mark.parametrize(
-    "runs", [{(1, 3): 1}, {(1, 2): 1, (3, 4): 2}, {(3, 5): 3}], ids=["one run", "two runs", "up to the final norm"]
+    "runs",
+    [{(1, 3): 1}, {(1, 2): 1, (3, 4): 2}, {(3, 5): 3}],
+    ids=["one run", "two runs", "up to the final norm"],
 )
-def test_streams_are_compared_where_layers_went_with_the_patch_in_place(runs: dict[tuple[int, int], int]) -> None:
+def test_streams_are_compared_where_layers_went_with_the_patch_in_place(
+    runs: dict[tuple[int, int], int],
+) -> None:
     """`runs` tells how many of the variant's layers come before each."""
     base, total = tiny.model(), 0.0
     plan = {"units": [str(layer) for run in runs for layer in range(*run)]}
     draw = torch.Generator().manual_seed(3)
     patches = {
-        run: Patch(torch.randn(32, 32, generator=draw) / 50, torch.randn(32, generator=draw) / 9) for run in runs
+        run: Patch(torch.randn(32, 32, generator=draw) / 50, torch.randn(32, generator=draw) / 9)
+        for run in runs
     }
     variant = materialise(base, plan, patches)
     for sample in mixed():

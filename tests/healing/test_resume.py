@@ -40,13 +40,20 @@ class Killed(Progress):
 
 
 @pytest.mark.parametrize("saves", [1, 3, 5])
-def test_any_saved_step_leads_to_the_same_weights(saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_saved_step_leads_to_the_same_weights(
+    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "SAVE_STEPS", 2)
     data = [Source(samples(24)), Source(samples(32, "text")[24:], 0.5)]
 
     def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], Any]:
         healed, rows = lora.heal(
-            tiny.model(), {"units": UNITS}, fitted(), data, Lora(**{**SETTINGS, "epochs": 3}), progress
+            tiny.model(),
+            {"units": UNITS},
+            fitted(),
+            data,
+            Lora(**{**SETTINGS, "epochs": 3}),
+            progress,
         )
         return {name: weight.detach() for name, weight in healed.weights.items()}, rows
 
@@ -81,13 +88,20 @@ def test_a_changed_setting_or_file_begins_anew(tmp_path: Path) -> None:
 
 def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
     tiny.model().save_pretrained(tmp_path / "model")
-    manifest = {"path": str(tmp_path / "model"), "source": "tiny", "dtype": "float32", "trust_remote_code": False}
+    manifest = {
+        "path": str(tmp_path / "model"),
+        "source": "tiny",
+        "dtype": "float32",
+        "trust_remote_code": False,
+    }
     store.write_text(tmp_path / "manifest.json", json.dumps(manifest))
     store.write_text(tmp_path / "plan.json", json.dumps({"units": UNITS, "removed": 3}))
     tensors = {boundary: found.tensors for boundary, found in fitted().items()}
     patch.save(tmp_path / "patch.safetensors", "ghost", patch.tensors(3, tensors))
     for name, kind in (("own", "choices"), ("corpus", "text")):
-        made = calibrations.build(samples(40, kind), tiny.VOCABULARY, source=name, split="train", seed=0)
+        made = calibrations.build(
+            samples(40, kind), tiny.VOCABULARY, source=name, split="train", seed=0
+        )
         calibrations.write(tmp_path / f"{name}.parquet", made)
     options = {**SETTINGS, "method": "lora", "data": {"own": 1, "corpus": 0.5}, "epochs": 12}
 
@@ -95,8 +109,14 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
         files = {"manifest": "manifest.json", "calibration": "own.parquet", "plan": "plan.json"}
         files |= {"patch": "patch.safetensors", "output": f"{output}/training.parquet"}
         told: dict[str, Any] = {name: str(tmp_path / file) for name, file in files.items()}
-        told |= {"data": {"corpus": str(tmp_path / "corpus.parquet")}, "repairs": ["lamina.repair.methods.ghost"]}
-        told |= {"weights": [("corpus", 0.5), ("own", 1.0)], "healing": healings.Healing.from_options(options)}
+        told |= {
+            "data": {"corpus": str(tmp_path / "corpus.parquet")},
+            "repairs": ["lamina.repair.methods.ghost"],
+        }
+        told |= {
+            "weights": [("corpus", 0.5), ("own", 1.0)],
+            "healing": healings.Healing.from_options(options),
+        }
         return HealVariant(variant="m/own/s/removed=3/ghost/lora", **told)
 
     environment = scripts.ENVIRONMENT | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
@@ -106,11 +126,15 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL and progress.is_file()
-    assert [path.name for path in progress.parent.iterdir() if path.suffix != ".tmp"] == [progress.name]
+    assert [path.name for path in progress.parent.iterdir() if path.suffix != ".tmp"] == [
+        progress.name
+    ]
     scripts.run(job("killed"))
     shutil.move(tmp_path / "killed", tmp_path / "whole")
     scripts.run(job("killed"))
-    written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("whole", "killed")]
+    written = [
+        sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("whole", "killed")
+    ]
     assert written == [["adapter_config.json", "adapter_model.safetensors", "training.parquet"]] * 2
     for name in written[0]:
         one, other = (tmp_path / folder / name for folder in ("whole", "killed"))

@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 _ID = r"(?P<id>[^/]+/[^/]+)"
-_API = re.compile(rf"/api/(?P<kind>models|datasets)/{_ID}(/(?P<what>revision|tree|paths-info)/(?P<rest>.+))?")
+_API = re.compile(
+    rf"/api/(?P<kind>models|datasets)/{_ID}(/(?P<what>revision|tree|paths-info)/(?P<rest>.+))?"
+)
 _FILE = re.compile(rf"/(?P<kind>datasets/)?{_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
@@ -46,7 +48,10 @@ class Repository:
         """Files and folders as the hub lists them."""
         names = self.files()
         parents = {str(parent) for name in names for parent in Path(name).parents} - {"."}
-        listed = [{"type": "directory", "path": name, "oid": self.commit, "size": 0} for name in sorted(parents)]
+        listed = [
+            {"type": "directory", "path": name, "oid": self.commit, "size": 0}
+            for name in sorted(parents)
+        ]
         return listed + [
             {"type": "file", "path": name, "oid": etag(path), "size": path.stat().st_size}
             for name, path in names.items()
@@ -69,7 +74,9 @@ class Hub:
     def fetched(self, word: str) -> list[str]:
         """The ranges ("" for a whole file) of downloads whose path holds a word."""
         return [
-            span for method, path, span in self.requests if method == "GET" and "/resolve/" in path and word in path
+            span
+            for method, path, span in self.requests
+            if method == "GET" and "/resolve/" in path and word in path
         ]
 
 
@@ -102,7 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        address, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        address, body = (
+            urlsplit(self.path),
+            self.rfile.read(int(self.headers.get("Content-Length") or 0)),
+        )
         path = unquote(address.path)
         self.hub.requests.append((self.command, path, self.headers.get("Range") or ""))
         found = _API.fullmatch(path) or _FILE.fullmatch(path)
@@ -123,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._file(repository, place["path"])
         return self._json(self._answer(repository, place, below, body))
 
-    def _answer(self, repository: Repository, place: dict[str, str], below: str, body: bytes) -> Any:
+    def _answer(
+        self, repository: Repository, place: dict[str, str], below: str, body: bytes
+    ) -> Any:
         tree = repository.tree()
         if place["what"] == "paths-info":
             told = json.loads(body) if body.startswith(b"{") else parse_qs(body.decode())
@@ -133,7 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
             inside = [entry for entry in tree if not below or entry["path"].startswith(f"{below}/")]
             return [e for e in inside if deep or "/" not in e["path"][len(below) :].strip("/")]
         siblings = [{"rfilename": name} for name in repository.files()]
-        return {"id": place["id"], "sha": repository.commit, "siblings": siblings, "private": False, "tags": []}
+        return {
+            "id": place["id"],
+            "sha": repository.commit,
+            "siblings": siblings,
+            "private": False,
+            "tags": [],
+        }
 
     def _file(self, repository: Repository, name: str) -> None:
         if (path := repository.files().get(name)) is None:
@@ -143,7 +161,11 @@ class _Handler(BaseHTTPRequestHandler):
         first = int(span[1]) if span else 0
         last = int(span[2]) if span and span[2] else len(whole) - 1
         data = whole[first : last + 1]
-        headers = {"ETag": f'"{etag(path)}"', "X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{etag(path)}"',
+            "X-Repo-Commit": repository.commit,
+            "Accept-Ranges": "bytes",
+        }
         if span:
             headers["Content-Range"] = f"bytes {first}-{first + len(data) - 1}/{len(whole)}"
         if self.command == "GET" and path.suffix in (".safetensors", ".jsonl"):
@@ -162,7 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"{}")
 
-    def _send(self, status: int, headers: dict[str, str], data: bytes, sent: int | None = None) -> None:
+    def _send(
+        self, status: int, headers: dict[str, str], data: bytes, sent: int | None = None
+    ) -> None:
         """An answer, of which only the first `sent` bytes go out before the connection closes."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(data))}.items():

@@ -58,7 +58,12 @@ def save_arc(folder: Path) -> Path:
     for split, first in (("train", 0), ("validation", 20), ("test", 40)):
         choices = {"text": ["w1", "w2", "w3", "w4"], "label": ["A", "B", "C", "D"]}
         rows = [
-            {"id": f"{n}", "question": f"w{n} w{n + 1}", "choices": choices, "answerKey": "ABCD"[n % 4]}
+            {
+                "id": f"{n}",
+                "question": f"w{n} w{n + 1}",
+                "choices": choices,
+                "answerKey": "ABCD"[n % 4],
+            }
             for n in range(first, first + 12)
         ]
         file = folder / f"ARC-Easy/{split}-00000-of-00001.parquet"
@@ -76,7 +81,11 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     words, texts = save_model(root / "words"), save_texts(root / "texts")
     big = save_model(root / "big", vocab_size=BIG)
     fp8(packed := save_model(root / "packed"))
-    state_config(awq := save_model(root / "awq"), load_file(words / "model.safetensors"), {"quant_method": "awq"})
+    state_config(
+        awq := save_model(root / "awq"),
+        load_file(words / "model.safetensors"),
+        {"quant_method": "awq"},
+    )
     for name, folder in (("broken", big), ("late", big), ("cut off", texts)):
         (root / name).symlink_to(folder)
     repositories = {
@@ -111,7 +120,9 @@ class Place:
         entry = Model.from_options({"source": source, "revision": "main"} | options)
         return PrepareModel(model=name, entry=entry, output=str(self.folder / f"{name}.json"))
 
-    def calibration(self, name: str, options: Mapping[str, Any], model: str = "words") -> PrepareCalibration:
+    def calibration(
+        self, name: str, options: Mapping[str, Any], model: str = "words"
+    ) -> PrepareCalibration:
         entry, manifest = Calibration.from_options(options), str(self.folder / f"{model}.json")
         output = str(self.folder / f"{name}.parquet")
         return PrepareCalibration(calibration=name, entry=entry, manifest=manifest, output=output)
@@ -122,10 +133,20 @@ class Place:
     def ended(self, jobs: Mapping[str, Job], **settings: str) -> dict[str, str]:
         """The message of each job that failed, "" for the others; they run one after the other in one process."""
         clean = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("HF_")}
-        ours = {"HF_ENDPOINT": self.hub.address, "HF_HOME": str(self.home), "HF_TOKEN": TOKEN, "LAMINA_OFFLINE": ""}
+        ours = {
+            "HF_ENDPOINT": self.hub.address,
+            "HF_HOME": str(self.home),
+            "HF_TOKEN": TOKEN,
+            "LAMINA_OFFLINE": "",
+        }
         asked = json.dumps([(script(job), given(job)) for job in jobs.values()])
-        command, told = [sys.executable, "-m", "tests.hub.jobs"], {"cwd": self.folder, "env": clean | ours | settings}
-        done = subprocess.run(command, **told, input=asked, capture_output=True, text=True, check=False)
+        command, told = (
+            [sys.executable, "-m", "tests.hub.jobs"],
+            {"cwd": self.folder, "env": clean | ours | settings},
+        )
+        done = subprocess.run(
+            command, **told, input=asked, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return dict(zip(jobs, json.loads(done.stdout), strict=True))
 
@@ -178,7 +199,9 @@ def first(place: Place) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", params=["offline", pytest.param("down", marks=pytest.mark.slow)])
-def again(request: pytest.FixtureRequest, first: dict[str, str], place: Place) -> tuple[Place, dict[str, str]]:
+def again(
+    request: pytest.FixtureRequest, first: dict[str, str], place: Place
+) -> tuple[Place, dict[str, str]]:
     """A second run with the user's folder of the first: told to stay offline, or with a hub that does not answer."""
     folder = place.folder.parent / request.param
     lost = Place(project(folder), place.home, Hub({}, address="http://127.0.0.1:9"))
@@ -198,14 +221,20 @@ def again(request: pytest.FixtureRequest, first: dict[str, str], place: Place) -
 def test_a_model_by_its_id_is_that_of_the_hub(first: dict[str, str], place: Place) -> None:
     assert first["words"] == ""
     manifest = checksum.read_json(place.folder / "words.json")
-    assert (manifest["source"], manifest["revision"], manifest["n_layers"]) == ("lab/words", "v1", 5)
+    assert (manifest["source"], manifest["revision"], manifest["n_layers"]) == (
+        "lab/words",
+        "v1",
+        5,
+    )
     assert Path(manifest["path"]).is_relative_to(place.home)
     ids = tiny.tokens()
     with torch.no_grad():
         assert torch.equal(load_model(manifest)(ids).logits, tiny.model("llama")(ids).logits)
 
 
-def test_a_quantised_model_is_dequantised_once_it_is_here(first: dict[str, str], place: Place, tmp_path: Path) -> None:
+def test_a_quantised_model_is_dequantised_once_it_is_here(
+    first: dict[str, str], place: Place, tmp_path: Path
+) -> None:
     assert first["packed"] == ""
     manifest = checksum.read_json(place.folder / "packed/manifest.json")
     assert (manifest["source"], manifest["path"]) == ("lab/packed", "packed/checkpoint")
@@ -223,40 +252,81 @@ def test_a_gated_model_is_had_with_a_token(first: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("gated", "models.gated.source: 'lab/gated' is gated: accept its licence on the hub's page, then run `hf auth"),
+        (
+            "gated",
+            "models.gated.source: 'lab/gated' is gated: accept its licence on the hub's page, then run `hf auth",
+        ),
         ("closed", "models.closed.source: 'lab/closed' is gated: accept its licence"),
-        ("revision", "models.revision.revision: 'lab/words' has no revision 'v9'. Write an existing one."),
-        ("nobody", "models.nobody.source: 'nobody/nothing' is neither a local folder nor a model on the hub"),
-        ("awq", "models.awq.source: 'lab/awq' is quantised (awq), and layers are measured and cut in floating point"),
-        ("late", "models.late.source: the download of 'lab/late' broke off (RemoteProtocolError). Start again"),
-        ("texts gated", "gated dataset on the Hub. You must be authenticated to access it. Correct its id or"),
-        ("texts revision", "Revision 'v9' doesn't exist for dataset 'lab/texts' on the Hub. Correct its id or"),
-        ("texts nobody", "Dataset 'nobody/texts' doesn't exist on the Hub or cannot be accessed. Correct its id or"),
-        ("sciq", "the data of task 'sciq' cannot be loaded (Dataset 'allenai/sciq' doesn't exist on the Hub"),
+        (
+            "revision",
+            "models.revision.revision: 'lab/words' has no revision 'v9'. Write an existing one.",
+        ),
+        (
+            "nobody",
+            "models.nobody.source: 'nobody/nothing' is neither a local folder nor a model on the hub",
+        ),
+        (
+            "awq",
+            "models.awq.source: 'lab/awq' is quantised (awq), and layers are measured and cut in floating point",
+        ),
+        (
+            "late",
+            "models.late.source: the download of 'lab/late' broke off (RemoteProtocolError). Start again",
+        ),
+        (
+            "texts gated",
+            "gated dataset on the Hub. You must be authenticated to access it. Correct its id or",
+        ),
+        (
+            "texts revision",
+            "Revision 'v9' doesn't exist for dataset 'lab/texts' on the Hub. Correct its id or",
+        ),
+        (
+            "texts nobody",
+            "Dataset 'nobody/texts' doesn't exist on the Hub or cannot be accessed. Correct its id or",
+        ),
+        (
+            "sciq",
+            "the data of task 'sciq' cannot be loaded (Dataset 'allenai/sciq' doesn't exist on the Hub",
+        ),
     ],
 )
-def test_what_the_hub_does_not_give_is_said_in_one_line(first: dict[str, str], case: str, words: str) -> None:
+def test_what_the_hub_does_not_give_is_said_in_one_line(
+    first: dict[str, str], case: str, words: str
+) -> None:
     assert first[case].startswith("lamina: ") and words in first[case] and "\n" not in first[case]
 
 
-def test_a_broken_transfer_goes_on_where_it_ended(first: dict[str, str], hub: Hub, place: Place) -> None:
+def test_a_broken_transfer_goes_on_where_it_ended(
+    first: dict[str, str], hub: Hub, place: Place
+) -> None:
     assert first["broken"] == ""
     assert hub.fetched("lab/broken/resolve/").count("") == 5
     assert [span for span in hub.fetched("lab/broken") if span] == ["bytes=10485760-"]
     assert checksum.read_json(place.folder / "broken.json")["vocabulary"] == BIG
 
 
-def test_after_a_failed_download_only_what_lacks_is_fetched(first: dict[str, str], hub: Hub, place: Place) -> None:
+def test_after_a_failed_download_only_what_lacks_is_fetched(
+    first: dict[str, str], hub: Hub, place: Place
+) -> None:
     assert first["late again"] == ""
     commit = Repository(Path("late")).commit
-    assert all(len(hub.fetched(f"late/resolve/{commit}/{name}")) == 1 for name in ("config", "tokenizer.json"))
-    sums = [checksum.read_json(place.folder / f"{name}.json")["weights_sha256"] for name in ("broken", "late")]
+    assert all(
+        len(hub.fetched(f"late/resolve/{commit}/{name}")) == 1
+        for name in ("config", "tokenizer.json")
+    )
+    sums = [
+        checksum.read_json(place.folder / f"{name}.json")["weights_sha256"]
+        for name in ("broken", "late")
+    ]
     assert sums[0] == sums[1]
 
 
 def test_texts_of_the_hub_are_a_calibration(first: dict[str, str], place: Place) -> None:
     assert first["streamed"] == first["kept"] == ""
-    streamed, kept = (calibrations.read(place.folder / f"{name}.parquet") for name in ("streamed", "kept"))
+    streamed, kept = (
+        calibrations.read(place.folder / f"{name}.parquet") for name in ("streamed", "kept")
+    )
     encode = tiny.tokenizer().encode
     wanted = [encode(f"w{number} w1 w2 w3 w4 w5 w6 w7 w8")[:8] for number in range(2, 6)]
     assert [list(sample.sequence()) for sample in streamed.samples] == wanted
@@ -274,29 +344,48 @@ def test_a_second_run_needs_no_network(again: tuple[Place, dict[str, str]], plac
     lost, ended = again
     for name in ("words", "kept", "arc", "arc_easy"):
         assert ended[name] == "", name
-    assert checksum.read_json(lost.folder / "words.json") == checksum.read_json(place.folder / "words.json")
+    assert checksum.read_json(lost.folder / "words.json") == checksum.read_json(
+        place.folder / "words.json"
+    )
     for name in ("kept", "arc"):
-        before, now = (calibrations.read(root / f"{name}.parquet").samples for root in (place.folder, lost.folder))
+        before, now = (
+            calibrations.read(root / f"{name}.parquet").samples
+            for root in (place.folder, lost.folder)
+        )
         assert before == now
 
 
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("never", "models.never.source: 'lab/never' is not a local folder, and the hub cannot be reached"),
-        ("streamed", "Where there is no network, run `snakemake results/calibrations/MODEL/streamed.parquet`"),
+        (
+            "never",
+            "models.never.source: 'lab/never' is not a local folder, and the hub cannot be reached",
+        ),
+        (
+            "streamed",
+            "Where there is no network, run `snakemake results/calibrations/MODEL/streamed.parquet`",
+        ),
         ("sciq", "Where there is no network, load them once where there is one"),
     ],
 )
-def test_without_a_network_the_way_is_said(again: tuple[Place, dict[str, str]], case: str, words: str) -> None:
+def test_without_a_network_the_way_is_said(
+    again: tuple[Place, dict[str, str]], case: str, words: str
+) -> None:
     ended = again[1][case]
     assert ended.startswith("lamina: ") and words in ended and "\n" not in ended
 
 
 @pytest.mark.slow  # clients try again for seconds
-def test_data_whose_transfer_breaks_again_and_again_are_named(first: dict[str, str], place: Place) -> None:
+def test_data_whose_transfer_breaks_again_and_again_are_named(
+    first: dict[str, str], place: Place
+) -> None:
     texts = place.calibration("cut", TEXTS | {"hub": "lab/cut-off", "streaming": False})
     ended = place.ended({"texts": texts, "task": place.task("swag")})
-    assert ended["texts"].startswith("lamina: calibrations.cut.hub: 'lab/cut-off' (name None, split train, revision")
-    assert ended["task"].startswith("lamina: the data of task 'swag' cannot be loaded (Server disconnected")
+    assert ended["texts"].startswith(
+        "lamina: calibrations.cut.hub: 'lab/cut-off' (name None, split train, revision"
+    )
+    assert ended["task"].startswith(
+        "lamina: the data of task 'swag' cannot be loaded (Server disconnected"
+    )
     assert all("Where there is no network" in said and "\n" not in said for said in ended.values())

@@ -42,7 +42,9 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[PreTrainedMode
 def questions() -> list[Sample]:
     ids = tiny.tokens(4, 14).tolist()
     rows = [[Row(tuple(line[:9]), tuple(line[9 : 11 + n]), 3) for n in range(2)] for line in ids]
-    return [Sample(number, "choices", 1, tuple(each), str(number)) for number, each in enumerate(rows)]
+    return [
+        Sample(number, "choices", 1, tuple(each), str(number)) for number, each in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize("pair", FAMILIES, indirect=True)
@@ -50,7 +52,9 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
     pair: tuple[PreTrainedModel, PreTrainedModel],
 ) -> None:
     whole, divided = pair
-    assert [hasattr(layer, "brought") for model in pair for layer in layers_of(model)] == 6 * [False] + 4 * [True]
+    assert [hasattr(layer, "brought") for model in pair for layer in layers_of(model)] == 6 * [
+        False
+    ] + 4 * [True]
     ids = tiny.tokens()
     with torch.no_grad():
         assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
@@ -64,11 +68,17 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
 
 def mapped() -> list[tuple[int, int]]:
     """Addresses of this process that are pages of checkpoints."""
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if ".safetensors" in line]
+    lines = [
+        line.split()
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if ".safetensors" in line
+    ]
     return [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]  # type: ignore[misc]
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux says which memory is a file's")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="Linux says which memory is a file's"
+)
 def test_weights_stay_in_the_memory_map_and_one_layer_at_a_time_has_a_copy(
     pair: tuple[PreTrainedModel, PreTrainedModel],
 ) -> None:
@@ -80,7 +90,9 @@ def test_weights_stay_in_the_memory_map_and_one_layer_at_a_time_has_a_copy(
         return [any(start <= address < end for start, end in files) for address in first]
 
     seen = []
-    handles = [layer.register_forward_pre_hook(lambda *_: seen.append(on_disk())) for layer in layers]
+    handles = [
+        layer.register_forward_pre_hook(lambda *_: seen.append(on_disk())) for layer in layers
+    ]
     with torch.no_grad():
         divided(input_ids=tiny.tokens())
     for handle in handles:
@@ -113,7 +125,10 @@ def test_repairs_and_their_variants_are_those_of_the_undivided_model(
     sources = [protocol.Source([tuple(line) for line in tiny.tokens(6, 12).tolist()])]
     found = []
     for model in pair:
-        fits = {at: repair.fit(s, options) for at, s in repair.collect(model, sources, [(2, 4)], options, 0)}
+        fits = {
+            at: repair.fit(s, options)
+            for at, s in repair.collect(model, sources, [(2, 4)], options, 0)
+        }
         fitted = {at: protocol.Fitted(method, fit.tensors) for at, fit in fits.items()}
         variant = materialise(model, {"units": ["2", "3"]}, fitted)
         with torch.no_grad():
@@ -121,7 +136,9 @@ def test_repairs_and_their_variants_are_those_of_the_undivided_model(
     assert torch.allclose(*found, rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_measured_and_gradients_are_refused(pair: tuple[PreTrainedModel, PreTrainedModel]) -> None:
+def test_weights_are_measured_and_gradients_are_refused(
+    pair: tuple[PreTrainedModel, PreTrainedModel],
+) -> None:
     whole, divided = pair
     assert weights.magnitude(whole, ["0", "4"]) == weights.magnitude(divided, ["0", "4"])
     samples = tiny.samples(tiny.tokens().tolist())

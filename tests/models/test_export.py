@@ -41,9 +41,13 @@ def logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     return model(input_ids=ids, use_cache=False).logits
 
 
-def random_patches(*boundaries: tuple[int, int], scale: float = 0.1) -> dict[tuple[int, int], Patch]:
+def random_patches(
+    *boundaries: tuple[int, int], scale: float = 0.1
+) -> dict[tuple[int, int], Patch]:
     generator = torch.Generator().manual_seed(5)
-    return {boundary: Patch(torch.randn(32, 32, generator=generator) * scale) for boundary in boundaries}
+    return {
+        boundary: Patch(torch.randn(32, 32, generator=generator) * scale) for boundary in boundaries
+    }
 
 
 @pytest.fixture
@@ -52,10 +56,17 @@ def results(tmp_path: Path) -> Path:
     folder, base = base_folder(tmp_path / "base"), tiny.model()
     base.save_pretrained(folder)
     results, key = tmp_path / "results", "tiny/words/cosine"
-    manifest = {"path": str(folder), "source": str(folder), "dtype": "float32", "trust_remote_code": False}
+    manifest = {
+        "path": str(folder),
+        "source": str(folder),
+        "dtype": "float32",
+        "trust_remote_code": False,
+    }
     store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
     store.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
-    operators = {boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()}
+    operators = {
+        boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()
+    }
     patch.save(results / f"patches/{key}/ghost.safetensors", "ghost", patch.tensors(2, operators))
     random_adapter(base, ["1", "2"], results / f"adapters/{key}/removed=2/ghost/lora")
     return results
@@ -64,7 +75,9 @@ def results(tmp_path: Path) -> Path:
 def test_importing_lamina_imports_no_torch() -> None:
     code = "import lamina, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(lamina.__file__).parents[1])}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+    )
     with pytest.raises(AttributeError, match="no attribute 'lood'"):
         lamina.lood  # noqa: B018
 
@@ -81,7 +94,10 @@ def test_a_variant_is_loaded_by_its_name(results: Path) -> None:
 
 
 def test_saving_a_loaded_variant_keeps_its_patch(results: Path, tmp_path: Path) -> None:
-    ids, (model, _) = tiny.tokens(), lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu")
+    ids, (model, _) = (
+        tiny.tokens(),
+        lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu"),
+    )
     model.save_pretrained(tmp_path / "saved")
     again = load_folder(tmp_path / "saved", "auto", trust_remote_code=True)
     torch.testing.assert_close(logits(again, ids), logits(model, ids))
@@ -99,7 +115,9 @@ def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_
     patches = random_patches((1, 2))
     export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
     model, _ = lamina.load(folder, device="cpu")
-    torch.testing.assert_close(logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids))
+    torch.testing.assert_close(
+        logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids)
+    )
     code = folder / own_code.CODE
     code.write_text(code.read_text() + "print('anything')\n")
     with pytest.raises(LaminaError, match="trust_remote_code=True"):
@@ -120,7 +138,12 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids, folder = tiny.tokens(), tmp_path / "export"
-    export.export(tiny.model(), source_of(base_folder(tmp_path / "base"), ["1"]), folder, random_patches((1, 2)))
+    export.export(
+        tiny.model(),
+        source_of(base_folder(tmp_path / "base"), ["1"]),
+        folder,
+        random_patches((1, 2)),
+    )
     expected = logits(lamina.load(folder, device="cpu")[0], ids)
     for name in PLANTED:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -137,8 +160,17 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
 
 def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "export"
-    export.export(tiny.model(), source_of(base_folder(tmp_path / "base"), ["1"]), folder, random_patches((1, 2)))
-    for told in (("pipeline", "LlamaForCausalLM", "x"), ("LlamaConfig", "Trainer", "x"), ("no", "no", "x")):
+    export.export(
+        tiny.model(),
+        source_of(base_folder(tmp_path / "base"), ["1"]),
+        folder,
+        random_patches((1, 2)),
+    )
+    for told in (
+        ("pipeline", "LlamaForCausalLM", "x"),
+        ("LlamaConfig", "Trainer", "x"),
+        ("no", "no", "x"),
+    ):
         (folder / own_code.CODE).write_text(own_code.source(*told))
         with pytest.raises(LaminaError, match="not what this version of lamina"):
             lamina.load(folder, device="cpu")
@@ -175,7 +207,9 @@ def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
     units: list[str], made: dict[str, Any], pruned: str | None, tmp_path: Path
 ) -> None:
     base = tiny.model(depth=12, **({"num_nextn_predict_layers": 1} if made.get("predicts") else {}))
-    source = source_of(base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"})
+    source = source_of(
+        base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"}
+    )
     export.export(base, source, tmp_path / "export")
     card = (tmp_path / "export/README.md").read_text()
     assert "convert_hf_to_gguf.py FOLDER" in card and "vllm serve FOLDER" in card
@@ -198,25 +232,35 @@ def test_the_card_names_other_programs_only_where_layers_keep_their_kinds(
 ) -> None:
     pattern = ["sliding_attention", "full_attention"] * 6
     given = {} if family == "mistral" else {"layer_types": pattern}
-    made = configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
+    made = (
+        configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
+    )
     base = made or tiny.model(family, depth=12, **given)
     export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
     types = json.loads((tmp_path / "export/config.json").read_text()).get("layer_types", [])
     assert right == (types == pattern[: len(types)])
     card = (tmp_path / "export/README.md").read_text()
     assert ("convert_hf" in card) == right
-    assert ("Not to llama.cpp or vLLM" in card) == (not right and family == "gpt_oss") == ("vllm serve" not in card)
+    assert (
+        ("Not to llama.cpp or vLLM" in card)
+        == (not right and family == "gpt_oss")
+        == ("vllm serve" not in card)
+    )
     assert ("this cut shifts them: layer 3 is of another kind" in card) == (not right)
     assert ("prune-layers" in card) == (family == "mistral")
 
 
-def through(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> tuple[torch.Tensor, None]:
+def through(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any
+) -> tuple[torch.Tensor, None]:
     """Causal attention in the place where vLLM puts its own; `mine` is what the model was called with."""
     module.config.seen[module.layer_idx] = given["mine"]
     scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * given["scaling"]
     ahead = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
     weights = scores.masked_fill(ahead, -torch.inf).softmax(-1)
-    return (weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)).transpose(1, 2), None
+    return (weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)).transpose(
+        1, 2
+    ), None
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2"])
@@ -230,7 +274,12 @@ def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", through)
     base, ids = tiny.model(family), tiny.tokens()[:, :8]
     folder, trust = tmp_path / "export", {"trust_remote_code": True}
-    export.export(base, source_of(base_folder(tmp_path / "base"), ["1", "4"]), folder, random_patches((1, 2), (4, 5)))
+    export.export(
+        base,
+        source_of(base_folder(tmp_path / "base"), ["1", "4"]),
+        folder,
+        random_patches((1, 2), (4, 5)),
+    )
     assert "vllm serve FOLDER --trust-remote-code" in (folder / "README.md").read_text()
     config: Any = AutoConfig.from_pretrained(folder, **trust)
     assert next(name for name in config.auto_map if name.startswith("AutoModel")) == "AutoModel"
@@ -238,17 +287,25 @@ def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_
     model = AutoModel.from_config(config, **trust).eval()
     assert type(model).is_backend_compatible() and model.base_model_prefix == base.base_model_prefix
     stored, inside = load_file(folder / "model.safetensors"), f"{base.base_model_prefix}."
-    lost = model.load_state_dict({name.removeprefix(inside): value for name, value in stored.items()}, strict=False)
+    lost = model.load_state_dict(
+        {name.removeprefix(inside): value for name, value in stored.items()}, strict=False
+    )
     assert not lost.missing_keys and set(lost.unexpected_keys) <= {"lm_head.weight"}
     config.seen = {}
     places = torch.arange(ids.shape[1])[None]
     with torch.no_grad():
-        stream = model(ids, position_ids=places, use_cache=False, return_dict=False, mine="given")[0]
+        stream = model(ids, position_ids=places, use_cache=False, return_dict=False, mine="given")[
+            0
+        ]
     assert config.seen == dict.fromkeys(range(3), "given")
     expected = materialise(base, plan_of(["1", "4"]), random_patches((1, 2), (4, 5)))
-    torch.testing.assert_close(base.get_output_embeddings()(stream), logits(expected, ids), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        base.get_output_embeddings()(stream), logits(expected, ids), atol=1e-5, rtol=1e-5
+    )
     ours = AutoModel.from_pretrained(folder, **trust)
-    torch.testing.assert_close(ours(ids, use_cache=False).last_hidden_state, stream, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        ours(ids, use_cache=False).last_hidden_state, stream, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +331,11 @@ def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
     [
         ("nothing", {}, "neither a folder with config.json nor known"),
         ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
-        ("tiny/words/cosine/removed=3/none/none", {}, "make export VARIANT=tiny/words/cosine/removed=3/none/none"),
+        (
+            "tiny/words/cosine/removed=3/none/none",
+            {},
+            "make export VARIANT=tiny/words/cosine/removed=3/none/none",
+        ),
         ("tiny/words/cosine/removed=2/none/long", {}, "has not been made"),
         ("tiny/words/cosin/removed=2/none/none", {}, "Did you mean 'cosine'"),
         ("tiny/words/cosine/removed=2/gost/none", {}, "Did you mean 'ghost'"),
@@ -282,7 +343,9 @@ def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
         ("tiny", {"device": "cpu", "device_map": "auto"}, "not both"),
     ],
 )
-def test_what_cannot_be_loaded_is_explained(results: Path, what: str, options: Any, words: str) -> None:
+def test_what_cannot_be_loaded_is_explained(
+    results: Path, what: str, options: Any, words: str
+) -> None:
     with pytest.raises(LaminaError, match=words):
         lamina.load(what, results, **options)
 
@@ -292,7 +355,9 @@ def test_weights_in_four_bits_are_near_those_of_the_folder(tmp_path: Path) -> No
     dequantised = pytest.importorskip("bitsandbytes.functional").dequantize_4bit
     folder = base_folder(tmp_path / "base")
     tiny.model(hidden_size=64, intermediate_size=160).save_pretrained(folder)
-    whole, small = (lamina.load(folder, dtype="float32", load_in_4bit=four)[0] for four in (False, True))
+    whole, small = (
+        lamina.load(folder, dtype="float32", load_in_4bit=four)[0] for four in (False, True)
+    )
     for name, module in small.named_modules():
         if type(module).__name__ == "Linear4bit":
             wanted = whole.get_submodule(name).weight
@@ -309,7 +374,9 @@ def test_weights_in_four_bits_are_near_those_of_the_folder(tmp_path: Path) -> No
 def test_a_device_map_is_applied_after_the_surgery(results: Path) -> None:
     ids, name = tiny.tokens(), "tiny/words/cosine/removed=2/ghost/lora"
     mapped, _ = lamina.load(name, results, device_map={"": "cpu"})
-    torch.testing.assert_close(logits(mapped, ids), logits(lamina.load(name, results, device="cpu")[0], ids))
+    torch.testing.assert_close(
+        logits(mapped, ids), logits(lamina.load(name, results, device="cpu")[0], ids)
+    )
 
 
 def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_path: Path) -> None:
@@ -319,10 +386,16 @@ def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_p
     # Entries below float16's smallest number, on channels where the stream is large.
     patches = {(1, 2): Patch(torch.full((32, 32), 1e-9), torch.full((32,), 1e-9))}
     variant = materialise(base, plan_of(["1"]), patches)
-    export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches)
+    export.export(
+        base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches
+    )
     stored = load_file(tmp_path / "export/model.safetensors")["model.layers.1.patch_operator"]
     again, _ = lamina.load(tmp_path / "export", device="cpu")
-    for tensor in (layers_of(variant)[1].patch_operator, stored, layers_of(again)[1].patch_operator):
+    for tensor in (
+        layers_of(variant)[1].patch_operator,
+        stored,
+        layers_of(again)[1].patch_operator,
+    ):
         assert tensor.dtype == torch.float32 and torch.equal(tensor, patches[1, 2].operator)
     assert again.dtype == torch.float16
     torch.testing.assert_close(logits(again, ids), logits(variant, ids))
@@ -333,32 +406,52 @@ def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
         base, ids, patches = tiny.model(family), tiny.tokens(), random_patches((1, 3))
         random_adapter(base, ["1", "2"], tmp_path / f"{family}-adapter")
         folder, source = tmp_path / family, source_of(base_folder(tmp_path / "base"), ["1", "2"])
-        assert export.export(base, source, folder, patches, tmp_path / f"{family}-adapter") == "code"
+        assert (
+            export.export(base, source, folder, patches, tmp_path / f"{family}-adapter") == "code"
+        )
         expected = materialise(base, plan_of(["1", "2"]), patches, tmp_path / f"{family}-adapter")
-        torch.testing.assert_close(logits(lamina.load(folder, device="cpu")[0], ids), logits(expected, ids))
+        torch.testing.assert_close(
+            logits(lamina.load(folder, device="cpu")[0], ids), logits(expected, ids)
+        )
 
 
 @pytest.mark.parametrize("units", [["1.attention", "3.attention"], ["1.mlp", "2.mlp"]])
 @pytest.mark.parametrize("family", ["llama", "opt", "gpt2"])
-def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(family: str, units: list[str], tmp_path: Path) -> None:
+def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(
+    family: str, units: list[str], tmp_path: Path
+) -> None:
     base, ids = tiny.model(family), tiny.tokens()
     random_adapter(base, units, tmp_path / "adapter")
     source = source_of(base_folder(tmp_path / "base"), units, healing="lora")
     assert export.export(base, source, tmp_path / "export", adapter=tmp_path / "adapter") == "stock"
     expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
-    torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
+    torch.testing.assert_close(
+        logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected
+    )
     assert "saves neither memory nor time" in (tmp_path / "export/README.md").read_text()
 
 
 def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
-    (tmp_path / "base/generation_config.json").write_text('{"temperature": 0.3, "do_sample": false}')
-    assert export.export(tiny.model(), source, tmp_path / "export", max_shard_size="30KB") == "stock"
+    (tmp_path / "base/generation_config.json").write_text(
+        '{"temperature": 0.3, "do_sample": false}'
+    )
+    assert (
+        export.export(tiny.model(), source, tmp_path / "export", max_shard_size="30KB") == "stock"
+    )
     names = {path.name for path in (tmp_path / "export").iterdir()}
-    assert {"model.safetensors.index.json", "tokenizer.json", "LICENSE", "mergekit.yaml", "README.md"} < names
+    assert {
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "LICENSE",
+        "mergekit.yaml",
+        "README.md",
+    } < names
     shards = sorted((tmp_path / "export").glob("model-*-of-*.safetensors"))
     assert len(shards) > 2 and all(shard.stat().st_size < 40_000 for shard in shards)
-    assert json.loads((tmp_path / "export/generation_config.json").read_text())["temperature"] == 0.3
+    assert (
+        json.loads((tmp_path / "export/generation_config.json").read_text())["temperature"] == 0.3
+    )
     assert not list(tmp_path.glob(".*"))
 
 
@@ -375,19 +468,42 @@ def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> No
 def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
     with pytest.raises(LaminaError, match="no place for a patch"):
-        export.export(tiny.model(), source, tmp_path / "export", random_patches((1, 2)), form="stock")
+        export.export(
+            tiny.model(), source, tmp_path / "export", random_patches((1, 2)), form="stock"
+        )
     assert not (tmp_path / "export").exists()
 
 
-def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(tmp_path: Path) -> None:
-    row = {"task": "recall", "metric": "acc", "n_samples": 400, "n_shot": 0, "higher_is_better": True}
-    rows = [row | {"removed": 0, "value": 0.9, "stderr": 0.015}, row | {"removed": 1, "value": 0.8, "stderr": 0.02}]
+def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
+    tmp_path: Path,
+) -> None:
+    row = {
+        "task": "recall",
+        "metric": "acc",
+        "n_samples": 400,
+        "n_shot": 0,
+        "higher_is_better": True,
+    }
+    rows = [
+        row | {"removed": 0, "value": 0.9, "stderr": 0.015},
+        row | {"removed": 1, "value": 0.8, "stderr": 0.02},
+    ]
     source = source_of(base_folder(tmp_path / "base"), ["3"], repair="ghost", benchmarks=rows)
     export.export(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
     text = (tmp_path / "export/README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])
-    assert head["license"] == "apache-2.0" and head["base_model"] == "lab/words" and "custom_code" in head["tags"]
-    for words in ("revision `main`", "| 1 | `3` | 0.25 |", "strategy `one_shot`", "Patch `ghost`", "4 of its 5 layers"):
+    assert (
+        head["license"] == "apache-2.0"
+        and head["base_model"] == "lab/words"
+        and "custom_code" in head["tags"]
+    )
+    for words in (
+        "revision `main`",
+        "| 1 | `3` | 0.25 |",
+        "strategy `one_shot`",
+        "Patch `ghost`",
+        "4 of its 5 layers",
+    ):
         assert words in text
     assert "| recall | acc | higher | 0.9 ± 0.015 | 0.8 ± 0.02 | 400 | 0 |" in text
     assert str(tmp_path) not in text and "trust_remote_code=True" in text

@@ -36,10 +36,14 @@ def manifest(dtype: str = "float32") -> dict[str, Any]:
 
 def samples() -> list[Sample]:
     lines = [tuple(line) for line in tiny.tokens(2, 18).tolist()]
-    return [Sample(n, "text", 0, (Row(line[:1], line[1:], 17),), str(n)) for n, line in enumerate(lines)]
+    return [
+        Sample(n, "text", 0, (Row(line[:1], line[1:], 17),), str(n)) for n, line in enumerate(lines)
+    ]
 
 
-def job(monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", file: str | None = "check.json") -> int:
+def job(
+    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", file: str | None = "check.json"
+) -> int:
     """How often a job that sweeps a model and captures its activations runs the plain model to prove something."""
     model = load_model(manifest(dtype), check=file)
     runs, plain = [], proof.logits

@@ -40,7 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Modul
     return place / "tiny.gguf", model, place / "checkpoint"
 
 
-def test_the_weights_are_those_that_quantising_left(made: tuple[Path, torch.nn.Module, Path]) -> None:
+def test_the_weights_are_those_that_quantising_left(
+    made: tuple[Path, torch.nn.Module, Path],
+) -> None:
     _, model, folder = made
     found, wanted = load_file(folder / "model.safetensors"), model.state_dict()
     assert found.keys() == wanted.keys() - {"lm_head.weight"}
@@ -52,7 +54,9 @@ def test_the_weights_are_those_that_quantising_left(made: tuple[Path, torch.nn.M
     assert (found["model.layers.0.mlp.up_proj.weight"] - before).abs().max() > 0.01
 
 
-def test_it_is_an_ordinary_checkpoint_that_says_the_same(made: tuple[Path, torch.nn.Module, Path]) -> None:
+def test_it_is_an_ordinary_checkpoint_that_says_the_same(
+    made: tuple[Path, torch.nn.Module, Path],
+) -> None:
     _, model, folder = made
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
     loaded = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
@@ -80,8 +84,16 @@ def test_its_tokenizer_is_the_true_one(made: tuple[Path, torch.nn.Module, Path])
     ("cut", "more", "words"),
     [
         ("own-way", {}, "cuts text in the way 'own-way', which is not known here"),
-        ("smollm", {"llama.rope.scaling.factor": 8.0}, "settings that would be lost (rope.scaling.factor)"),
-        ("smollm", {"rope_freqs.weight": np.ones(8, np.float32)}, "no place in it: rope_freqs.weight"),
+        (
+            "smollm",
+            {"llama.rope.scaling.factor": 8.0},
+            "settings that would be lost (rope.scaling.factor)",
+        ),
+        (
+            "smollm",
+            {"rope_freqs.weight": np.ones(8, np.float32)},
+            "no place in it: rope_freqs.weight",
+        ),
     ],
 )
 def test_what_would_be_lost_is_refused(tmp_path: Path, cut: str, more: dict, words: str) -> None:
@@ -92,13 +104,17 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, cut: str, more: dict, wor
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-def test_a_tokenizer_beside_the_file_is_taken(tmp_path: Path, made: tuple[Path, torch.nn.Module, Path]) -> None:
+def test_a_tokenizer_beside_the_file_is_taken(
+    tmp_path: Path, made: tuple[Path, torch.nn.Module, Path]
+) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", cut="own-way")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((made[2] / name).read_bytes())
     dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     text = "a\n\n12. the"
-    found, wanted = (AutoTokenizer.from_pretrained(each)(text) for each in (tmp_path / "checkpoint", made[2]))
+    found, wanted = (
+        AutoTokenizer.from_pretrained(each)(text) for each in (tmp_path / "checkpoint", made[2])
+    )
     assert found["input_ids"] == wanted["input_ids"]
 
 
@@ -124,7 +140,11 @@ def test_a_file_that_is_none_cut_off_or_missing_is_refused_before_a_job(tmp_path
         load(raw, tmp_path)
     gguf_files.write(tmp_path / "tiny.gguf")
     whole = (tmp_path / "tiny.gguf").read_bytes()
-    for damaged, why in ((b"PK" + whole, "magic"), (whole[:60], ""), (whole[:-2000], "ends before its tensors do")):
+    for damaged, why in (
+        (b"PK" + whole, "magic"),
+        (whole[:60], ""),
+        (whole[:-2000], "ends before its tensors do"),
+    ):
         (tmp_path / "tiny.gguf").write_bytes(damaged)
         with pytest.raises(LaminaError, match=f"not a complete GGUF file .*{why}"):
             load(raw, tmp_path)

@@ -25,19 +25,32 @@ def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedMod
     """The model of a GGUF file as lamina reads it, and a variant of it."""
     gguf_files.write(tmp_path / "tiny.gguf")
     source = source_of(base_folder(tmp_path / "base"), units, **names)
-    manifest = {**source.manifest, "source": str(tmp_path / "tiny.gguf"), "revision": None, "dtype": "float32"}
+    manifest = {
+        **source.manifest,
+        "source": str(tmp_path / "tiny.gguf"),
+        "revision": None,
+        "dtype": "float32",
+    }
     base = read_model(tmp_path / "tiny.gguf", "auto", "source")
     return base, export.Source(source.variant, manifest, source.plan)
 
 
 def values(reader: GGUFReader) -> dict[str, Any]:
-    return {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if not name.startswith("GGUF.")
+    }
 
 
 def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path) -> None:
     base, source = given(tmp_path, ["1"])
     assert export.export(base, source, tmp_path / "export", form="gguf") == "gguf"
-    assert {file.name for file in (tmp_path / "export").iterdir()} == {"model.gguf", "README.md", "lamina.json"}
+    assert {file.name for file in (tmp_path / "export").iterdir()} == {
+        "model.gguf",
+        "README.md",
+        "lamina.json",
+    }
     before, after = GGUFReader(tmp_path / "tiny.gguf"), GGUFReader(tmp_path / "export/model.gguf")
     left = {tensor.name: tensor for tensor in after.tensors}
     renamed = {f"blk.{old}.": f"blk.{new}." for new, old in enumerate(KEPT)}
@@ -45,7 +58,10 @@ def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path
         start = tensor.name[: len("blk.0.")] if tensor.name.startswith("blk.") else ""
         if start != "blk.1.":
             twin = left.pop(renamed.get(start, "") + tensor.name[len(start) :])
-            assert twin.tensor_type == tensor.tensor_type and twin.data.tobytes() == tensor.data.tobytes()
+            assert (
+                twin.tensor_type == tensor.tensor_type
+                and twin.data.tobytes() == tensor.data.tobytes()
+            )
     assert not left
     assert values(after) == values(before) | {"llama.block_count": len(KEPT)}
     # Against layers taken out by hand from the model that the writer of the file has.
@@ -55,7 +71,9 @@ def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path
     ids = torch.arange(3, 43).reshape(2, 20)
     found = read_model(tmp_path / "export/model.gguf", "auto", "source")
     with torch.no_grad():
-        torch.testing.assert_close(found(ids).logits, wanted(ids, use_cache=False).logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            found(ids).logits, wanted(ids, use_cache=False).logits, rtol=1e-4, atol=1e-4
+        )
 
 
 def test_its_card_says_what_loads_it_and_that_of_a_checkpoint_what_it_costs(tmp_path: Path) -> None:
@@ -65,15 +83,23 @@ def test_its_card_says_what_loads_it_and_that_of_a_checkpoint_what_it_costs(tmp_
     file, floats = ((tmp_path / name / "README.md").read_text() for name in ("file", "floats"))
     assert "# tiny.gguf without 1 layer\n" in file and "llama-cli -m FOLDER/model.gguf" in file
     assert 'gguf_file="model.gguf"' in file and "prune-layers" not in file and "vllm" not in file
-    sizes = [(tmp_path / name).stat().st_size / 1e6 for name in ("floats/model.safetensors", "tiny.gguf")]
+    sizes = [
+        (tmp_path / name).stat().st_size / 1e6 for name in ("floats/model.safetensors", "tiny.gguf")
+    ]
     assert "take {:.1f} MB, the GGUF file of the base model {:.1f} MB".format(*sizes) in floats
-    assert "dtype: bfloat16" in floats and f"make export VARIANT={source.variant} FORM=gguf" in floats
+    assert (
+        "dtype: bfloat16" in floats and f"make export VARIANT={source.variant} FORM=gguf" in floats
+    )
     assert "prune-layers" not in floats
     assert "tiny.gguf" not in (tmp_path / "floats/mergekit.yaml").read_text()
 
 
 def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
-    more = {"llama.feed_forward_length": [5, 6, 7], "llama.rope.sections": [1, 2], "general.tags": ["a", "b", "c"]}
+    more = {
+        "llama.feed_forward_length": [5, 6, 7],
+        "llama.rope.sections": [1, 2],
+        "general.tags": ["a", "b", "c"],
+    }
     gguf_files.write(tmp_path / "tiny.gguf", more=more)
     gguf_file.write(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     found = values(GGUFReader(tmp_path / "cut.gguf"))
@@ -89,7 +115,9 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
         (["1.mlp"], {}, "no place for half a layer"),
     ],
 )
-def test_what_is_no_cut_is_refused(tmp_path: Path, units: list[str], names: dict[str, str], words: str) -> None:
+def test_what_is_no_cut_is_refused(
+    tmp_path: Path, units: list[str], names: dict[str, str], words: str
+) -> None:
     base, source = given(tmp_path, units, **names)
     with pytest.raises(LaminaError, match=words):
         export.export(base, source, tmp_path / "export", form="gguf")
@@ -117,7 +145,8 @@ def test_a_file_that_is_another_model_is_refused(tmp_path: Path) -> None:
 def test_numbers_that_are_no_floats_survive(tmp_path: Path) -> None:
     """A list of texts and one of flags keep their types."""
     gguf_files.write(
-        tmp_path / "tiny.gguf", more={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)}
+        tmp_path / "tiny.gguf",
+        more={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)},
     )
     gguf_file.write(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     reader = GGUFReader(tmp_path / "cut.gguf")

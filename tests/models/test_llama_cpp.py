@@ -7,7 +7,9 @@ import pytest
 from tests.given import llama_cpp
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("cyllama", reason="SKIPPED: llama.cpp is not compared. pip install --no-deps cyllama==0.2.18")
+pytest.importorskip(
+    "cyllama", reason="SKIPPED: llama.cpp is not compared. pip install --no-deps cyllama==0.2.18"
+)
 
 MOST = 5e-3  # GELU in llama.cpp is a table in 16 bits
 

@@ -41,15 +41,27 @@ def told(**changes: Any) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("change", "entry", "said"),
     [
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 100), {}, "not a complete safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 100),
+            {},
+            "not a complete safetensors",
+        ),
         (
             lambda folder: (folder / "model.safetensors.index.json").write_text("{"),
             {},
             "models.mine.source: .*model.safetensors.index.json is damaged",
         ),
         (told(), {"layers": 32}, "models.mine.layers: says 32.*Write 12"),
-        (told(), {"family": "qwen2"}, "models.mine.family: says qwen2, but the model is llama. Write llama."),
-        (told(num_hidden_layers=10**7), {}, "source: .*config.json.*num_hidden_layers: 10000000.*no model has"),
+        (
+            told(),
+            {"family": "qwen2"},
+            "models.mine.family: says qwen2, but the model is llama. Write llama.",
+        ),
+        (
+            told(num_hidden_layers=10**7),
+            {},
+            "source: .*config.json.*num_hidden_layers: 10000000.*no model has",
+        ),
         (told(num_hidden_layers=-1), {}, "which no model has"),
         (told(text_config=[1]), {}, "is not JSON"),
     ],
@@ -57,7 +69,9 @@ def told(**changes: Any) -> Callable[[Path], object]:
 def test_a_folder_that_is_not_what_its_entry_says_is_refused(
     folder: Path, change: Callable[[Path], object], entry: dict[str, Any], said: str
 ) -> None:
-    assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+    assert (
+        describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+    )
     change(folder)
     with pytest.raises(LaminaError, match=said):
         describe("mine", ENTRY.model_copy(update=entry), folder)
@@ -82,18 +96,28 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "big_bird"])
 def test_a_model_that_attends_both_ways_is_refused(folder: Path, model_type: str) -> None:
     settings(folder, model_type=model_type)
-    with pytest.raises(LaminaError, match=f"a '{model_type}' attends to later tokens too.*is_decoder: true"):
+    with pytest.raises(
+        LaminaError, match=f"a '{model_type}' attends to later tokens too.*is_decoder: true"
+    ):
         describe("model", ENTRY, folder)
     settings(folder, is_decoder=True)
     assert describe("model", ENTRY, folder)["family"] == model_type
 
 
-def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Path, monkeypatch) -> None:
+def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Off the network, as every compute job is; the hub itself says the same for unknown and gated models."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(LaminaError, match="models.mine.source: 'nobody/no-such-model'.*(hf download|hf auth login)"):
-        find_model("mine", ENTRY.model_copy(update={"source": "nobody/no-such-model", "revision": "main"}), tmp_path)
+    with pytest.raises(
+        LaminaError, match="models.mine.source: 'nobody/no-such-model'.*(hf download|hf auth login)"
+    ):
+        find_model(
+            "mine",
+            ENTRY.model_copy(update={"source": "nobody/no-such-model", "revision": "main"}),
+            tmp_path,
+        )
 
 
 def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
@@ -132,7 +156,12 @@ def test_the_context_is_what_the_config_says(settings: dict, tokens: int | None)
 def test_a_dtype_that_there_is_not_ends_with_the_folders_name(tmp_path: Path) -> None:
     tiny.model().save_pretrained(tmp_path)
     settings(tmp_path, dtype="Q9", torch_dtype="Q9")
-    manifest = {"path": str(tmp_path), "source": "mine", "trust_remote_code": False, "dtype": "auto"}
+    manifest = {
+        "path": str(tmp_path),
+        "source": "mine",
+        "trust_remote_code": False,
+        "dtype": "auto",
+    }
     with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
         load_model(manifest)
     with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
@@ -152,7 +181,9 @@ def prepared() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
-def test_weights_count_in_the_type_they_are_loaded_with(folder: Path, dtype: str, width: int) -> None:
+def test_weights_count_in_the_type_they_are_loaded_with(
+    folder: Path, dtype: str, width: int
+) -> None:
     manifest = describe("mine", ENTRY.model_copy(update={"dtype": dtype}), folder)
     assert manifest["weights_bytes"] == width * manifest["parameters"]
 
@@ -178,7 +209,9 @@ def test_so_do_a_configuration_and_a_tokenizer(file: str, project: None) -> None
         load_model(manifest)
 
 
-def test_files_that_are_as_prepared_are_not_hashed_again(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_as_prepared_are_not_hashed_again(
+    project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = prepared()
     hashed = []
     sha256 = manifests._sha256

@@ -46,9 +46,13 @@ def test_a_sweep_is_right(model: PreTrainedModel, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("patched", slow_but([True], [False, True]))
 @pytest.mark.parametrize("model", SEEING, indirect=True)
-def test_an_export_keeps_the_model_whole(model: PreTrainedModel, patched: bool, tmp_path: Path) -> None:
+def test_an_export_keeps_the_model_whole(
+    model: PreTrainedModel, patched: bool, tmp_path: Path
+) -> None:
     generator, width = torch.Generator().manual_seed(0), trials._stream_width(model)
-    patch = Patch(torch.randn(width, width, generator=generator) / 10, torch.randn(width, generator=generator))
+    patch = Patch(
+        torch.randn(width, width, generator=generator) / 10, torch.randn(width, generator=generator)
+    )
     patches, source = {(2, 3): patch} if patched else None, trials.source(tmp_path / "base", UNITS)
     with trials.bypassed(trials.stack(model), UNITS, (3, patch) if patched else None):
         wanted = trials.logits(model, [trials.text(12, 3)])
@@ -59,9 +63,13 @@ def test_an_export_keeps_the_model_whole(model: PreTrainedModel, patched: bool, 
     trials.close(trials.logits(back, [trials.text(12, 3)]), wanted, "reloaded:")
     variant = materialise(model, {"units": UNITS}, patches)
     there, here = variant.state_dict(), back.state_dict()
-    assert there.keys() == here.keys() and all(torch.equal(there[name], here[name]) for name in there)
+    assert there.keys() == here.keys() and all(
+        torch.equal(there[name], here[name]) for name in there
+    )
     kept, whole = others(back), others(model)
-    assert {name for name in whole if "patch_" not in name} <= kept.keys() and any("vis" in name for name in kept)
+    assert {name for name in whole if "patch_" not in name} <= kept.keys() and any(
+        "vis" in name for name in kept
+    )
     assert back.config.vision_config.to_dict() == model.config.vision_config.to_dict()
     assert f"{kind.__name__}.from_pretrained" in (tmp_path / "out" / "README.md").read_text()
     if patched:

@@ -65,11 +65,23 @@ def but(part: str) -> Callable[[State], State]:
 @pytest.mark.parametrize(
     ("change", "changes", "said"),
     [
-        (but("layers.1.mlp.up"), {}, "no weights for model.layers.1.mlp.up_proj.weight.* would be random"),
+        (
+            but("layers.1.mlp.up"),
+            {},
+            "no weights for model.layers.1.mlp.up_proj.weight.* would be random",
+        ),
         (dict, {"num_hidden_layers": 99, "layer_types": None}, "has no weights"),
         (dict, {"intermediate_size": 7}, "another shape"),
-        (more("self_attn.k_proj.bias", torch.ones(16)), {}, "k_proj.bias, .* no place.*attention_bias"),
-        (dict, {"num_hidden_layers": 3}, r"stores model.layers.3.* more, for which its config.json has no place"),
+        (
+            more("self_attn.k_proj.bias", torch.ones(16)),
+            {},
+            "k_proj.bias, .* no place.*attention_bias",
+        ),
+        (
+            dict,
+            {"num_hidden_layers": 3},
+            r"stores model.layers.3.* more, for which its config.json has no place",
+        ),
         (prefixed("policy"), {}, "under other names: 'policy.' stands before each"),
     ],
 )
@@ -111,8 +123,15 @@ def test_layers_that_predict_later_tokens_are_not_counted(folder: Path) -> None:
 
 
 def test_masks_and_frequencies_of_old_checkpoints_are_no_weights(folder: Path) -> None:
-    names = ("self_attn.rotary_emb.cos_cached", "position_ids", "self_attn.rotary_emb.inv_freq", "attn.masked_bias")
-    weights(folder, lambda state: state | {f"model.layers.0.{name}": torch.ones(4) for name in names})
+    names = (
+        "self_attn.rotary_emb.cos_cached",
+        "position_ids",
+        "self_attn.rotary_emb.inv_freq",
+        "attn.masked_bias",
+    )
+    weights(
+        folder, lambda state: state | {f"model.layers.0.{name}": torch.ones(4) for name in names}
+    )
     wanted, found = tiny.model().state_dict(), load_folder(folder, "auto", False).state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
 
@@ -121,12 +140,20 @@ def test_tied_weights_are_one_or_the_model_is_refused(tmp_path: Path) -> None:
     tiny.model(tie_word_embeddings=False).save_pretrained(tmp_path)
     assert load_folder(tmp_path, "auto", False)
     settings(tmp_path, tie_word_embeddings=True)
-    with pytest.raises(LaminaError, match=r"lm_head.weight and model.embed_tokens.weight with other numbers.*: false"):
+    with pytest.raises(
+        LaminaError,
+        match=r"lm_head.weight and model.embed_tokens.weight with other numbers.*: false",
+    ):
         load_folder(tmp_path, "auto", False)
-    weights(tmp_path, lambda state: state | {"lm_head.weight": state["model.embed_tokens.weight"].clone()})
+    weights(
+        tmp_path,
+        lambda state: state | {"lm_head.weight": state["model.embed_tokens.weight"].clone()},
+    )
     model = load_folder(tmp_path, "auto", False)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    assert described(tmp_path)["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert described(tmp_path)["parameters"] == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
 
 
 def test_sizes_are_those_of_what_is_loaded(folder: Path) -> None:
@@ -136,17 +163,27 @@ def test_sizes_are_those_of_what_is_loaded(folder: Path) -> None:
     assert (beside["n_layers"], beside["hidden_size"], beside["family"]) == (5, 32, "llama")
     facts = ("parameters", "layer_parameters", "weights_bytes", "weights_sha256")
     assert [alone[fact] for fact in facts] == [beside[fact] for fact in facts]
-    assert beside["parameters"] == sum(each.numel() for each in model.parameters()) == beside["weights_bytes"] / 4
+    assert (
+        beside["parameters"]
+        == sum(each.numel() for each in model.parameters())
+        == beside["weights_bytes"] / 4
+    )
     layers = sum(each.numel() for each in model.model.layers.parameters())
     assert beside["layer_parameters"] == layers // 5
     attention, mlp = (
-        sum(each.numel() for layer in model.model.layers for each in getattr(layer, part).parameters())
+        sum(
+            each.numel()
+            for layer in model.model.layers
+            for each in getattr(layer, part).parameters()
+        )
         for part in ("self_attn", "mlp")
     )
     # Keys and values of two heads of eight channels, for as many tokens as the model takes.
     cached = 5 * 2 * 16 * model.config.max_position_embeddings
     latency = (attention + cached) / (attention + cached + mlp)
-    assert beside["attention_share"] == pytest.approx(dict(parameters=attention / (attention + mlp), latency=latency))
+    assert beside["attention_share"] == pytest.approx(
+        dict(parameters=attention / (attention + mlp), latency=latency)
+    )
 
 
 def sharded(folder: Path, **places: str) -> None:
@@ -155,21 +192,33 @@ def sharded(folder: Path, **places: str) -> None:
     (folder / "model.safetensors").unlink()
     shards = {name: f"model-{1 + ('layers.4' in name)}.safetensors" for name in state}
     for shard in set(shards.values()):
-        save_file({name: value for name, value in state.items() if shards[name] == shard}, folder / shard)
+        save_file(
+            {name: value for name, value in state.items() if shards[name] == shard}, folder / shard
+        )
     shards |= {name.replace("__", "."): shard for name, shard in places.items()}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": shards})
+    )
 
 
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        ({"lm_head__weight": "../other.safetensors"}, "names ../other.safetensors, which is not in its folder"),
+        (
+            {"lm_head__weight": "../other.safetensors"},
+            "names ../other.safetensors, which is not in its folder",
+        ),
         ({"lm_head__weight": "/tmp/other.safetensors"}, "which is not in its folder"),
-        ({"model__norm__weight": "model-2.safetensors"}, "looks for model.norm.weight in model-2.safetensors"),
+        (
+            {"model__norm__weight": "model-2.safetensors"},
+            "looks for model.norm.weight in model-2.safetensors",
+        ),
         ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
     ],
 )
-def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(folder: Path, places: dict, said: str) -> None:
+def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(
+    folder: Path, places: dict, said: str
+) -> None:
     sharded(folder)
     assert described(folder)["n_layers"] == 5
     (folder / "model.safetensors.index.json").unlink()
@@ -220,25 +269,42 @@ def quantised(method: str) -> tuple[Callable[[Path], object], str]:
 
 REFUSED_BEFORE_A_JOB = [
     (renamed("pytorch_model.bin"), "has pickled weights only (pytorch_model.bin)"),
-    (renamed("small-q4.gguf"), "is a folder of GGUF files. Write one of them: source: small/small-q4.gguf"),
+    (
+        renamed("small-q4.gguf"),
+        "is a folder of GGUF files. Write one of them: source: small/small-q4.gguf",
+    ),
     (renamed("consolidated.safetensors"), "has only consolidated.safetensors, which is not loaded"),
     (without("model.safetensors"), "has no weights"),
     (without("tokenizer.json"), "has no tokenizer. Put tokenizer.json"),
-    (lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer_config.json"), "has no tokenizer. Put"),
+    (
+        lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer_config.json"),
+        "has no tokenizer. Put",
+    ),
     (told(num_hidden_layers="8"), "says `num_hidden_layers: 8`, which no model has"),
     (told(quantization={"bits": 4}), "is quantised (mlx)"),
     (adapter, "holds an adapter of org/base (adapter_config.json). Merge the two"),
     (told(is_encoder_decoder=True, model_type="t5"), "is of an encoder-decoder (t5)"),
-    (told(architectures=["BertForMaskedLM"]), "is of a BertForMaskedLM, which does not predict the next token"),
-    (told(architectures=["XLMRobertaModel"]), "is of a XLMRobertaModel, which does not predict the next token"),
+    (
+        told(architectures=["BertForMaskedLM"]),
+        "is of a BertForMaskedLM, which does not predict the next token",
+    ),
+    (
+        told(architectures=["XLMRobertaModel"]),
+        "is of a XLMRobertaModel, which does not predict the next token",
+    ),
     (told(architectures=["LlamaForSequenceClassification"]), "does not predict the next token"),
     *(quantised(method) for method in ("gptq", "awq", "compressed-tensors", "hqq")),
-    (told(_attn_implementation="flash_attention_2"), "asks for `flash_attention_2`, and the package flash_attn is not"),
+    (
+        told(_attn_implementation="flash_attention_2"),
+        "asks for `flash_attention_2`, and the package flash_attn is not",
+    ),
     (told(layer_types=["full_attention"] * 10), "says 8 layers and gives 10 `layer_types`"),
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED_BEFORE_A_JOB, ids=[said[:40] for _, said in REFUSED_BEFORE_A_JOB])
+@pytest.mark.parametrize(
+    ("change", "said"), REFUSED_BEFORE_A_JOB, ids=[said[:40] for _, said in REFUSED_BEFORE_A_JOB]
+)
 def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
     tmp_path: Path, change: Callable[[Path], object], said: str
 ) -> None:
@@ -247,10 +313,14 @@ def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
     change(tmp_path / "small")
     with pytest.raises(LaminaError) as refused:
         load(minimal(), tmp_path)
-    assert str(refused.value).startswith("models.small.source: ") and said in str(refused.value), refused.value
+    assert str(refused.value).startswith("models.small.source: ") and said in str(refused.value), (
+        refused.value
+    )
 
 
-def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_read(tmp_path: Path) -> None:
+def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_read(
+    tmp_path: Path,
+) -> None:
     workplace(tmp_path)
     raw = put(minimal(), "models.small.chat_template", True)
     with pytest.raises(LaminaError, match=r"^models.small.chat_template: .* has no chat template"):
@@ -263,8 +333,16 @@ def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_
     ("template", "system", "said"),
     [
         ("{% for m in %}", None, "TemplateSyntaxError"),
-        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", None, "no system"),
-        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", "Be short.", ""),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
+            None,
+            "no system",
+        ),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
+            "Be short.",
+            "",
+        ),
     ],
 )
 def test_a_chat_template_is_tried_with_what_it_will_be_given(
@@ -276,7 +354,9 @@ def test_a_chat_template_is_tried_with_what_it_will_be_given(
     if not said:
         assert load_tokenizer(manifest)
         return
-    with pytest.raises(LaminaError, match=rf"the chat template of the model 'mine' .*{said}.*chat_template.jinja"):
+    with pytest.raises(
+        LaminaError, match=rf"the chat template of the model 'mine' .*{said}.*chat_template.jinja"
+    ):
         load_tokenizer(manifest)
 
 
@@ -320,15 +400,23 @@ def test_a_tokenizer_that_ends_every_text_is_refused(folder: Path) -> None:
         if single.endswith("A"):
             assert load_tokenizer(manifest)("w1")["input_ids"][0] == 1
             continue
-        with pytest.raises(LaminaError, match=r"'mine' puts </s> behind every text.*\"add_eos_token\": false"):
+        with pytest.raises(
+            LaminaError, match=r"'mine' puts </s> behind every text.*\"add_eos_token\": false"
+        ):
             load_tokenizer(manifest)
 
 
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast"])
-def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["GPT2Tokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast"]
+)
+def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(
+    tmp_path: Path, name: str
+) -> None:
     """Without this, GPT2Tokenizer, as SmolLM2 has it, cuts no digits."""
     true = gguf_files.true_tokenizer()
-    PreTrainedTokenizerFast(tokenizer_object=true, bos_token="<|im_start|>").save_pretrained(tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=true, bos_token="<|im_start|>").save_pretrained(
+        tmp_path
+    )
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": name}))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
@@ -346,7 +434,9 @@ def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(tmp_pat
         ({"unknown_token_id": 9}, ""),
     ],
 )
-def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
+def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(
+    tmp_path: Path, flags: dict[str, Any], said: str
+) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", flags=flags)
     if said:
         with pytest.raises(LaminaError) as refused:
@@ -376,14 +466,26 @@ def another_number(key: bytes, number: int) -> Callable[[bytes], bytes]:
             lambda data: data.replace(b"ffn_gate", b"ffn_gatx"),
             r"source: .*has no weights for model.layers.0.mlp.gate_proj.weight.* random",
         ),
-        (another_number(b"llama.block_count", 0), "source: .*says `llama.block_count: 0`, which no model has"),
-        (another_number(b"llama.block_count", 2), r"source: .*stores 3 layers, the last one 2, and says `.*count: 2`"),
-        (another_number(b"llama.attention.head_count", 0), r"source: .*does not load: ZeroDivisionError.*Convert it"),
+        (
+            another_number(b"llama.block_count", 0),
+            "source: .*says `llama.block_count: 0`, which no model has",
+        ),
+        (
+            another_number(b"llama.block_count", 2),
+            r"source: .*stores 3 layers, the last one 2, and says `.*count: 2`",
+        ),
+        (
+            another_number(b"llama.attention.head_count", 0),
+            r"source: .*does not load: ZeroDivisionError.*Convert it",
+        ),
         (
             another_number(b"llama.feed_forward_length", 80),
             r"source: .*has weights of another shape|numbers and its mod",
         ),
-        (another_number(b"ggml.bos_token_id", 9999), r"source: .*a tokenizer that does not load .*tokenizer.json"),
+        (
+            another_number(b"ggml.bos_token_id", 9999),
+            r"source: .*a tokenizer that does not load .*tokenizer.json",
+        ),
     ],
 )
 def test_a_gguf_file_whose_parts_do_not_fit_is_refused(
@@ -417,11 +519,31 @@ HOSTILE = {
         setting("general.name", 8, struct.pack("<Q", 1 << 62) + b"x"),
         "does not say how many layers",
     ),
-    "a list without end": (1, 0, setting("a", 9, struct.pack("<IQ", 0, 1 << 62)), "GGUF|come to an end"),
-    "a list of lists without end": (1, 0, setting("a", 9, struct.pack("<IQ", 9, 1 << 62)), "GGUF|come to an end"),
+    "a list without end": (
+        1,
+        0,
+        setting("a", 9, struct.pack("<IQ", 0, 1 << 62)),
+        "GGUF|come to an end",
+    ),
+    "a list of lists without end": (
+        1,
+        0,
+        setting("a", 9, struct.pack("<IQ", 9, 1 << 62)),
+        "GGUF|come to an end",
+    ),
     "tensors without end": (0, 1 << 62, b"", "GGUF|come to an end"),
-    "a million empty tensors": (0, 1_000_000, struct.pack("<QIIQ", 0, 0, 0, 0) * 1_000_000, "GGUF|come to an end"),
-    "lists in lists": (1, 0, setting("a", 9, struct.pack("<IQ", 9, 1) * 9000), "not a complete GGUF file"),
+    "a million empty tensors": (
+        0,
+        1_000_000,
+        struct.pack("<QIIQ", 0, 0, 0, 0) * 1_000_000,
+        "GGUF|come to an end",
+    ),
+    "lists in lists": (
+        1,
+        0,
+        setting("a", 9, struct.pack("<IQ", 9, 1) * 9000),
+        "not a complete GGUF file",
+    ),
     "layers without end": (
         *(2, 0, setting("general.architecture", 8, struct.pack("<Q", 5) + b"llama")),
         "says `llama.block_count: 9223372036854775808`, which no model has",
@@ -430,7 +552,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_does_not_end_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(errors, "SECONDS", 2)
     settings, tensors, body, said = HOSTILE[name]
     if "block_count" in said:
@@ -440,10 +564,19 @@ def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str, monkey
         gguf.shape(tmp_path / "x.gguf", "here")
 
 
-def test_a_chat_template_that_does_not_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_template_that_does_not_end_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(errors, "SECONDS", 1)
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (folder / "chat_template.jinja").write_text(loop)
-    told = {"path": str(folder), "source": "slow", "trust_remote_code": False, "chat_template": True}
-    with pytest.raises(LaminaError, match="the chat template of the model 'slow' did not come to an end in 1 s"):
+    told = {
+        "path": str(folder),
+        "source": "slow",
+        "trust_remote_code": False,
+        "chat_template": True,
+    }
+    with pytest.raises(
+        LaminaError, match="the chat template of the model 'slow' did not come to an end in 1 s"
+    ):
         load_tokenizer(told)

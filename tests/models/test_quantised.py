@@ -20,7 +20,9 @@ from tests.given import tiny
 
 State = dict[str, torch.Tensor]
 BLOCK = 16
-FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])  # E2M1, in the order of its bits
+FP4 = torch.tensor(
+    [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+)  # E2M1, in the order of its bits
 
 
 def state_config(folder: Path, state: State, quantised: dict[str, object]) -> None:
@@ -38,11 +40,17 @@ def fp8(folder: Path) -> State:
         if name.endswith("proj.weight"):
             blocks = weight.reshape(weight.shape[0] // BLOCK, BLOCK, -1, BLOCK)
             scale = blocks.abs().amax((1, 3)) / 448
-            stored[name] = (blocks / scale[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn)
+            stored[name] = (
+                (blocks / scale[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn)
+            )
             stored[f"{name}_scale_inv"] = scale
             values = stored[name].float().reshape(blocks.shape) * scale[:, None, :, None]
             worth[name] = values.reshape(weight.shape)
-    quantised = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK], "activation_scheme": "dynamic"}
+    quantised = {
+        "quant_method": "fp8",
+        "weight_block_size": [BLOCK, BLOCK],
+        "activation_scheme": "dynamic",
+    }
     state_config(folder, stored, quantised)
     return worth
 
@@ -57,8 +65,12 @@ def mxfp4(folder: Path) -> State:
         stored[name] = worth[name] = weight
         if name.endswith("_proj") and weight.dim() == 3:
             experts, inner, outer = weight.shape
-            packed = torch.randint(0, 256, (experts, outer, inner // 32, 16), generator=generator, dtype=torch.uint8)
-            scales = torch.randint(120, 128, (experts, outer, inner // 32), generator=generator, dtype=torch.uint8)
+            packed = torch.randint(
+                0, 256, (experts, outer, inner // 32, 16), generator=generator, dtype=torch.uint8
+            )
+            scales = torch.randint(
+                120, 128, (experts, outer, inner // 32), generator=generator, dtype=torch.uint8
+            )
             stored |= {f"{name}_blocks": packed, f"{name}_scales": scales}
             del stored[name]
             pairs = torch.stack([FP4[(packed & 15).long()], FP4[(packed >> 4).long()]], -1)
@@ -73,12 +85,18 @@ def bitsandbytes(folder: Path) -> State:
     pytest.importorskip("bitsandbytes")
     plain = folder.with_name("plain")
     tiny.model(hidden_size=64, intermediate_size=64, head_dim=16).save_pretrained(plain)
-    options = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
-    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=options, dtype=torch.float32)
+    options = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        plain, quantization_config=options, dtype=torch.float32
+    )
     model.save_pretrained(folder)
     from bitsandbytes.functional import dequantize_4bit
 
-    states = {name: module for name, module in model.named_modules() if hasattr(module, "quant_state")}
+    states = {
+        name: module for name, module in model.named_modules() if hasattr(module, "quant_state")
+    }
     return load_file(plain / "model.safetensors") | {
         f"{name}.weight": dequantize_4bit(module.weight.data, module.weight.quant_state)
         for name, module in states.items()
@@ -87,12 +105,16 @@ def bitsandbytes(folder: Path) -> State:
 
 
 @pytest.mark.parametrize("make", [fp8, mxfp4, bitsandbytes])
-def test_the_weights_are_those_that_quantising_left(tmp_path: Path, make: Callable[[Path], State]) -> None:
+def test_the_weights_are_those_that_quantising_left(
+    tmp_path: Path, make: Callable[[Path], State]
+) -> None:
     source, folder = tmp_path / "source", tmp_path / "checkpoint"
     worth = make(source)
     tiny.tokenizer().save_pretrained(source)
     stored = load_file(source / "model.safetensors").values()
-    assert is_quantised(source) and {torch.uint8, torch.float8_e4m3fn} & {weight.dtype for weight in stored}
+    assert is_quantised(source) and {torch.uint8, torch.float8_e4m3fn} & {
+        weight.dtype for weight in stored
+    }
     dequantise(source / "config.json", folder, "float32")
     assert not is_quantised(folder) and (folder / "tokenizer.json").is_file()
     found = load_folder(folder, "auto", False)

@@ -40,20 +40,32 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
     }
 
 
-def cut(base: PreTrainedModel, units: list[str], records: dict[str, dict[str, Any]]) -> PreTrainedModel:
+def cut(
+    base: PreTrainedModel, units: list[str], records: dict[str, dict[str, Any]]
+) -> PreTrainedModel:
     return materialise(base, {"units": units, "replacements": records})
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "gpt_neox", "bloom"])
-def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(family: str, tmp_path: Path) -> None:
+def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
+    family: str, tmp_path: Path
+) -> None:
     """Replaced, dropped and both, two donors at one layer, several changes at once; weights are copied by hand."""
     base, samples = tiny.model(family), random_samples(1, count=5)
     others = {name: tiny.model(family, seed=seed) for name, seed in (("math", 1), ("code", 2))}
     records = saved(tmp_path, **others)
-    sets = [["2.@math"], ["2.@code"], ["0", "2.@math"], ["1.@code", "2.@math", "4"], ["4.@math", "3"]]
+    sets = [
+        ["2.@math"],
+        ["2.@code"],
+        ["0", "2.@math"],
+        ["1.@code", "2.@math", "4"],
+        ["4.@math", "3"],
+    ]
     units = sorted({unit for each in sets for unit in each if "@" in unit})
     wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with engine.opened(base, samples, 2000, False, replacements.layers(base, units, records)) as session:
+    with engine.opened(
+        base, samples, 2000, False, replacements.layers(base, units, records)
+    ) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
     found = session.scores.loglikelihood
     for each, candidate in zip([[], *sets], wanted, strict=True):
@@ -61,7 +73,9 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(fa
         for unit in each:
             layer, _, name = unit.partition(".@")
             if name:
-                layers_of(mine)[int(layer)].load_state_dict(layers_of(others[name])[int(layer)].state_dict())
+                layers_of(mine)[int(layer)].load_state_dict(
+                    layers_of(others[name])[int(layer)].state_dict()
+                )
         expected = naive(mine, samples, [unit for unit in each if "@" not in unit])
         assert np.abs(found[session.scores.index[candidate]] - expected).max() < NEAR_TIE, each
         if each:
@@ -72,22 +86,34 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(fa
 def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: Path) -> None:
     base, ids = tiny.model(), tiny.tokens()
     records = saved(tmp_path, same=tiny.model(), math=tiny.model(seed=1))
-    records |= {"nothing": {"of": ["math", "same"], "weight": 0.0}, "some": {"of": ["math", "same"], "weight": 0.25}}
+    records |= {
+        "nothing": {"of": ["math", "same"], "weight": 0.0},
+        "some": {"of": ["math", "same"], "weight": 0.25},
+    }
     expected = base(ids).logits
     for name in ("same", "nothing"):
         units = [f"{layer}.@{name}" for layer in range(5)]
         built = cut(base, units, records)
         assert torch.equal(built(ids).logits, expected)
         with engine.opened(
-            base, samples := random_samples(1, 3), 2000, False, replacements.layers(base, units, records)
+            base,
+            samples := random_samples(1, 3),
+            2000,
+            False,
+            replacements.layers(base, units, records),
         ) as on:
-            everyone = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in units}}
+            everyone = {
+                "none": Candidate(),
+                **{unit: Candidate(frozenset({unit})) for unit in units},
+            }
             on.measure(range(len(samples)), everyone)
         # One row more in a batch may round otherwise; nothing else may differ.
         assert np.abs(on.scores.loglikelihood - on.scores.loglikelihood[:1]).max() < 1e-5
     assert not torch.equal(cut(base, ["2.@some"], records)(ids).logits, expected)
     (module,) = replacements.layers(base, ["2.@some"], records).values()
-    mine, theirs = (dict(layers_of(model)[2].named_parameters()) for model in (base, tiny.model(seed=1)))
+    mine, theirs = (
+        dict(layers_of(model)[2].named_parameters()) for model in (base, tiny.model(seed=1))
+    )
     for key, weight in module.named_parameters():
         assert torch.allclose(weight, mine[key] + 0.25 * (theirs[key] - mine[key]))
     assert torch.equal(base(ids).logits, expected), "the base is as it was"
@@ -120,16 +146,34 @@ def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
 def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:
     request = Request(1, "layer", 4, frozenset({3}), 0)
     empty = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
-    ranked = [("3.@a", -0.4), ("1.@a", -0.3), ("2.@b", -0.2), ("1", 0.1), ("2", 0.2), ("0", 0.3), ("0.@a", 0.4)]
+    ranked = [
+        ("3.@a", -0.4),
+        ("1.@a", -0.3),
+        ("2.@b", -0.2),
+        ("1", 0.1),
+        ("2", 0.2),
+        ("0", 0.3),
+        ("0.@a", 0.4),
+    ]
     first = steps.choose(request, Step(ranked, 0.8, {"1": 0.7, "2.@b": 0.9}), empty)
     assert first.units == ["1", "2.@b"] and first.scores == [0.1, -0.2]
     assert first.accuracy_before == [0.8, 0.8] and first.accuracy_after == [0.7, 0.9]
     # The next step drops the replaced layer: its replacement goes with it. No replacement gains.
-    assert steps.units(["0", "2", "3"], first.units, ["a", "b"])[3:] == ["0.@a", "0.@b", "2.@a", "3.@a", "3.@b"]
-    second = steps.choose(Request(2, "layer", 4, frozenset(), 0), Step([("2", 0.0), ("0", 1), ("0.@a", 0.0)]), first)
+    assert steps.units(["0", "2", "3"], first.units, ["a", "b"])[3:] == [
+        "0.@a",
+        "0.@b",
+        "2.@a",
+        "3.@a",
+        "3.@b",
+    ]
+    second = steps.choose(
+        Request(2, "layer", 4, frozenset(), 0), Step([("2", 0.0), ("0", 1), ("0.@a", 0.0)]), first
+    )
     assert second.units == ["1", "2"] and second.removed == 2
     # Another donor takes the place of the first one.
-    other = steps.choose(Request(2, "layer", 4, frozenset(), 0), Step([("2.@a", -0.1), ("0", 0), ("2", 1)]), first)
+    other = steps.choose(
+        Request(2, "layer", 4, frozenset(), 0), Step([("2.@a", -0.1), ("0", 0), ("2", 1)]), first
+    )
     assert other.units == ["1", "0", "2.@a"]
     records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}
     assert set(steps.with_records(first, records).replacements) == {"a", "b"}
@@ -141,20 +185,38 @@ def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
 
 def test_the_configuration_names_what_is_wrong_with_donors() -> None:
     raw = yaml.safe_load((REPOSITORY / "tests/configs/tiny.yaml").read_text(encoding="utf-8"))
-    raw["donors"] = {"math": {"source": "resources/reference"}, "both": {"of": ["math"], "weight": 0.25}}
+    raw["donors"] = {
+        "math": {"source": "resources/reference"},
+        "both": {"of": ["math"], "weight": 0.25},
+    }
     raw["selectors"]["given"] = {"metric": "accuracy", "donors": ["math", "both"]}
     loaded = load(raw, REPOSITORY)
     assert loaded.models["math"].layers == 12
     assert load(loaded.plain(), REPOSITORY) == loaded
     given = {"metric": "accuracy", "donors": ["math"]}
     for section, name, change, words in (
-        ("selectors", "given", given | {"donors": ["maths"]}, "selectors.given.donors: 'maths' is not defined"),
-        ("selectors", "given", given | {"metric": "cosine"}, "selectors.given.metric: 'cosine' says nothing"),
+        (
+            "selectors",
+            "given",
+            given | {"donors": ["maths"]},
+            "selectors.given.donors: 'maths' is not defined",
+        ),
+        (
+            "selectors",
+            "given",
+            given | {"metric": "cosine"},
+            "selectors.given.metric: 'cosine' says nothing",
+        ),
         ("selectors", "given", given | {"units": "mlp"}, "whole layers"),
         ("selectors", "given", given | {"budget": "exact"}, "Write budget: full"),
         ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is no sibling"),
         ("donors", "math", {"source": "nowhere"}, "donors.math.source: there is no folder"),
-        ("donors", "reference", {"source": "elsewhere/model", "revision": "x"}, "another model under `models`"),
+        (
+            "donors",
+            "reference",
+            {"source": "elsewhere/model", "revision": "x"},
+            "another model under `models`",
+        ),
     ):
         with pytest.raises(LaminaError, match=words):
             load(raw | {section: raw[section] | {name: change}}, REPOSITORY)
@@ -181,7 +243,9 @@ def test_a_search_finds_the_best_replacements_beside_the_best_removals() -> None
     search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
     found = evolutionary.find(search, [str(layer) for layer in range(5)], [1, 2], options)
     assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
-    assert len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
+    assert (
+        len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
+    )
     for row in search.rows:
         layers = [unit.split(".")[0] for unit in row["units"]]
         assert len(set(layers)) == len(layers), "a layer is dropped, or has one donor"

@@ -16,8 +16,12 @@ from tests.models.test_export import logits
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("units", [["2", "0", "3"], ["0.attention", "3.attention"], ["0.mlp", "3.mlp"]])
-def test_a_cut_model_is_the_whole_one_with_its_units_passed_by(family: str, units: list[str]) -> None:
+@pytest.mark.parametrize(
+    "units", [["2", "0", "3"], ["0.attention", "3.attention"], ["0.mlp", "3.mlp"]]
+)
+def test_a_cut_model_is_the_whole_one_with_its_units_passed_by(
+    family: str, units: list[str]
+) -> None:
     model, ids = tiny.model(family), tiny.tokens()
     with bypassed(layers_of(model), units):
         expected = logits(model, ids)
@@ -35,7 +39,9 @@ def _assert_cache_agrees(model: PreTrainedModel, ids: torch.Tensor) -> None:
         first = model(input_ids=ids[:, :7], use_cache=True)
         cache, parts = first.past_key_values, [first.logits]
         for position in range(7, ids.shape[1]):
-            step = model(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
+            step = model(
+                input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True
+            )
             cache = step.past_key_values
             parts.append(step.logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-4, rtol=1e-4)
@@ -57,7 +63,12 @@ def test_the_parts_of_a_model_are_found(family: str) -> None:
 
 
 def test_the_maps_that_write_to_the_stream_are_found_by_what_they_do() -> None:
-    for family, name in {"llama": "down_proj", "gpt2": "c_proj", "bloom": "dense_4h_to_h", "phi3": "down_proj"}.items():
+    for family, name in {
+        "llama": "down_proj",
+        "gpt2": "c_proj",
+        "bloom": "dense_4h_to_h",
+        "phi3": "down_proj",
+    }.items():
         model = tiny.model(family)
         assert down_projection(model, 3) is layers_of(model)[3].mlp.get_submodule(name)
     for family, reason in {
@@ -86,11 +97,15 @@ def test_a_patch_changes_the_stream_at_its_boundary(family: str, units: list[str
     model, ids = tiny.model(family), tiny.tokens()
     start, end = int(units[0]), int(units[1]) + 1
     generator = torch.Generator().manual_seed(1)
-    patch = Patch(torch.randn(32, 32, generator=generator) / 10, torch.randn(32, generator=generator))
+    patch = Patch(
+        torch.randn(32, 32, generator=generator) / 10, torch.randn(32, generator=generator)
+    )
     patched = materialise(model, {"units": units}, {(start, end): patch})
     with bypassed(layers_of(model), units, (end, patch)):
         torch.testing.assert_close(logits(patched, ids), logits(model, ids), atol=1e-4, rtol=1e-5)
-    assert not torch.allclose(logits(patched, ids), logits(materialise(model, {"units": units}), ids), atol=1e-3)
+    assert not torch.allclose(
+        logits(patched, ids), logits(materialise(model, {"units": units}), ids), atol=1e-3
+    )
     _assert_cache_agrees(patched, ids)
 
 
@@ -101,7 +116,11 @@ def test_a_patch_of_another_plan_is_refused() -> None:
 
 
 def test_units_that_do_not_exist_are_named() -> None:
-    for units, words in ((["9"], "layer 9 does not exist"), (["1", "1"], "named twice"), (["x"], "not a unit")):
+    for units, words in (
+        (["9"], "layer 9 does not exist"),
+        (["1", "1"], "named twice"),
+        (["x"], "not a unit"),
+    ):
         with pytest.raises(LaminaError, match=words):
             remove(tiny.model(), units)
     with pytest.raises(LaminaError, match="leaves no model"):
@@ -109,7 +128,9 @@ def test_units_that_do_not_exist_are_named() -> None:
 
 
 def test_an_unlisted_family_loses_layers_and_halves() -> None:
-    config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
+    config = GPTJConfig(
+        vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64
+    )
     torch.manual_seed(0)
     model, ids = GPTJForCausalLM(config).eval(), tiny.tokens()
     for units in (["1"], ["1.mlp"]):

@@ -39,15 +39,31 @@ class Project:
         process = self.started(*arguments)
         output, _ = process.communicate()
         if check and process.returncode:
-            raise AssertionError(f"snakemake {' '.join(arguments)} ended {process.returncode}:\n{output[-6000:]}")
+            raise AssertionError(
+                f"snakemake {' '.join(arguments)} ended {process.returncode}:\n{output[-6000:]}"
+            )
         return subprocess.CompletedProcess(process.args, process.returncode, output)
 
     def started(self, *arguments: str) -> "subprocess.Popen[str]":
         """Snakemake, at work."""
-        command = [sys.executable, "-m", "snakemake", "--configfile", str(self.config), "--cores", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--configfile",
+            str(self.config),
+            "--cores",
+            "2",
+        ]
         # A cluster's or a GPU's settings around the tests are not theirs.
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        environment["PYTHONPATH"] = str(self.folder / "src")  # Snakemake loads the copy's logger plugin
+        environment = os.environ | {
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+        }
+        environment["PYTHONPATH"] = str(
+            self.folder / "src"
+        )  # Snakemake loads the copy's logger plugin
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen([*command, *arguments], cwd=self.folder, env=environment, **pipes)  # type: ignore
 
@@ -108,7 +124,12 @@ class Project:
 
     def _sources(self) -> list[Path]:
         parts = [self.folder / part for part in PARTS if part != "resources"]
-        files = [path for part in parts for path in ([part] if part.is_file() else part.rglob("*")) if path.is_file()]
+        files = [
+            path
+            for part in parts
+            for path in ([part] if part.is_file() else part.rglob("*"))
+            if path.is_file()
+        ]
         return [path for path in files if "__pycache__" not in path.parts]
 
 
@@ -119,7 +140,9 @@ def parse_jobs(output: str) -> list[Job]:
         if rule := re.fullmatch(r"(?:local)?rule (\w+):", line):
             jobs.append(Job(rule[1], {}))
         elif jobs and line.startswith("    wildcards: "):
-            jobs[-1].wildcards.update(pair.split("=", 1) for pair in line.removeprefix("    wildcards: ").split(", "))
+            jobs[-1].wildcards.update(
+                pair.split("=", 1) for pair in line.removeprefix("    wildcards: ").split(", ")
+            )
     return jobs
 
 

@@ -27,7 +27,12 @@ def with_config(project: Project, config: dict, name: str) -> Project:
 
 def study(**changes: dict) -> dict:
     """The smallest study that prunes, with parts replaced."""
-    pruned = {"models": ["reference"], "calibrations": ["facts"], "selectors": ["accuracy"], "removed": [1]}
+    pruned = {
+        "models": ["reference"],
+        "calibrations": ["facts"],
+        "selectors": ["accuracy"],
+        "removed": [1],
+    }
     config = {
         "models": {"reference": {"source": "resources/reference"}},
         "calibrations": {"facts": {"task": "microworld_facts", "limit": 40}},
@@ -59,7 +64,9 @@ def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project) -
 
 
 def test_a_calibration_that_holds_test_documents_is_refused(project: Project) -> None:
-    lines = (project.folder / "resources/reference/data/facts_test.jsonl").read_text().splitlines()[:40]
+    lines = (
+        (project.folder / "resources/reference/data/facts_test.jsonl").read_text().splitlines()[:40]
+    )
     (project.folder / "leak.jsonl").write_text("\n".join(lines))
     config = study(calibrations={"facts": {"choices": "leak.jsonl"}})
     gate = "results/overlap/reference/facts/microworld_facts.json"
@@ -86,10 +93,16 @@ def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project:
 
 
 @pytest.mark.slow
-def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finishes(tmp_path: Path) -> None:
+def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finishes(
+    tmp_path: Path,
+) -> None:
     project = copy_project(tmp_path, "tests/configs/minimal.yaml")
     draw = random.Random(0)
-    lines = (project.folder / "resources/reference/data/facts_train.jsonl").read_text().splitlines()[:60]
+    lines = (
+        (project.folder / "resources/reference/data/facts_train.jsonl")
+        .read_text()
+        .splitlines()[:60]
+    )
     questions = [json.loads(line) for line in lines]
     for question in questions:
         question["gold"] = draw.randrange(len(question["choices"]))
@@ -101,10 +114,17 @@ def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finis
     assert done.returncode != 0
     assert "reference/noise/accuracy" in done.stdout and "Give calibration 'noise'" in done.stdout
     plans = store.read(project.folder / "results/tables/plans.parquet").to_pylist()
-    assert {row["calibration"]: row["refused"] is None for row in plans} == {"facts": True, "noise": False}
+    assert {row["calibration"]: row["refused"] is None for row in plans} == {
+        "facts": True,
+        "noise": False,
+    }
     benchmarks = store.read(project.folder / "results/tables/benchmarks.parquet").to_pylist()
     assert {row["calibration"] for row in benchmarks} == {"none", "facts"}
-    assert "Give calibration" in (project.folder / "results/report.html").read_text().replace("&#39;", "'")
+    assert "Give calibration" in (project.folder / "results/report.html").read_text().replace(
+        "&#39;", "'"
+    )
     relevance = store.read(project.folder / "results/tables/relevance.parquet").to_pylist()
-    undefined = [row for row in relevance if row["calibration"] == "noise" and row["metric"] == "accuracy"]
+    undefined = [
+        row for row in relevance if row["calibration"] == "noise" and row["metric"] == "accuracy"
+    ]
     assert undefined and all(row["score"] is None and row["reason"] for row in undefined)

@@ -17,7 +17,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def plans(project: Project) -> dict[str, list[str]]:
     """Units by selector, in order of removal."""
-    return dict(project.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector"))
+    return dict(
+        project.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector")
+    )
 
 
 def test_exact_makes_the_plan_of_the_full_sweep(planned: Project) -> None:
@@ -59,7 +61,11 @@ def test_what_exact_ruled_out_early_has_a_bound_instead_of_a_score(planned: Proj
     )
     early = [row for row in rows if row[3] < 150]
     assert early and len(early) < len(rows)
-    assert all(score is low is None and bound <= full + 1e-9 for score, low, bound, _, full in early)
+    assert all(
+        score is low is None and bound <= full + 1e-9 for score, low, bound, _, full in early
+    )
     assert all(bound is None and score == full for score, _, bound, n, full in rows if n == 150)
-    race = planned.query("SELECT count(*) FROM relevance WHERE selector = 'race' AND at_least IS NOT NULL")
+    race = planned.query(
+        "SELECT count(*) FROM relevance WHERE selector = 'race' AND at_least IS NOT NULL"
+    )
     assert race == [(0,)]

@@ -30,7 +30,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
             weights[name] = (value + 0.02 * rng.standard_normal(value.shape)).astype(value.dtype)
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
     tables = ("plans", "sweeps", "benchmarks", "models")
-    project.run("benchmark", f"results/exports/{VARIANT}", *(f"results/tables/{table}.parquet" for table in tables))
+    project.run(
+        "benchmark",
+        f"results/exports/{VARIANT}",
+        *(f"results/tables/{table}.parquet" for table in tables),
+    )
     return project
 
 
@@ -57,8 +61,14 @@ def test_a_donor_equal_to_the_model_changes_nothing(finished: Project) -> None:
 def test_a_layer_that_a_sibling_has_better_is_taken_and_named_everywhere(finished: Project) -> None:
     found = plan(finished, "given")
     swaps = [unit for unit in found["units"] if "@" in unit]
-    assert len(found["units"]) - len(swaps) == 2 and swaps and {unit.split(".")[0] for unit in swaps} <= {"5", "6"}
-    told = finished.query("SELECT unit, donor FROM plans WHERE selector = 'given' AND donor IS NOT NULL")
+    assert (
+        len(found["units"]) - len(swaps) == 2
+        and swaps
+        and {unit.split(".")[0] for unit in swaps} <= {"5", "6"}
+    )
+    told = finished.query(
+        "SELECT unit, donor FROM plans WHERE selector = 'given' AND donor IS NOT NULL"
+    )
     assert {(unit, unit.partition(".@")[2]) for unit in swaps} == set(told)
     assert finished.query("SELECT model FROM models") == [("reference",)]
     folder = finished.folder / "results/exports" / VARIANT
@@ -67,5 +77,7 @@ def test_a_layer_that_a_sibling_has_better_is_taken_and_named_everywhere(finishe
     models = {part["sources"][0]["model"] for part in recipe["slices"]}
     assert models == {"resources/reference", "sibling"} or any("little" in unit for unit in swaps)
     searched = plan(finished, "evolved")
-    assert any(unit.endswith(".@other") for unit in searched["units"]) and set(searched["replacements"]) == {"other"}
+    assert any(unit.endswith(".@other") for unit in searched["units"]) and set(
+        searched["replacements"]
+    ) == {"other"}
     assert parse_jobs(finished.run("-n", "benchmark").stdout) == []

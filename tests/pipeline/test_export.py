@@ -9,7 +9,10 @@ import lamina
 from lamina.models.load import load_folder
 from tests.pipeline.project import Project
 
-VARIANTS = ("reference/recall/accuracy/removed=2/ghost/lora", "reference/recall/accuracy/removed=2/none/lora")
+VARIANTS = (
+    "reference/recall/accuracy/removed=2/ghost/lora",
+    "reference/recall/accuracy/removed=2/none/lora",
+)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -24,7 +27,9 @@ def test_an_export_is_the_variant_that_was_benchmarked(finished: Project, varian
     named, _ = lamina.load(variant, finished.folder / "results", device="cpu")
     exported = load_folder(folder, "auto", trust_remote_code="/ghost/" in variant)
     with torch.no_grad():
-        torch.testing.assert_close(exported(input_ids=ids).logits, named(input_ids=ids).logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            exported(input_ids=ids).logits, named(input_ids=ids).logits, atol=1e-5, rtol=1e-5
+        )
     card = (folder / "README.md").read_text()
     assert "| microworld_recall | acc |" in card and "license: mit" in card
     assert str(finished.folder) not in card
@@ -36,10 +41,18 @@ def test_an_export_is_the_variant_that_was_benchmarked(finished: Project, varian
     ("variant", "said"),
     [
         ("recall/accuracy/removed=3/ghost/none", "no study fits repair 'ghost' to removed=3"),
-        ("recal/accuracy/removed=2/none/none", "'recal' is not defined under `calibrations`. Did you mean"),
-        ("recall/accuracy/2/none/none", "is not a variant: its part '2' is not removed=n, with a number for n. Write"),
+        (
+            "recal/accuracy/removed=2/none/none",
+            "'recal' is not defined under `calibrations`. Did you mean",
+        ),
+        (
+            "recall/accuracy/2/none/none",
+            "is not a variant: its part '2' is not removed=n, with a number for n. Write",
+        ),
     ],
 )
-def test_a_variant_that_nothing_makes_is_refused_by_name(finished: Project, variant: str, said: str) -> None:
+def test_a_variant_that_nothing_makes_is_refused_by_name(
+    finished: Project, variant: str, said: str
+) -> None:
     done = finished.run("-n", f"results/exports/reference/{variant}", check=False)
     assert done.returncode and said in done.stdout and "Missing" not in done.stdout

@@ -12,9 +12,15 @@ def test_the_last_lines_say_what_went_wrong_first_and_what_to_do(tmp_path: Path)
     config = yaml.safe_load(project.config.read_text())
     config["calibrations"]["recall"]["limit"] = 99999
     project.config.write_text(yaml.safe_dump(config))
-    done = project.run("results/calibrations/reference/recall.parquet", "results/tables/diagnoses.parquet", check=False)
+    done = project.run(
+        "results/calibrations/reference/recall.parquet",
+        "results/tables/diagnoses.parquet",
+        check=False,
+    )
     assert done.returncode != 0
-    assert (project.folder / "results/tables/diagnoses.parquet").is_file(), "the rest of the run goes on"
+    assert (project.folder / "results/tables/diagnoses.parquet").is_file(), (
+        "the rest of the run goes on"
+    )
     title, said, more = done.stdout.rstrip().splitlines()[-3:]
     assert title == "The first failure, in rule prepare_calibration:"
     assert said.startswith("lamina: calibrations.recall.limit: 99999"), said

@@ -19,10 +19,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A map of its layers on a few questions."""
     copy = copy_project(tmp_path_factory.mktemp("gguf"), "tests/configs/minimal.yaml")
     gguf_files.write(copy.folder / "tiny.gguf")
-    questions = [{"query": f"{n} in the", "choices": ["inn", "the 12"], "gold": n % 2} for n in range(8)]
+    questions = [
+        {"query": f"{n} in the", "choices": ["inn", "the 12"], "gold": n % 2} for n in range(8)
+    ]
     (copy.folder / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
     study = {"models": ["tiny"], "calibrations": ["mine"], "metrics": ["perplexity"]}
-    config = {"models": {"tiny": {"source": "tiny.gguf"}}, "calibrations": {"mine": {"choices": "mine.jsonl"}}}
+    config = {
+        "models": {"tiny": {"source": "tiny.gguf"}},
+        "calibrations": {"mine": {"choices": "mine.jsonl"}},
+    }
     config["selectors"] = {"deep": {"strategy": "deepest"}}
     copy.config.write_text(yaml.safe_dump(config | {"studies": {"maps": study}}))
     return copy
@@ -39,12 +44,19 @@ def test_it_is_dequantised_once_with_a_line_that_says_so(project: Project) -> No
     assert SAID not in project.run("-n").stdout
 
 
-def test_its_export_is_a_gguf_file_if_asked_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_export_is_a_gguf_file_if_asked_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAMINA_EXPORT_FORM", "gguf")
     folder = "results/exports/tiny/mine/deep/removed=1/none/none"
     project.run(folder)
-    assert gguf.shape(project.folder / folder / "model.gguf", "") == (gguf_files.LAYERS - 1, gguf_files.CONTEXT)
-    log = (project.folder / f"logs/export_variant/{folder.removeprefix('results/exports/')}.log").read_text()
+    assert gguf.shape(project.folder / folder / "model.gguf", "") == (
+        gguf_files.LAYERS - 1,
+        gguf_files.CONTEXT,
+    )
+    log = (
+        project.folder / f"logs/export_variant/{folder.removeprefix('results/exports/')}.log"
+    ).read_text()
     assert f"gguf: llama-cli -m {folder}/model.gguf" in log
 
 

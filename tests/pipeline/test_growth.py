@@ -78,10 +78,32 @@ def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Pr
 LATE = {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
 # A package and a module of it that gets a twin, the twin's entry, what a study lists, what runs for it, or not.
 LISTED = [
-    ("repair/methods", "ghost", "repairs", {"method": "made_up"}, ["none", "ghost", "new"], "fit_patch", LATE),
-    ("repair/methods", "", "repairs", {"method": "linearpatch"}, ["none", "ghost", "new"], "fit_patch", LATE),
+    (
+        "repair/methods",
+        "ghost",
+        "repairs",
+        {"method": "made_up"},
+        ["none", "ghost", "new"],
+        "fit_patch",
+        LATE,
+    ),
+    (
+        "repair/methods",
+        "",
+        "repairs",
+        {"method": "linearpatch"},
+        ["none", "ghost", "new"],
+        "fit_patch",
+        LATE,
+    ),
     *[
-        ("selection/strategies", "deepest", "selectors", {"strategy": "made_up"}, ["accuracy", "cosine", "new"])
+        (
+            "selection/strategies",
+            "deepest",
+            "selectors",
+            {"strategy": "made_up"},
+            ["accuracy", "cosine", "new"],
+        )
         + (rule, LATE - {"prune_step"})
         for rule in ("prune_step", "fit_patch")
     ],
@@ -91,7 +113,9 @@ LISTED = [
 
 
 @pytest.mark.parametrize("case", LISTED)
-def test_a_method_reruns_nothing_until_a_study_lists_it(restored: Project, case: tuple[Any, ...]) -> None:
+def test_a_method_reruns_nothing_until_a_study_lists_it(
+    restored: Project, case: tuple[Any, ...]
+) -> None:
     package, twin, section, entry, listed, rule, spared = case
     if twin:
         add_twin(restored, package, twin)
@@ -115,11 +139,16 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
     [
         ("repairs", '    method: str = option("The repair method.")\n'),
         ("healings", '    learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)\n'),
-        ("selectors", '    strategy: str = option("How units are picked from their scores.", "iterative")\n'),
+        (
+            "selectors",
+            '    strategy: str = option("How units are picked from their scores.", "iterative")\n',
+        ),
         ("calibrations", "    split: Split = _SPLIT\n"),
     ],
 )
-def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str, anchor: str) -> None:
+def test_an_option_with_a_default_reruns_nothing(
+    restored: Project, section: str, anchor: str
+) -> None:
     line = '    made_up: int = option("Made up.", 3)\n'
     restored.edit(f"src/lamina/config/{section}.py", anchor, anchor + line)
     assert restored.stale() == []
@@ -131,7 +160,9 @@ def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
         moved.add("src/lamina/report/figures/made_up.py", FIGURE)
         moved.run()
         made, known = (
-            moved.query(f"SELECT selector, removed, unit, score FROM relevance WHERE metric = '{metric}' ORDER BY ALL")
+            moved.query(
+                f"SELECT selector, removed, unit, score FROM relevance WHERE metric = '{metric}' ORDER BY ALL"
+            )
             for metric in ("made_up", "perplexity")
         )
         assert made and made == known

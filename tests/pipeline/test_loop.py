@@ -11,12 +11,20 @@ pytestmark = pytest.mark.slow
 def looped(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The plans, sweeps and patches of tests/configs/loop.yaml."""
     project = copy_project(tmp_path_factory.mktemp("loop"), "tests/configs/loop.yaml")
-    project.run("prune", "repair", *(f"results/tables/{table}.parquet" for table in ("plans", "sweeps", "patches")))
+    project.run(
+        "prune",
+        "repair",
+        *(f"results/tables/{table}.parquet" for table in ("plans", "sweeps", "patches")),
+    )
     return project
 
 
-def test_every_selector_with_the_repair_in_the_loop_makes_a_plan_and_gets_its_patch(looped: Project) -> None:
-    plans = dict(looped.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector"))
+def test_every_selector_with_the_repair_in_the_loop_makes_a_plan_and_gets_its_patch(
+    looped: Project,
+) -> None:
+    plans = dict(
+        looped.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector")
+    )
     assert {name: len(units) for name, units in plans.items()} == dict.fromkeys(
         ("bare", "looped", "race", "once", "wide", "beside"), 2
     )
@@ -32,7 +40,9 @@ def test_sweeps_of_the_unpruned_model_are_the_selectors_own(looped: Project) -> 
         "WHERE removed = 0 AND unit NOT IN ('0', '11') AND selector IN ('base', 'looped', 'once') "
         "GROUP BY ALL"
     )
-    found = {(selector, base): (loss, samples, units) for selector, base, loss, samples, units in rows}
+    found = {
+        (selector, base): (loss, samples, units) for selector, base, loss, samples, units in rows
+    }
     assert {selector for selector, _ in found} == {"base", "looped", "once"}
     losses = [found[selector, True][0] for selector in ("base", "looped", "once")]
     assert max(losses) - min(losses) < 1e-3
@@ -49,7 +59,9 @@ def test_a_selector_reads_general_text_beside_its_own_under_its_own_plans(looped
         rise: dict[str, list[float]] = {}
         for place in ("addition/wide", "corpus/for/addition/wide"):
             file = looped.folder / f"results/sweeps/reference/{place}/removed={removed}.parquet"
-            losses = dict(looped.query(f"SELECT unit, sum(nll) / sum(n_tokens) FROM '{file}' GROUP BY unit"))
+            losses = dict(
+                looped.query(f"SELECT unit, sum(nll) / sum(n_tokens) FROM '{file}' GROUP BY unit")
+            )
             for unit in losses.keys() - {"none"}:
                 rise.setdefault(unit, []).append(losses[unit] - losses["none"])
         assert len(rise) == 10 - removed and all(len(both) == 2 for both in rise.values())
@@ -58,10 +70,14 @@ def test_a_selector_reads_general_text_beside_its_own_under_its_own_plans(looped
         looped.folder / f"results/sweeps/reference/{name}/base/stream/layer/removed=0.parquet"
         for name in ("addition", "corpus")
     ]
-    both = [dict(looped.query(f"SELECT unit, avg(cosine) FROM '{file}' GROUP BY unit")) for file in base]
+    both = [
+        dict(looped.query(f"SELECT unit, avg(cosine) FROM '{file}' GROUP BY unit")) for file in base
+    ]
     units = set(map(str, range(1, 11)))
     least = min(units, key=lambda unit: max(found[unit] for found in both))
-    assert looped.query("SELECT unit FROM plans WHERE selector = 'beside' AND position = 1") == [(least,)]
+    assert looped.query("SELECT unit FROM plans WHERE selector = 'beside' AND position = 1") == [
+        (least,)
+    ]
 
 
 def test_a_weight_that_is_left_open_is_chosen_and_told(looped: Project) -> None:
@@ -70,11 +86,17 @@ def test_a_weight_that_is_left_open_is_chosen_and_told(looped: Project) -> None:
         "WHERE repair = 'kept'"
     )
     assert rows and all(row[3] == (row[1] <= row[2] + 0.02) and row[4] == 4 for row in rows)
-    assert looped.query("SELECT count(*) FROM patches WHERE repair = 'ghost' AND auto_weight IS NOT NULL") == [(0,)]
+    assert looped.query(
+        "SELECT count(*) FROM patches WHERE repair = 'ghost' AND auto_weight IS NOT NULL"
+    ) == [(0,)]
 
 
-def test_an_option_of_the_repair_reruns_the_sweeps_that_have_it_in_the_loop(looped: Project) -> None:
+def test_an_option_of_the_repair_reruns_the_sweeps_that_have_it_in_the_loop(
+    looped: Project,
+) -> None:
     config = looped.folder / "other.yaml"
-    config.write_text(looped.config.read_text().replace("{method: ghost}", "{method: ghost, bias: true}"))
+    config.write_text(
+        looped.config.read_text().replace("{method: ghost}", "{method: ghost, bias: true}")
+    )
     stale = {job.wildcards["selector"] for job in looped.stale(config) if job.rule == "sweep_units"}
     assert stale == {"looped", "once"}

@@ -38,12 +38,20 @@ def test_a_workflow_of_another_folder_uses_lamina_as_a_module(tmp_path: Path) ->
     (tmp_path / "config").mkdir()
     (tmp_path / "Snakefile").write_text(SNAKEFILE.format(root=ROOT))
     (tmp_path / "config/config.yaml").write_text(CONFIG.format(root=ROOT))
-    questions = (ROOT / "resources/reference/data/facts_validation.jsonl").read_text().splitlines(keepends=True)
+    questions = (
+        (ROOT / "resources/reference/data/facts_validation.jsonl")
+        .read_text()
+        .splitlines(keepends=True)
+    )
     (tmp_path / "questions.jsonl").write_text("".join(questions[:60]))
     (tmp_path / "test.jsonl").write_text("".join(questions[-60:]))
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "all"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environ | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True
+        command,
+        cwd=tmp_path,
+        env=environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "own" in (tmp_path / "results/report.html").read_text()

@@ -34,12 +34,15 @@ GRAINS = {
 
 @pytest.mark.parametrize("name", GRAINS)
 def test_every_table_has_one_row_per_grain(finished: Project, name: str) -> None:
-    total, distinct = finished.query(f"SELECT count(*), count(DISTINCT ({GRAINS[name]})) FROM {name}")[0]
+    total, distinct = finished.query(
+        f"SELECT count(*), count(DISTINCT ({GRAINS[name]})) FROM {name}"
+    )[0]
     assert total == distinct
 
 
 @pytest.mark.parametrize(
-    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"]
+    "folder",
+    ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"],
 )
 def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))
@@ -49,14 +52,18 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
         assert len(metadata[b"lamina.code"]) == len(metadata[b"lamina.params"]) == 64, file
 
 
-@pytest.mark.parametrize("name", ["report.html", pytest.param("report.zip", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["report.html", pytest.param("report.zip", marks=pytest.mark.slow)]
+)
 def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
     finished.run("--report", name)
     assert (finished.folder / name).stat().st_size > 100_000
 
 
 def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
-    rows = finished.query("SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans GROUP BY ALL")
+    rows = finished.query(
+        "SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans GROUP BY ALL"
+    )
     plans = {row[:3]: row[3] for row in rows}
     for (calibration, selector, removed), units in plans.items():
         assert len(set(units)) == removed

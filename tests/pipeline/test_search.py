@@ -27,18 +27,26 @@ def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: P
     )
     # A plan scores as a bare set, and the portfolio may have found its winner better repaired.
     assert sorted(plan[:3] for plan in plans) == sorted(end[:3] for end in ends) and len(plans) == 6
-    assert sorted(plan for plan in plans if plan[0] != "judged") == sorted(end for end in ends if end[0] != "judged")
+    assert sorted(plan for plan in plans if plan[0] != "judged") == sorted(
+        end for end in ends if end[0] != "judged"
+    )
     assert all(not {"0", "11"} & set(units) for _, _, units, _ in plans)
-    measured = searched.query("SELECT DISTINCT selector, removed, repair FROM benchmarks WHERE removed > 0")
+    measured = searched.query(
+        "SELECT DISTINCT selector, removed, repair FROM benchmarks WHERE removed > 0"
+    )
     assert len(measured) == 12
     assert not searched.stale()
     assert not list(searched.folder.glob("results/searches/**/*.log"))
 
 
 def test_a_search_tells_what_it_cost_and_what_it_ends_with(searched: Project) -> None:
-    tables = database.connect(searched.folder / "sql/views.sql", [searched.folder / "results/tables/searches.parquet"])
+    tables = database.connect(
+        searched.folder / "sql/views.sql", [searched.folder / "results/tables/searches.parquet"]
+    )
     names = "selector, strategy, removed, n_search, n_held_back, evaluations"
-    found = {row[:3]: row[3:] for row in tables.execute(f"SELECT {names} FROM search_results").fetchall()}
+    found = {
+        row[:3]: row[3:] for row in tables.execute(f"SELECT {names} FROM search_results").fetchall()
+    }
     assert set(found) == {
         *((name, "none", 0) for name in ("bare", "evolved", "judged")),
         *(("judged", "portfolio", size) for size in (1, 3)),
@@ -54,7 +62,12 @@ def test_another_size_is_searched_with_the_others_and_leaves_their_plans(searche
         searched.configure({"studies": {"prune": {"removed": [1, 2, 3]}}})
         rules = {job.rule for job in searched.stale()}
         assert {"search_plans", "pick_plan"} <= rules
-        assert not rules & {"prepare_calibration", "capture_activations", "prune_step", "sweep_units"}
+        assert not rules & {
+            "prepare_calibration",
+            "capture_activations",
+            "prune_step",
+            "sweep_units",
+        }
         folder = searched.folder / "results/plans/reference/addition/bare"
         before = json.loads((folder / "removed=3.json").read_text())
         searched.run(str(folder.relative_to(searched.folder) / "removed=2.json"))

@@ -47,7 +47,12 @@ def test_a_new_limit_reruns_that_calibration_and_what_follows_only(restored: Pro
     restored.configure({"calibrations": {"recall": {"limit": 41}}})
     jobs = restored.stale()
     measured = [job for job in jobs if job.rule not in GATHERING and job.rule not in WHOLE_MODEL]
-    assert {job.rule for job in measured} >= {"prepare_calibration", "sweep_units", "fit_patch", "benchmark_task"}
+    assert {job.rule for job in measured} >= {
+        "prepare_calibration",
+        "sweep_units",
+        "fit_patch",
+        "benchmark_task",
+    }
     assert {job.wildcards["calibration"] for job in measured} == {"recall"}
 
 
@@ -60,7 +65,10 @@ def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(restored: Project
 
 
 def test_an_option_that_is_written_out_with_its_default_reruns_nothing(restored: Project) -> None:
-    change = {"repairs": {"ghost": {"ridge": "validated", "bias": False}}, "selectors": {"cosine": {"budget": "full"}}}
+    change = {
+        "repairs": {"ghost": {"ridge": "validated", "bias": False}},
+        "selectors": {"cosine": {"budget": "full"}},
+    }
     restored.configure(change)
     assert restored.stale() == []
 
@@ -83,7 +91,10 @@ def test_another_way_of_scoring_reruns_plans_and_no_sweep_of_the_base(restored: 
 
 
 def test_a_diagnosis_adds_its_job_and_a_table(restored: Project) -> None:
-    change = {"diagnoses": {"spread": {"kind": "variance"}}, "studies": {"maps": {"diagnoses": ["spread"]}}}
+    change = {
+        "diagnoses": {"spread": {"kind": "variance"}},
+        "studies": {"maps": {"diagnoses": ["spread"]}},
+    }
     restored.configure(change)
     jobs = restored.stale()
     assert rules(jobs) - GATHERING == {"diagnose_layers"}
@@ -96,8 +107,16 @@ def test_a_diagnosis_adds_its_job_and_a_table(restored: Project) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/repair/methods/ghost.py", "src/lamina/engine/sweep.py", "src/lamina/store/parquet.py"),
-        *("workflow/scripts/sweep_units.py", "workflow/scripts/gather_table.py", "src/lamina/models/surgery.py"),
+        *(
+            "src/lamina/repair/methods/ghost.py",
+            "src/lamina/engine/sweep.py",
+            "src/lamina/store/parquet.py",
+        ),
+        *(
+            "workflow/scripts/sweep_units.py",
+            "workflow/scripts/gather_table.py",
+            "src/lamina/models/surgery.py",
+        ),
     ],
 )
 def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
@@ -109,7 +128,11 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
     "file",
     [
         *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/checks/load.py"),
-        *("src/lamina/study/paths.py", "src/lamina/selection/race.py", "src/lamina/selection/strategies/deepest.py"),
+        *(
+            "src/lamina/study/paths.py",
+            "src/lamina/selection/race.py",
+            "src/lamina/selection/strategies/deepest.py",
+        ),
     ],
 )
 def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, file: str) -> None:
@@ -121,9 +144,21 @@ def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, 
 MEASURED = {"sweep_units", "capture_activations", "prune_step", "prepare_calibration"}
 # An edited module, what reruns at least, what does not, and the values of a wildcard in the jobs of a rule.
 EDITED = {
-    "repair/methods/ghost": ({"fit_patch", "benchmark_task"}, MEASURED, ("heal_variant", "repair", {"ghost"})),
-    "healing/lora": ({"heal_variant"}, MEASURED | {"fit_patch"}, ("benchmark_task", "calibration", {"recall"})),
-    "selection/strategies/iterative": ({"prune_step", "benchmark_task"}, set(), ("heal_variant", "healing", {"lora"})),
+    "repair/methods/ghost": (
+        {"fit_patch", "benchmark_task"},
+        MEASURED,
+        ("heal_variant", "repair", {"ghost"}),
+    ),
+    "healing/lora": (
+        {"heal_variant"},
+        MEASURED | {"fit_patch"},
+        ("benchmark_task", "calibration", {"recall"}),
+    ),
+    "selection/strategies/iterative": (
+        {"prune_step", "benchmark_task"},
+        set(),
+        ("heal_variant", "healing", {"lora"}),
+    ),
     "relevance/metrics/streams": ({"prune_step"}, set(), ("fit_patch", "selector", {"cosine"})),
 }
 
@@ -138,7 +173,9 @@ def test_editing_a_module_reruns_its_jobs_and_what_follows(restored: Project, mo
     assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
 
 
-def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restored: Project) -> None:
+def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(
+    restored: Project,
+) -> None:
     restored.add("src/lamina/relevance/metrics/outputs.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING | {"score_relevance"} and "score_relevance" in rules(jobs)
@@ -148,12 +185,23 @@ def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restor
 # Tables, views, figures, the report.
 
 
-WRITTEN = {"sweep": "sweeps", "prune": "plans", "benchmark": "benchmarks", "repair": "patches", "prepare": "models"}
+WRITTEN = {
+    "sweep": "sweeps",
+    "prune": "plans",
+    "benchmark": "benchmarks",
+    "repair": "patches",
+    "prepare": "models",
+}
 
 
 @pytest.mark.parametrize(("stage", "table"), WRITTEN.items())
-def test_a_new_column_reruns_its_table_and_the_report(restored: Project, stage: str, table: str) -> None:
-    restored.add(f"src/lamina/tables/{stage}.py", f'{table.upper()}.columns["made_up"] = ("string", "Nothing.")\n')
+def test_a_new_column_reruns_its_table_and_the_report(
+    restored: Project, stage: str, table: str
+) -> None:
+    restored.add(
+        f"src/lamina/tables/{stage}.py",
+        f'{table.upper()}.columns["made_up"] = ("string", "Nothing.")\n',
+    )
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING
     assert of(jobs, "gather_table", "table") == {table}
@@ -161,7 +209,11 @@ def test_a_new_column_reruns_its_table_and_the_report(restored: Project, stage: 
 
 def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
     restored.add("sql/views.sql", "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n")
-    assert rules(restored.stale()) == GATHERING - {"gather_table", "compare_metrics", "compare_tasks"}
+    assert rules(restored.stale()) == GATHERING - {
+        "gather_table",
+        "compare_metrics",
+        "compare_tasks",
+    }
 
 
 def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:
@@ -194,11 +246,28 @@ def test_a_familys_own_entry_reruns_what_loads_its_models(restored: Project) -> 
 @pytest.mark.parametrize(
     ("package", "spared"),
     [
-        *(("ruff", None), ("matplotlib", None), ("duckdb", None), ("snakemake", None), ("pydantic", None)),
-        ("peft", {"prepare_calibration", "capture_activations", "sweep_units", "prune_step", "fit_patch"}),
+        *(
+            ("ruff", None),
+            ("matplotlib", None),
+            ("duckdb", None),
+            ("snakemake", None),
+            ("pydantic", None),
+        ),
+        (
+            "peft",
+            {
+                "prepare_calibration",
+                "capture_activations",
+                "sweep_units",
+                "prune_step",
+                "fit_patch",
+            },
+        ),
     ],
 )
-def test_a_new_version_reruns_what_imports_it(restored: Project, package: str, spared: set[str] | None) -> None:
+def test_a_new_version_reruns_what_imports_it(
+    restored: Project, package: str, spared: set[str] | None
+) -> None:
     restored.edit("requirements.lock", f"\n{package}==", f"\n{package}==99.")
     jobs = restored.stale()
     if spared is None:

@@ -25,7 +25,12 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = copy_project(tmp_path_factory.mktemp("studies"), "tests/configs/studies.yaml")
     settings = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
     settings["model"] |= {"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 32}
-    settings["training"] |= {"tokens": 20_000, "tokens_per_step": 500, "keep": [2, 30], "validate_every": 1000}
+    settings["training"] |= {
+        "tokens": 20_000,
+        "tokens_per_step": 500,
+        "keep": [2, 30],
+        "validate_every": 1000,
+    }
     (project.folder / "training.yaml").write_text(yaml.safe_dump(settings))
     train(project)
     trained = {"source": "trained/checkpoints/step{checkpoint}", "checkpoints": [2, 30]}
@@ -51,8 +56,14 @@ def test_every_kind_of_study_gives_its_figure(studied: Project, name: str) -> No
 
 def test_a_series_of_checkpoints_is_a_model_each_in_order_of_training(studied: Project) -> None:
     rows = studied.query("SELECT model, series, step FROM models ORDER BY step NULLS FIRST")
-    assert rows == [("reference", None, None), ("trained-2", "trained", 2), ("trained-30", "trained", 30)]
-    seen = studied.query("SELECT DISTINCT model FROM relevance WHERE metric = 'cosine' AND score > 0")
+    assert rows == [
+        ("reference", None, None),
+        ("trained-2", "trained", 2),
+        ("trained-30", "trained", 30),
+    ]
+    seen = studied.query(
+        "SELECT DISTINCT model FROM relevance WHERE metric = 'cosine' AND score > 0"
+    )
     assert {model for (model,) in seen} == {"reference", "trained-2", "trained-30"}
 
 
@@ -61,11 +72,19 @@ def test_relevance_was_measured_at_every_step_of_a_removal(studied: Project) -> 
         "SELECT calibration, selector, removed, count(*) FROM relevance WHERE metric = 'accuracy' "
         "AND model = 'reference' GROUP BY ALL ORDER BY ALL"
     )
-    assert rows == [(name, way, gone, 12 - gone) for name in ("addition", "recall") for way, gone in STEPS]
+    assert rows == [
+        (name, way, gone, 12 - gone) for name in ("addition", "recall") for way, gone in STEPS
+    ]
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_papers_study_can_be_planned_without_a_network(name: str, tmp_path: Path) -> None:
     project = copy_project(tmp_path, f"config/papers/{name}.yaml")
     jobs = {job.rule for job in parse_jobs(project.run("-n").stdout)}
-    assert {"prepare_model", "capture_activations", "prune_step", "benchmark_task", "render_report"} <= jobs
+    assert {
+        "prepare_model",
+        "capture_activations",
+        "prune_step",
+        "benchmark_task",
+        "render_report",
+    } <= jobs

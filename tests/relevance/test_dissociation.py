@@ -18,25 +18,50 @@ def swept(without: dict[str, list[float]], n: int, base: float = 0.9) -> list[di
     for number, (task, shares) in enumerate(without.items()):
         rng = np.random.default_rng(number)
         whole = 0.5 if task == "guess" else base
-        for unit, share in [("none", whole), *((str(layer), share) for layer, share in enumerate(shares))]:
+        for unit, share in [
+            ("none", whole),
+            *((str(layer), share) for layer, share in enumerate(shares)),
+        ]:
             right = np.zeros(n, bool)
             right[: round(whole * n)] = True
             right[rng.permutation(round(whole * n))[round(share * n) :]] = False
             for sample in range(n):
-                keys = {"model": "m", "calibration": task, "selector": "base", "removed": 0, "unit": unit}
+                keys = {
+                    "model": "m",
+                    "calibration": task,
+                    "selector": "base",
+                    "removed": 0,
+                    "unit": unit,
+                }
                 yes = bool(right[sample])
-                rows.append(keys | {"sample": sample, "correct": yes, "correct_norm": yes, "nll": 1.0, "n_tokens": 1})
+                rows.append(
+                    keys
+                    | {
+                        "sample": sample,
+                        "correct": yes,
+                        "correct_norm": yes,
+                        "nll": 1.0,
+                        "n_tokens": 1,
+                    }
+                )
     return rows
 
 
 def facts(tasks: Any) -> list[dict[str, Any]]:
-    return [{"model": "m", "calibration": task, "chance_accuracy": 0.5, "choice_score": "acc_norm"} for task in tasks]
+    return [
+        {"model": "m", "calibration": task, "chance_accuracy": 0.5, "choice_score": "acc_norm"}
+        for task in tasks
+    ]
 
 
 def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
     """By hand: without layer 0, task a loses all that is above chance and b nothing, so D = 1; layer 1 the reverse."""
-    rows = list(dissociation.dissociations(facts(WITHOUT), store.from_rows("sweeps", swept(WITHOUT, 200))))
-    assert {(row["calibration"], row["rival"]) for row in rows} == {("a", "b")}, "a task at chance has no relevance"
+    rows = list(
+        dissociation.dissociations(facts(WITHOUT), store.from_rows("sweeps", swept(WITHOUT, 200)))
+    )
+    assert {(row["calibration"], row["rival"]) for row in rows} == {("a", "b")}, (
+        "a task at chance has no relevance"
+    )
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
     assert [row["sure"] for row in rows] == [True, True, False, False]
     assert [row["n_samples"] for row in rows] == [200] * 4
@@ -65,10 +90,14 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
         for unit in "012":
             drawn[unit].append(relevance("a", unit, ones) - relevance("b", unit, others))
             for task in "ab":
-                apart[unit][task].append(relevance(task, unit, mixed[:30]) - relevance(task, unit, mixed[30:]))
+                apart[unit][task].append(
+                    relevance(task, unit, mixed[:30]) - relevance(task, unit, mixed[30:])
+                )
     for row in rows:
         unit = row["unit"]
-        assert row["difference"] == pytest.approx(relevance("a", unit, everyone) - relevance("b", unit, everyone))
+        assert row["difference"] == pytest.approx(
+            relevance("a", unit, everyone) - relevance("b", unit, everyone)
+        )
         ends = np.percentile(drawn[unit], [2.5, 97.5])
         assert [row["ci_low"], row["ci_high"]] == pytest.approx(ends, abs=0.05)
         least = min(np.mean(np.array(drawn[unit]) <= 0), np.mean(np.array(drawn[unit]) >= 0))
@@ -87,5 +116,7 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
 
 def test_random_halves_of_one_task_do_not_dissociate() -> None:
     """Two draws of one task as two calibrations: no layer is sure."""
-    table = store.from_rows("sweeps", swept({"a": [0.6, 0.8, 0.7, 0.75], "b": [0.6, 0.8, 0.7, 0.75]}, 150))
+    table = store.from_rows(
+        "sweeps", swept({"a": [0.6, 0.8, 0.7, 0.75], "b": [0.6, 0.8, 0.7, 0.75]}, 150)
+    )
     assert not any(row["sure"] for row in dissociation.dissociations(facts("ab"), table))

@@ -25,7 +25,9 @@ from tests.report.test_database import VIEWS
 def drawn(seed: int, tasks: int, units: int) -> list[np.ndarray]:
     """Scores with so little noise that measured and true ones are alike."""
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=(1, units)) + 1e-3 * rng.normal(size=(201, units)) for _ in range(tasks)]
+    return [
+        rng.normal(size=(1, units)) + 1e-3 * rng.normal(size=(201, units)) for _ in range(tasks)
+    ]
 
 
 def test_every_statistic_equals_an_independent_one() -> None:
@@ -36,7 +38,9 @@ def test_every_statistic_equals_an_independent_one() -> None:
     assert found.pearson and found.spearman
     assert found.pearson[0] == pytest.approx(stats.pearsonr(*pooled).statistic, abs=1e-3)
     assert found.spearman[0] == pytest.approx(stats.spearmanr(*pooled).statistic, abs=1e-3)
-    pairs = ([np.concatenate([s[d] for s in each]) for each in (first, second)] for d in range(1, 201))
+    pairs = (
+        [np.concatenate([s[d] for s in each]) for each in (first, second)] for d in range(1, 201)
+    )
     draws = [np.corrcoef(*pair)[0, 1] for pair in pairs]
     assert found.pearson[1:] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=2e-3)
 
@@ -51,9 +55,13 @@ def test_every_statistic_equals_an_independent_one() -> None:
     for each in (first, second):
         scores = np.array([task[0] for task in each])
         standard = (scores - scores.mean()) / scores.std()
-        spread.append([np.mean([(z - np.mean(column)) ** 2 for z in column]) for column in standard.T])
+        spread.append(
+            [np.mean([(z - np.mean(column)) ** 2 for z in column]) for column in standard.T]
+        )
     assert found.variance_ratio is not None
-    assert found.variance_ratio[0] == pytest.approx(np.mean(spread[0]) / np.mean(spread[1]), rel=3e-3)
+    assert found.variance_ratio[0] == pytest.approx(
+        np.mean(spread[0]) / np.mean(spread[1]), rel=3e-3
+    )
     assert found.p_value == pytest.approx(stats.wilcoxon(*spread).pvalue)
 
 
@@ -75,16 +83,23 @@ def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
     ],
     ids=["nearly equal, same order", "some ties", "clear"],
 )
-def test_intervals_of_misranked_shares_hold_the_true_one(first: list[float], second: list[float], clear: bool) -> None:
+def test_intervals_of_misranked_shares_hold_the_true_one(
+    first: list[float], second: list[float], clear: bool
+) -> None:
     """In 95 % of 60 studies of 150 samples. Those of bootstrapped orders would not, where neighbours are near."""
     places = [np.lexsort((-np.arange(6), truth)).argsort() for truth in (first, second)]
     apart = np.abs(places[0] - places[1])
     held, drawn_held = [], []
     for seed in range(60):
         rng, weights = np.random.default_rng(seed), bootstrap_weights(150, seed, 100)
-        scores = [weights @ (np.array(truth) + rng.normal(size=(150, 6))) for truth in (first, second)]
+        scores = [
+            weights @ (np.array(truth) + rng.normal(size=(150, 6))) for truth in (first, second)
+        ]
         found = metric_agreement.compare(*([each] for each in scores), 150)
-        for (point, low, high), true in ((found.misranked, (apart > 0).mean()), (found.badly, (apart > 1.5).mean())):
+        for (point, low, high), true in (
+            (found.misranked, (apart > 0).mean()),
+            (found.badly, (apart > 1.5).mean()),
+        ):
             assert low <= point <= high and (low == high or not clear)
             held.append(low <= true <= high)
         orders = [each[1:].argsort(axis=1).argsort(axis=1) for each in scores]
@@ -102,7 +117,9 @@ def test_equals_have_the_deeper_unit_first_in_both() -> None:
     assert metric_agreement.compare([one], [tied], 50).misranked[0] == pytest.approx(2 / 5)
 
 
-def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance(tmp_path: Path) -> None:
+def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance(
+    tmp_path: Path,
+) -> None:
     """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers; one is unswept."""
     rng, rows = np.random.default_rng(3), []
     for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
@@ -113,11 +130,21 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
                 keys = {"model": "m", "calibration": task, "selector": "base", "removed": 0}
                 keys |= {"unit": str(unit), "sample": sample}
                 right = bool(order[sample] < share)
-                rows.append(keys | {"correct": right, "correct_norm": right, "nll": 1.0, "n_tokens": 1})
+                rows.append(
+                    keys | {"correct": right, "correct_norm": right, "nll": 1.0, "n_tokens": 1}
+                )
                 if unit != "none":
-                    rows.append(keys | {"taylor": 10.0 - int(unit) + 0.01 * rng.random(), "magnitude": 1.0})
+                    rows.append(
+                        keys | {"taylor": 10.0 - int(unit) + 0.01 * rng.random(), "magnitude": 1.0}
+                    )
     facts = [
-        {"model": "m", "calibration": task, "n_samples": 100, "chance_accuracy": 0.5, "choice_score": "acc_norm"}
+        {
+            "model": "m",
+            "calibration": task,
+            "n_samples": 100,
+            "chance_accuracy": 0.5,
+            "choice_score": "acc_norm",
+        }
         for task in ("good", "better", "guess", "unswept")
     ]
     sweeps = store.from_rows("sweeps", rows)
@@ -135,11 +162,16 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     read, scored, drawn, output = (str(tmp_path / f"{name}.parquet") for name in names)
     done = started(CompareMetrics(relevance=read, sweeps=scored, calibrations=drawn, output=output))
     assert done.returncode == 0, done.stderr
-    agreements = {row["statistic"]: row for row in store.read(tmp_path / "agreements.parquet").to_pylist()}
+    agreements = {
+        row["statistic"]: row for row in store.read(tmp_path / "agreements.parquet").to_pylist()
+    }
     assert agreements["spearman"]["value"] == found.spearman[0]
     assert agreements["spearman"]["calibrations"] == "good, better"
     assert [agreements["misranked"][key] for key in ("ci_low", "value", "ci_high")] == [1, 1, 1]
-    assert agreements["variance_ratio"]["p_value"] == found.p_value and agreements["pearson"]["n_samples"] == 200
+    assert (
+        agreements["variance_ratio"]["p_value"] == found.p_value
+        and agreements["pearson"]["n_samples"] == 200
+    )
 
 
 def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> None:
@@ -159,12 +191,24 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
             if unit != "none":
                 lost = {"correct": 0.07 * int(unit), "correct_norm": 0.07 * (5 - int(unit))}
             for sample in range(80):
-                keys = {"model": "m", "calibration": task, "selector": "base", "removed": 0, "unit": str(unit)}
+                keys = {
+                    "model": "m",
+                    "calibration": task,
+                    "selector": "base",
+                    "removed": 0,
+                    "unit": str(unit),
+                }
                 answers = {name: bool(order[sample] < 0.95 - less) for name, less in lost.items()}
                 turned = {} if unit == "none" else {"cosine": int(unit) / 10 + 0.01 * rng.random()}
                 rows.append(keys | {"sample": sample, "nll": 1.0, "n_tokens": 1} | answers | turned)
     facts = [
-        {"model": "m", "calibration": task, "n_samples": 80, "chance_accuracy": 0.25, "choice_score": score}
+        {
+            "model": "m",
+            "calibration": task,
+            "n_samples": 80,
+            "chance_accuracy": 0.25,
+            "choice_score": score,
+        }
         for task in ("one", "other")
     ]
     sweeps = store.from_rows("sweeps", rows)
@@ -172,10 +216,15 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
         row | {"model": "m", "calibration": task, "selector": "base", "removed": 0}
         for task in ("one", "other")
         for row in relevance(
-            sweeps.filter(pc.equal(sweeps["calibration"], task)), ["accuracy", "cosine"], Context(0.25, score), 0
+            sweeps.filter(pc.equal(sweeps["calibration"], task)),
+            ["accuracy", "cosine"],
+            Context(0.25, score),
+            0,
         )
     ]
-    accuracies = {(r["calibration"], r["unit"]): r["score"] for r in scored if r["metric"] == "accuracy"}
+    accuracies = {
+        (r["calibration"], r["unit"]): r["score"] for r in scored if r["metric"] == "accuracy"
+    }
     rising = accuracies["one", "0"] < accuracies["one", "5"]
     assert rising == (score == "acc")
     [(*_, found)] = metric_agreement.comparisons(facts, sweeps, "accuracy", ["cosine"])
@@ -185,6 +234,9 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
         assert row["difference"] == pytest.approx(expected)
     files = write_tables(tmp_path, relevance=scored, sweeps=sweeps.to_pylist(), calibrations=facts)
     drawn_from = calibration_size.data(database.connect(VIEWS, files))
-    columns, context = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one"))), Context(0.25, score)
+    columns, context = (
+        from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one"))),
+        Context(0.25, score),
+    )
     own = next(r for r in drawn_from if (r["calibration"], r["metric"]) == ("one", "accuracy"))
     assert own["median"] == pytest.approx(next(stability(columns, "accuracy", context))[1][0])

@@ -13,12 +13,21 @@ from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
 from tests.given.configurations import Raw, minimal, put, workplace
 
-HUB: Raw = {"source": "org/model", "revision": "step{checkpoint}", "layers": 8, "checkpoints": [2000, "400-tokens1B"]}
+HUB: Raw = {
+    "source": "org/model",
+    "revision": "step{checkpoint}",
+    "layers": 8,
+    "checkpoints": [2000, "400-tokens1B"],
+}
 
 
 def series(**changes: Any) -> Raw:
     """The hub's model trained to two steps, in the study of maps beside another one."""
-    return put(put(minimal(), "models.trained", {**HUB, **changes}), "studies.maps.models", ["trained", "small"])
+    return put(
+        put(minimal(), "models.trained", {**HUB, **changes}),
+        "studies.maps.models",
+        ["trained", "small"],
+    )
 
 
 def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
@@ -41,7 +50,10 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
         ({"checkpoints": [5, "5b"]}, "models.trained.checkpoints: '5' and '5b' are both at 5"),
         ({"checkpoints": []}, "models.trained.checkpoints: [] is not allowed"),
         ({"checkpoints": ["a/1"]}, "models.trained.checkpoints"),
-        ({"revision": "main"}, "models.trained.checkpoints: nothing says where they go. Write {checkpoint} in"),
+        (
+            {"revision": "main"},
+            "models.trained.checkpoints: nothing says where they go. Write {checkpoint} in",
+        ),
         ({"checkpoints": None, "revision": "main", "step": 3}, "models.trained.series: is missing"),
     ],
 )
@@ -61,12 +73,16 @@ def test_stability_is_the_correlation_of_two_halves() -> None:
     losses = rng.exponential(size=(1, 64)) + np.vstack(
         [np.zeros(64), rng.normal(np.arange(6)[:, None] / 4, 1, (6, 64))]
     )
-    columns = Columns(tuple("012345"), {"nll": losses, "n_tokens": np.ones((7, 64))}, np.full(7, 64))
+    columns = Columns(
+        tuple("012345"), {"nll": losses, "n_tokens": np.ones((7, 64))}, np.full(7, 64)
+    )
     ((size, found),) = stability(columns, "perplexity", Context(), seed=3)
     draws, plain = np.random.default_rng(3), []
     for _ in range(200):
         order = draws.permutation(64)
-        first, second = (losses[1:, half].mean(1) - losses[0, half].mean() for half in (order[:32], order[32:]))
+        first, second = (
+            losses[1:, half].mean(1) - losses[0, half].mean() for half in (order[:32], order[32:])
+        )
         plain.append(spearmanr(first, second).statistic)
     low, middle, high = np.percentile(plain, [2.5, 50, 97.5])
     assert size == 32 and found == pytest.approx((middle, low, high))

@@ -25,8 +25,16 @@ CHANNELS, SIGN = 8, {4: 1.0, 5: -1.0, 6: 1.0, 7: -1.0}  # tokens 4 and 5 ask, 6 
 @torch.no_grad()
 def decoder(delta: float) -> LlamaForCausalLM:
     """Four layers; an MLP neuron whose gate reads the constant multiplies what its other half reads."""
-    shape = dict(vocab_size=8, hidden_size=CHANNELS, intermediate_size=1, num_attention_heads=2, num_hidden_layers=4)
-    model = LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=False, rms_norm_eps=1e-12)).eval()
+    shape = dict(
+        vocab_size=8,
+        hidden_size=CHANNELS,
+        intermediate_size=1,
+        num_attention_heads=2,
+        num_hidden_layers=4,
+    )
+    model = LlamaForCausalLM(
+        LlamaConfig(**shape, tie_word_embeddings=False, rms_norm_eps=1e-12)
+    ).eval()
     for name, weight in model.named_parameters():
         weight.fill_(1.0 if "norm" in name else 0.0)
     embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
@@ -57,7 +65,9 @@ def accuracy(model: LlamaForCausalLM, samples: list[Sample]) -> float:
 
 
 @pytest.mark.parametrize("delta", [0.1, 0.003])
-def test_the_layer_of_least_cosine_is_the_one_that_takes_accuracy_from_one_to_zero(delta: float) -> None:
+def test_the_layer_of_least_cosine_is_the_one_that_takes_accuracy_from_one_to_zero(
+    delta: float,
+) -> None:
     model = decoder(delta)
     samples = []
     for number in range(20):
@@ -65,11 +75,21 @@ def test_the_layer_of_least_cosine_is_the_one_that_takes_accuracy_from_one_to_ze
         rows = tuple(Row(context, (answer,), 1) for answer in (6, 7))
         samples.append(Sample(number, "choices", number % 2, rows, str(number)))
     assert accuracy(model, samples) == 1
-    assert [accuracy(remove(copy.deepcopy(model), [unit]), samples) for unit in "0123"] == [0, 1, 1, 1]
+    assert [accuracy(remove(copy.deepcopy(model), [unit]), samples) for unit in "0123"] == [
+        0,
+        1,
+        1,
+        1,
+    ]
 
-    table = store.from_rows("sweeps", engine.sweep(model, samples, list("0123")).rows(["none", *"0123"]))
+    table = store.from_rows(
+        "sweeps", engine.sweep(model, samples, list("0123")).rows(["none", *"0123"])
+    )
     found = relevance(table, ["accuracy", "cosine"], Context(0.5, "acc_norm"), 0)
-    ranks = {metric: [row["rank"] for row in found if row["metric"] == metric] for metric in ("accuracy", "cosine")}
+    ranks = {
+        metric: [row["rank"] for row in found if row["metric"] == metric]
+        for metric in ("accuracy", "cosine")
+    }
     assert ranks["accuracy"][0] == 4 and ranks["cosine"][0] == 1
     scores = [row["score"] for row in found]
     assert scores[:4] == [1, 0, 0, 0]

@@ -61,17 +61,29 @@ def recorded(model: PreTrainedModel, family: str, ids: list[int]) -> dict[float,
     return found | {place: stream[0] for place, stream in enumerate(whole)}
 
 
-def stacked(family: str, model: PreTrainedModel, start: float, end: float) -> tuple[np.ndarray, np.ndarray]:
+def stacked(
+    family: str, model: PreTrainedModel, start: float, end: float
+) -> tuple[np.ndarray, np.ndarray]:
     texts = [recorded(model, family, ids) for ids in sequences()]
     x, y = (torch.cat([text[place] for text in texts]).double().numpy() for place in (start, end))
     return x, y
 
 
-def fitted(model: PreTrainedModel, options: Any, units: list[str]) -> tuple[fitting.Request, list[fitting.Group]]:
-    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": len(units), "units": units}
+def fitted(
+    model: PreTrainedModel, options: Any, units: list[str]
+) -> tuple[fitting.Request, list[fitting.Group]]:
+    plan = {
+        "model": "m",
+        "calibration": "c",
+        "selector": "s",
+        "removed": len(units),
+        "units": units,
+    }
     request = fitting.request([plan], len(layers_of(model)), options)
     given = calibrations.build(tiny.samples(sequences()), tiny.VOCABULARY)
-    return request, fitting.fit(model, request, {"c": given}, [("c", 1.0)], 0) if request.plans else []
+    return request, fitting.fit(
+        model, request, {"c": given}, [("c", 1.0)], 0
+    ) if request.plans else []
 
 
 @pytest.mark.parametrize("family", NORMS)
@@ -99,11 +111,15 @@ def test_a_bypass_is_the_least_squares_map_of_recorded_streams(ridge: float) -> 
         wanted, *_ = np.linalg.lstsq(np.vstack([x - shift[0], penalty]), target, rcond=None)
         fit = ghost.fit(statistics, options)
         made = ghost.as_patch(fit.tensors)
-        change = x @ made.operator.double().numpy() + (made.bias.double().numpy() if made.bias is not None else 0)
+        change = x @ made.operator.double().numpy() + (
+            made.bias.double().numpy() if made.bias is not None else 0
+        )
         expected = (x - shift[0]) @ wanted + shift[1]
         assert np.linalg.norm(change - expected) / np.linalg.norm(expected) < 1e-4
         assert fit.facts["parameters"] == 32 * 32 + 32 * options.bias
-        assert fit.facts["fit_error_before"] == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=0.3)
+        assert fit.facts["fit_error_before"] == pytest.approx(
+            np.linalg.norm(y - x) / np.linalg.norm(y), rel=0.3
+        )
         assert fit.facts["n_tokens"] == sum(LENGTHS)
 
 
@@ -131,7 +147,11 @@ def patched_by_hand(model: PreTrainedModel, patches: Mapping[Boundary, Any]) -> 
                     made: Any = made,
                 ) -> Any:
                     x = reached[number]
-                    added = x @ made.matrix + (0 if made.bias is None else made.bias) if last else torch.zeros_like(x)
+                    added = (
+                        x @ made.matrix + (0 if made.bias is None else made.bias)
+                        if last
+                        else torch.zeros_like(x)
+                    )
                     return (added, *output[1:]) if isinstance(output, tuple) else added
 
                 hooks.callback(before.register_forward_pre_hook(arrive, with_kwargs=True).remove)
@@ -142,7 +162,9 @@ def patched_by_hand(model: PreTrainedModel, patches: Mapping[Boundary, Any]) -> 
 
 @pytest.mark.parametrize(("options", "added"), FORMS.values(), ids=FORMS)
 @torch.no_grad()
-def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: Any, added: int, tmp_path: Path) -> None:
+def test_variant_engine_file_and_export_are_the_model_patched_by_hand(
+    options: Any, added: int, tmp_path: Path
+) -> None:
     model, ids, samples = tiny.model(), tiny.tokens(), random_samples(2, count=4)
     request, groups = fitted(model, options, UNITS)
     assert list(request.boundaries.values()) == [RUNS] == [runs(UNITS, 5)]
@@ -158,12 +180,16 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
     with patched_by_hand(model, made):
         wanted = model(input_ids=ids, use_cache=False).logits
     bare = materialise(model, plan_of(UNITS))
-    torch.testing.assert_close(variant(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        variant(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4
+    )
     assert not torch.allclose(bare(input_ids=ids, use_cache=False).logits, wanted, atol=1e-2)
     (scores,) = measured(model, samples, [Candidate(frozenset(UNITS), made)])
     assert np.abs(scores - naive(variant, samples, [])).max() < NEAR_TIE
     first = variant(input_ids=ids[:, :5], use_cache=True)
-    later = variant(input_ids=ids[:, 5:], past_key_values=first.past_key_values, use_cache=True).logits
+    later = variant(
+        input_ids=ids[:, 5:], past_key_values=first.past_key_values, use_cache=True
+    ).logits
     torch.testing.assert_close(later, wanted[:, 5:], atol=1e-4, rtol=1e-4)
 
     source = source_of(base_folder(tmp_path / "base"), UNITS)
@@ -171,10 +197,19 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(options: A
         export.export(model, source, tmp_path / "stock", patches, form="stock")
     assert export.export(model, source, tmp_path / "export", patches) == "code"
     again = load_folder(tmp_path / "export", "float32", True)
-    torch.testing.assert_close(again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4
+    )
     assert [row["parameters"] for row in rows] == [32 * added] * 3
-    counts = [sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, again, bare)]
-    assert counts[0] - counts[2] == counts[1] - counts[2] == 3 * 32 * added == sum(map(torch.numel, tensors.values()))
+    counts = [
+        sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, again, bare)
+    ]
+    assert (
+        counts[0] - counts[2]
+        == counts[1] - counts[2]
+        == 3 * 32 * added
+        == sum(map(torch.numel, tensors.values()))
+    )
 
 
 @torch.no_grad()
@@ -188,18 +223,30 @@ def test_the_workflow_fits_bypasses_of_every_size_and_loads_them(results: Path) 
     model, _ = lamina.load("tiny/words/cosine/removed=2/mine/none", results, device="cpu")
     patches = patch.load(paths.patch(PRUNED.key, "mine", results), 2)
     wanted = materialise(tiny.model(), plan_of(["1.attention", "4.mlp"]), patches)
-    torch.testing.assert_close(model(tiny.tokens()).logits, wanted(tiny.tokens()).logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model(tiny.tokens()).logits, wanted(tiny.tokens()).logits, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_runs_are_those_of_halves_in_order() -> None:
-    assert runs(["3", "4.mlp", "5.attention", "5.mlp", "8.attention"], 9) == [(3, 4), (4.5, 6), (8, 8.5)]
-    assert all(runs(units_of(*run), 9) == [run] for run in [(0, 0.5), (0.5, 1), (3, 5), (2.5, 4.5), (8, 9)])
+    assert runs(["3", "4.mlp", "5.attention", "5.mlp", "8.attention"], 9) == [
+        (3, 4),
+        (4.5, 6),
+        (8, 8.5),
+    ]
+    assert all(
+        runs(units_of(*run), 9) == [run] for run in [(0, 0.5), (0.5, 1), (3, 5), (2.5, 4.5), (8, 9)]
+    )
 
 
 def test_models_and_repairs_without_such_streams_refuse() -> None:
-    config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
+    config = GPTJConfig(
+        vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64
+    )
     for model in (tiny.model("falcon"), tiny.model("gpt_neox"), GPTJForCausalLM(config).eval()):
-        with pytest.raises(LaminaError, match="no stream lies between attention and MLP in layer 2"):
+        with pytest.raises(
+            LaminaError, match="no stream lies between attention and MLP in layer 2"
+        ):
             fitted(model, Ghost(), ["2.mlp"])
         assert fitted(model, Ghost(), ["2.attention", "2.mlp"])[1]
     normed = tiny.model("opt", do_layer_norm_before=False)

@@ -39,14 +39,21 @@ def read() -> tuple[Any, dict[str, Calibration]]:
     """The embedded model, and questions of two of its tasks."""
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
-    tasks = {name: lm_tasks.task_object(f"microworld_{name}", ROOT, split="train") for name in (OWN, OTHER)}
+    tasks = {
+        name: lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
+        for name in (OWN, OTHER)
+    }
     samples = {name: lm_tasks.task_samples(task, recorder, 60, 0) for name, task in tasks.items()}
-    return model, {name: calibrations.build(part, model.config.vocab_size) for name, part in samples.items()}
+    return model, {
+        name: calibrations.build(part, model.config.vocab_size) for name, part in samples.items()
+    }
 
 
 @pytest.mark.parametrize("method", ["ghost", "replaceme"])
 @pytest.mark.parametrize("harmful", [False, True])
-def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(read: Any, method: str, harmful: bool) -> None:
+def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(
+    read: Any, method: str, harmful: bool
+) -> None:
     """A helpful one is fitted on the task itself, a harmful one on another."""
     model, told = read
     options, weights = repairs.Repair.from_options({"method": method}), [(OWN, 1.0), (OTHER, 1e-9)]
@@ -59,20 +66,28 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(read: Any,
     flags = split(sources, 0)[0]
     held = [sample for sample, out in zip(told[OWN].samples, flags, strict=True) if out]
     tokens = np.array([len(sample.rows[sample.gold].continuation) for sample in held])
-    gold = np.cumsum([0, *(len(sample.rows) for sample in held)])[:-1] + [sample.gold for sample in held]
+    gold = np.cumsum([0, *(len(sample.rows) for sample in held)])[:-1] + [
+        sample.gold for sample in held
+    ]
     chosen_method = protocol.method(method)
     collected = chosen_method.collect(model, sources, [(3, 4), (5, 6), (6, 7)], options, 0)
-    made = {at: protocol.Fitted(method, chosen_method.fit(sums, options).validated) for at, sums in collected}
+    made = {
+        at: protocol.Fitted(method, chosen_method.fit(sums, options).validated)
+        for at, sums in collected
+    }
     for size, runs in ((1, [(5, 6)]), (2, [(3, 4), (6, 7)])):
         plan = plan_of([str(start) for start, _ in runs])
         bare, mended = (
-            -naive(materialise(model, plan, part), held, [])[gold] for part in (None, {run: made[run] for run in runs})
+            -naive(materialise(model, plan, part), held, [])[gold]
+            for part in (None, {run: made[run] for run in runs})
         )
         row, difference = found[size], (mended - bare).sum() / tokens.sum()
         residuals = mended - bare - difference * tokens
         error = residuals.std(ddof=1) * len(held) ** 0.5 / tokens.sum()
         assert row["loss_bare"] == pytest.approx(bare.sum() / tokens.sum(), rel=1e-3)
-        assert row["loss_repaired"] == pytest.approx(mended.sum() / tokens.sum(), rel=1e-3, abs=1e-4)
+        assert row["loss_repaired"] == pytest.approx(
+            mended.sum() / tokens.sum(), rel=1e-3, abs=1e-4
+        )
         assert (row["n_loss"], row["loss_stderr"]) == (12, pytest.approx(error, rel=1e-2))
         assert row["hurts"] == (difference > student.ppf(0.975, 11) * error)
     assert found[2]["hurts"] == harmful
@@ -94,7 +109,10 @@ def test_a_plan_that_was_chosen_with_its_repair_is_not_tested_again(results: Pat
 
 def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Path) -> None:
     """`none` where none does, and by its name any."""
-    rows = {name: fitted(results, name, method="ghost", ridge=ridge) for name, ridge in (("one", 1e-9), ("two", 1.0))}
+    rows = {
+        name: fitted(results, name, method="ghost", ridge=ridge)
+        for name, ridge in (("one", 1e-9), ("two", 1.0))
+    }
     gains = {name: of[0]["loss_repaired"] - of[0]["loss_bare"] for name, of in rows.items()}
     best = min(gains, key=gains.__getitem__)
     assert gains[best] < 0
@@ -106,9 +124,14 @@ def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Pat
     assert (loaded("") == loaded(f"/{best}/none")).all() and not (loaded("") == bare).all()
     for name, of in rows.items():
         hurting = [row | {"loss_repaired": row["loss_bare"] + 1, "hurts": True} for row in of]
-        store.write(paths.patch_table(PRUNED.key, name, results), store.from_rows("patches", hurting))
+        store.write(
+            paths.patch_table(PRUNED.key, name, results), store.from_rows("patches", hurting)
+        )
     assert (loaded("") == bare).all() and not (loaded(f"/{best}/none") == bare).all()
-    store.write_text(paths.plan(PRUNED.key, 1, results), json.dumps(plan_of(["2"]) | {"choice": {"repair": best}}))
+    store.write_text(
+        paths.plan(PRUNED.key, 1, results),
+        json.dumps(plan_of(["2"]) | {"choice": {"repair": best}}),
+    )
     assert (loaded("") == loaded(f"/{best}/none")).all()
     with pytest.raises(LaminaError, match="has not been made"):
         loaded("0")
@@ -125,18 +148,30 @@ def test_the_report_recommends_no_repair_that_hurts(two_models: Path, tmp_path: 
         connection = database.connect(VIEWS, [*others, tmp_path / "patches.parquet"])
         asked = "SELECT question, name, removed, variants FROM answers WHERE model = 'a' AND selector = 'cosine' AND "
         found = rows_of(connection, asked + "repair = 'ghost' AND healing = 'none'")
-        told = {(row["question"], row["removed"], *places(row["variants"])): row["variants"] for row in found}
+        told = {
+            (row["question"], row["removed"], *places(row["variants"])): row["variants"]
+            for row in found
+        }
         return told, [sentence for sentence in surprises(connection) if "held-out" in sentence]
 
     def places(variants: list[str]) -> list[str]:
         return [variant.split("/")[1] for variant in variants]
 
     (before, said), (after, told) = answered([]), answered([2])
-    assert before.keys() - after.keys() == {("task", 2, "facts"), ("model", 2, "facts")} and not said
-    assert {place: after[place] for place in after if place[0] != "recipe"}.items() <= before.items()
-    assert len(told) == 1 and told[0].startswith("A repair hurt on held-out documents of its calibration, and none is")
+    assert (
+        before.keys() - after.keys() == {("task", 2, "facts"), ("model", 2, "facts")} and not said
+    )
+    assert {
+        place: after[place] for place in after if place[0] != "recipe"
+    }.items() <= before.items()
+    assert len(told) == 1 and told[0].startswith(
+        "A repair hurt on held-out documents of its calibration, and none is"
+    )
     assert "(1 to 1.5 nats per token, n = 20)" in told[0]
     # A recipe takes none in its place.
     assert after["recipe", 1, "facts", "recall"] == before["recipe", 1, "facts", "recall"]
-    repaired = {variant.split("/")[1]: variant.split("/")[4] for variant in after["recipe", 2, "facts", "recall"]}
+    repaired = {
+        variant.split("/")[1]: variant.split("/")[4]
+        for variant in after["recipe", 2, "facts", "recall"]
+    }
     assert repaired == {"recall": "ghost", "facts": "none"}

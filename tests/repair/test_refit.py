@@ -20,7 +20,9 @@ from tests.repair import test_published_repairs
 RUNS: list[Boundary] = [(0, 1), (2, 4), (5, 6)]
 RIDGE = 1e-3
 # Of each of two calibrations as many texts as it takes to be padded and to hold some out.
-SOURCES = [replace(source, sequences=source.sequences[:12]) for source in test_published_repairs.sources()]
+SOURCES = [
+    replace(source, sequences=source.sequences[:12]) for source in test_published_repairs.sources()
+]
 
 Operators = dict[Boundary, np.ndarray]
 
@@ -40,7 +42,9 @@ def streams(
 
     layers = layers_of(model)
     handles = [
-        layers[at].register_forward_hook(instead(operator if at == end - 1 else None), with_kwargs=True)
+        layers[at].register_forward_hook(
+            instead(operator if at == end - 1 else None), with_kwargs=True
+        )
         for (start, end), operator in operators.items()
         for at in range(start, end)
     ]
@@ -61,7 +65,11 @@ def rows(
     """Square roots of weights (tokens, 1), X of the patched model and Y of the unpruned one (tokens, C)."""
     patched, plain = streams(model, before, held), streams(model, {}, held)
     root = np.concatenate([np.full((len(h[0]), 1), weight**0.5) for weight, h in plain])
-    return root, np.concatenate([h[run[0]] for _, h in patched]), np.concatenate([h[run[1]] for _, h in plain])
+    return (
+        root,
+        np.concatenate([h[run[0]] for _, h in patched]),
+        np.concatenate([h[run[1]] for _, h in plain]),
+    )
 
 
 def dense(model: PreTrainedModel, held: bool | None) -> Operators:
@@ -71,7 +79,9 @@ def dense(model: PreTrainedModel, held: bool | None) -> Operators:
         root, x, y = rows(model, found, run, held)
         x, d = root * x, root * (y - x)
         penalty = np.sqrt(RIDGE * np.square(x).sum() / 32) * np.eye(32)
-        found[run], *_ = np.linalg.lstsq(np.vstack([x, penalty]), np.vstack([d, np.zeros((32, 32))]), rcond=None)
+        found[run], *_ = np.linalg.lstsq(
+            np.vstack([x, penalty]), np.vstack([d, np.zeros((32, 32))]), rcond=None
+        )
     return found
 
 
@@ -85,13 +95,19 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
         before = {one: expected[one] for one in RUNS[:number]}
         _, x, _ = rows(model, before, run, None)
         ours = x @ fits[run].tensors["operator"].double().numpy()
-        assert np.linalg.norm(ours - x @ expected[run]) / np.linalg.norm(x + x @ expected[run]) < 1e-5
+        assert (
+            np.linalg.norm(ours - x @ expected[run]) / np.linalg.norm(x + x @ expected[run]) < 1e-5
+        )
         # What is reported comes from a chain no part of which saw the held-out samples.
         root, x, y = rows(model, {one: honest[one] for one in RUNS[:number]}, run, True)
         left = y - x - x @ honest[run]
         norm = np.linalg.norm(root * y)
-        assert fits[run].facts["heldout_error"] == pytest.approx(np.linalg.norm(root * left) / norm, rel=1e-3)
-        assert fits[run].facts["heldout_error_before"] == pytest.approx(np.linalg.norm(root * (y - x)) / norm, rel=1e-3)
+        assert fits[run].facts["heldout_error"] == pytest.approx(
+            np.linalg.norm(root * left) / norm, rel=1e-3
+        )
+        assert fits[run].facts["heldout_error_before"] == pytest.approx(
+            np.linalg.norm(root * (y - x)) / norm, rel=1e-3
+        )
         mean = (root**2 * np.abs(left)).sum(0) / (root**2).sum()
         patch = {run: ghost.as_patch(fits[run].validated)}
         checked = check.measure(model, SOURCES, patch, 0, run=behind[run])[run]
@@ -99,7 +115,9 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
     # It matters: fitted on the unpruned stream, the last patch is another one.
     ((_, plain),) = ghost.collect(model, SOURCES, RUNS[-1:], Ghost(), 0)
     unmoved = ghost.fit(plain, Ghost(ridge=RIDGE)).tensors["operator"]
-    assert float((unmoved - fits[RUNS[-1]].tensors["operator"]).norm()) > 1e-2 * float(unmoved.norm())
+    assert float((unmoved - fits[RUNS[-1]].tensors["operator"]).norm()) > 1e-2 * float(
+        unmoved.norm()
+    )
 
 
 def test_a_refitted_variant_ends_nearer_on_the_fitted_text() -> None:
@@ -113,5 +131,7 @@ def test_a_refitted_variant_ends_nearer_on_the_fitted_text() -> None:
     for tensors in (plain, {run: fit.tensors for run, fit in refitted.items()}):
         operators = {run: named["operator"].double().numpy() for run, named in tensors.items()}
         ends = zip(streams(model, operators), streams(model, {}), strict=True)
-        left.append(sum(weight * np.square(h[-1] - base[-1]).sum() for (weight, h), (_, base) in ends))
+        left.append(
+            sum(weight * np.square(h[-1] - base[-1]).sum() for (weight, h), (_, base) in ends)
+        )
     assert left[1] < left[0]

@@ -72,7 +72,9 @@ def as_patch(tensors):
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The made-up repair: a module `lamina.repair.methods.scaled`, and its options."""
     (tmp_path / "scaled.py").write_text(MODULE)
-    monkeypatch.setattr(lamina.repair.methods, "__path__", [*lamina.repair.methods.__path__, str(tmp_path)])
+    monkeypatch.setattr(
+        lamina.repair.methods, "__path__", [*lamina.repair.methods.__path__, str(tmp_path)]
+    )
 
     class Scaled(repairs.Repair):
         """Louder."""
@@ -92,11 +94,17 @@ def results(tmp_path: Path) -> Path:
     results, folder = tmp_path / "results", base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
-    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **facts(folder)}
+    manifest |= {
+        "trust_remote_code": False,
+        "n_layers": len(layers_of(tiny.model())),
+        **facts(folder),
+    }
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
-    calibrations.write(paths.calibration("tiny", "words", results), calibrations.build(samples, tiny.VOCABULARY))
+    calibrations.write(
+        paths.calibration("tiny", "words", results), calibrations.build(samples, tiny.VOCABULARY)
+    )
     for units in (["2"], ["2", "4"]):
         store.write_text(paths.plan(PRUNED.key, len(units), results), json.dumps(plan_of(units)))
     return results
@@ -104,17 +112,28 @@ def results(tmp_path: Path) -> Path:
 
 def fit_job(results: Path, name: str, files: list[str] | None = None, **options: Any) -> FitPatch:
     """The job of both sizes, also on `files` (NAME=FILE)."""
-    entry, data = repairs.Repair.from_options(options), dict(entry.split("=", 1) for entry in files or [])
+    entry, data = (
+        repairs.Repair.from_options(options),
+        dict(entry.split("=", 1) for entry in files or []),
+    )
     weights = [] if entry.automatic("words") else weighed(entry, "words", IN_LOOP)
     told: dict[str, Any] = {"sizes": [1, 2], "name": name, "repair": entry, "weights": weights}
     plans = [paths.plan(PRUNED.key, size, results) for size in (1, 2)]
     told |= {"own": "words", "seed": 0, "data": data, "plans": plans}
-    told |= {"output": paths.patch(PRUNED.key, name, results), "table": paths.patch_table(PRUNED.key, name, results)}
-    read = {"manifest": paths.manifest("tiny", results), "calibration": paths.calibration("tiny", "words", results)}
+    told |= {
+        "output": paths.patch(PRUNED.key, name, results),
+        "table": paths.patch_table(PRUNED.key, name, results),
+    }
+    read = {
+        "manifest": paths.manifest("tiny", results),
+        "calibration": paths.calibration("tiny", "words", results),
+    }
     return FitPatch(**told, **read)
 
 
-def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
+def fitted(
+    results: Path, name: str, files: list[str] | None = None, **options: Any
+) -> list[dict[str, Any]]:
     """Run the job; the rows of the table."""
     run(fit_job(results, name, files, **options))
     return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
@@ -125,11 +144,21 @@ def logits(model: Any) -> torch.Tensor:
     return model(input_ids=tiny.tokens(), use_cache=False).logits
 
 
-def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(results: Path, tmp_path: Path, scaled: None) -> None:
+def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(
+    results: Path, tmp_path: Path, scaled: None
+) -> None:
     rows = fitted(results, "mine", method="scaled", strength=1.5)
-    assert [(row["removed"], row["boundary"]) for row in rows] == [(1, "2-3"), (2, "2-3"), (2, "4-5")]
+    assert [(row["removed"], row["boundary"]) for row in rows] == [
+        (1, "2-3"),
+        (2, "2-3"),
+        (2, "4-5"),
+    ]
     assert rows[0]["n_samples"] == 30 and rows[0]["parameters"] == 0
-    assert rows[0]["mae_after"] is None and rows[0]["ridge"] is None and rows[0]["antisymmetric_share"] is None
+    assert (
+        rows[0]["mae_after"] is None
+        and rows[0]["ridge"] is None
+        and rows[0]["antisymmetric_share"] is None
+    )
 
     base = tiny.model()
     before = logits(base)
@@ -147,24 +176,40 @@ def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(results: Path, tm
     assert not torch.allclose(logits(variant), logits(materialise(base, parts.plan)), atol=1e-2)
     assert not modeling_lamina.describe(variant)["patches"]
 
-    told: dict[str, Any] = {"variant": str(SCALED), "form": "auto", "shard": "5GB", "output": str(tmp_path / "export")}
-    told |= {"manifest": paths.manifest("tiny", results), "repairs": ["lamina.repair.methods.scaled"]}
+    told: dict[str, Any] = {
+        "variant": str(SCALED),
+        "form": "auto",
+        "shard": "5GB",
+        "output": str(tmp_path / "export"),
+    }
+    told |= {
+        "manifest": paths.manifest("tiny", results),
+        "repairs": ["lamina.repair.methods.scaled"],
+    }
     run(ExportVariant(**told), results.parent)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
     assert not (tmp_path / "export/modeling_lamina.py").exists()
-    assert "folded into the weights" in (tmp_path / "export/README.md").read_text().replace("\n", " ")
+    assert "folded into the weights" in (tmp_path / "export/README.md").read_text().replace(
+        "\n", " "
+    )
     named, _ = lamina.load(str(SCALED), results, device="cpu")
     torch.testing.assert_close(logits(named), logits(variant), atol=1e-6, rtol=1e-6)
 
 
-def test_two_runs_are_repaired_at_their_places_in_the_cut_model(results: Path, scaled: None) -> None:
+def test_two_runs_are_repaired_at_their_places_in_the_cut_model(
+    results: Path, scaled: None
+) -> None:
     fitted(results, "mine", method="scaled")
     parts = assembly.read(Variant("tiny", "words", "cosine", 2, "mine"), results)
     variant, base = materialise(tiny.model(), parts.plan, parts.patches), tiny.model()
     # Layers 0, 1 and 3 are left; those before the runs at 2 and 4 are 1 and 3.
     ratios = [
-        float((ours.mlp.down_proj.weight / layers_of(base)[number].mlp.down_proj.weight).detach().mean())
+        float(
+            (ours.mlp.down_proj.weight / layers_of(base)[number].mlp.down_proj.weight)
+            .detach()
+            .mean()
+        )
         for ours, number in zip(layers_of(variant), (0, 1, 3), strict=True)
     ]
     scales = [float(fit.tensors["scale"]) for _, fit in sorted(parts.patches.items())]
@@ -176,12 +221,17 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
     file = paths.calibration("tiny", "general", results)
     calibrations.write(file, calibrations.build(samples, tiny.VOCABULARY))
-    own, more = (calibrations.read(paths.calibration("tiny", c, results)).sequences() for c in ("words", "general"))
+    own, more = (
+        calibrations.read(paths.calibration("tiny", c, results)).sequences()
+        for c in ("words", "general")
+    )
     data = {"own": 2.0, "general": 0.5}
     found = fitted(results, "both", [f"general={file}"], method="ghost", data=data)
     assert {row["n_samples"] for row in found} == {50}
     assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
-    ((_, statistics),) = moments.collect(tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0)
+    ((_, statistics),) = moments.collect(
+        tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0
+    )
     operator = ghost.fit(statistics, ghost.Ghost()).tensors["operator"]
     kept = assembly.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
     assert kept is not None

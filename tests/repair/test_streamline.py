@@ -33,9 +33,14 @@ def variant(model: Any, fit: Fit) -> Any:
 def test_with_no_step_it_is_the_model_as_it_was_cut() -> None:
     model = tiny.model()
     fit = trained(model, epochs=0)
-    assert torch.equal(logits(variant(model, fit)), logits(materialise(model, {"units": ["2", "3"]})))
+    assert torch.equal(
+        logits(variant(model, fit)), logits(materialise(model, {"units": ["2", "3"]}))
+    )
     facts = fit.facts
-    assert facts["heldout_error"] == facts["heldout_error_before"] and facts["fit_error"] == facts["fit_error_before"]
+    assert (
+        facts["heldout_error"] == facts["heldout_error_before"]
+        and facts["fit_error"] == facts["fit_error_before"]
+    )
     assert facts["trained_tokens"] == 0 and facts["parameters"] == 0 and facts["n_samples"] == 60
 
 
@@ -46,7 +51,9 @@ def test_steps_are_those_of_adam_on_the_mean_squared_error_of_the_stream(family:
     fit = trained(model, epochs=3, learning_rate=0.01, batch=1000)
     other = copy.deepcopy(model)
     layer = layers_of(other)[1]
-    seen = [(weight, h) for (weight, h), out in zip(streams(model), flags(), strict=True) if not out]
+    seen = [
+        (weight, h) for (weight, h), out in zip(streams(model), flags(), strict=True) if not out
+    ]
     told = [ids for ids, out in zip(texts(), flags(), strict=True) if not out]
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.01)
     entries = 32 * sum(weight * len(h[0]) for weight, h in seen)
@@ -77,7 +84,9 @@ def test_steps_are_those_of_adam_on_the_mean_squared_error_of_the_stream(family:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom"])
-def test_streams_that_are_kept_are_those_of_a_new_pass(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_are_kept_are_those_of_a_new_pass(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For all runs at once, for one at a time, and not at all; layers differ in how they are called."""
     model, runs = tiny.model(family), [(1, 2), (3, 4)]
     options = Streamline(epochs=2, learning_rate=0.001, batch=7)
@@ -89,14 +98,20 @@ def test_streams_that_are_kept_are_those_of_a_new_pass(family: str, monkeypatch:
         for run in runs:
             assert other[run].facts == pytest.approx(found[2][run].facts, rel=1e-3)
             for name, tensor in other[run].tensors.items():
-                assert ((tensor - found[2][run].tensors[name]).abs() < 1e-4).float().mean() > 0.97, name
+                assert (
+                    (tensor - found[2][run].tensors[name]).abs() < 1e-4
+                ).float().mean() > 0.97, name
 
 
 @pytest.mark.parametrize(("held", "passes"), [(1 << 30, 1), (0, None)])
-def test_the_base_model_runs_once_where_its_streams_are_kept(held: int, passes: int | None, monkeypatch: Any) -> None:
+def test_the_base_model_runs_once_where_its_streams_are_kept(
+    held: int, passes: int | None, monkeypatch: Any
+) -> None:
     model = tiny.model()
     seen: list[int] = []
-    layers_of(model)[0].mlp.register_forward_hook(lambda module, args, output: seen.append(output[..., 0].numel()))
+    layers_of(model)[0].mlp.register_forward_hook(
+        lambda module, args, output: seen.append(output[..., 0].numel())
+    )
     monkeypatch.setattr(streamline, "HELD", held)
     fits(model, Streamline(epochs=3, batch=8), [RUN, (3, 5)])
     assert (sum(seen) < 2 * tokens()) == (passes == 1)
@@ -110,7 +125,8 @@ def leaving(model: Any, ids: list[int]) -> torch.Tensor:
     """h_2 (T, C), with its gradient."""
     found: list[torch.Tensor] = []
     handle = layers_of(model)[2].register_forward_pre_hook(
-        lambda module, args, kwargs: found.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        lambda module, args, kwargs: found.append(args[0] if args else kwargs["hidden_states"]),
+        with_kwargs=True,
     )
     model(input_ids=torch.tensor([ids]), use_cache=False)
     handle.remove()
@@ -127,14 +143,21 @@ def flags() -> list[bool]:
 
 def test_the_best_state_is_kept_and_the_base_model_is_not_touched() -> None:
     model = tiny.model()
-    before, weights = logits(model), {name: weight.clone() for name, weight in model.named_parameters()}
+    before, weights = (
+        logits(model),
+        {name: weight.clone() for name, weight in model.named_parameters()},
+    )
     # Steps as large as these only do harm: what is kept is a copy of the layer before the first.
     fit = trained(model, epochs=2, learning_rate=100.0)
-    assert torch.equal(logits(variant(model, fit)), logits(materialise(model, {"units": ["2", "3"]})))
+    assert torch.equal(
+        logits(variant(model, fit)), logits(materialise(model, {"units": ["2", "3"]}))
+    )
     fit = trained(model, epochs=4, learning_rate=0.01)
     assert fit.facts["heldout_error"] < fit.facts["heldout_error_before"]
     repaired = variant(model, fit)
-    assert not torch.allclose(logits(repaired), logits(materialise(model, {"units": ["2", "3"]})), atol=1e-2)
+    assert not torch.allclose(
+        logits(repaired), logits(materialise(model, {"units": ["2", "3"]})), atol=1e-2
+    )
     assert torch.equal(logits(model), before)
     assert all(torch.equal(weight, weights[name]) for name, weight in model.named_parameters())
     held = {parameter.data_ptr() for parameter in model.parameters()}
@@ -155,5 +178,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         fits(tiny.model(), Streamline(), [(0, 2)])
     quantised = tiny.model("bitnet")
     quantised.config.quantization_config = {"quant_method": "bitnet"}
-    with pytest.raises(LaminaError, match=r"streamline trains weights, and those of this model are quantised"):
+    with pytest.raises(
+        LaminaError, match=r"streamline trains weights, and those of this model are quantised"
+    ):
         fits(quantised, Streamline(), [RUN])

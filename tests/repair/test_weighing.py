@@ -32,7 +32,9 @@ def general(results: Path, count: int = 40) -> list[Sample]:
         context = tuple(draw.randrange(4, 20) for _ in range(draw.randint(5, 15)))
         with torch.no_grad():
             answer = int(model(torch.tensor([context]), use_cache=False).logits[0, -1].argmax())
-        samples.append(Sample(number, "text", 0, (Row(context, (answer,), 1),), f"general {number}"))
+        samples.append(
+            Sample(number, "text", 0, (Row(context, (answer,), 1),), f"general {number}")
+        )
     file = paths.calibration("tiny", "general", results)
     calibrations.write(file, calibrations.build(samples, tiny.VOCABULARY))
     return samples
@@ -51,7 +53,9 @@ def test_statistics_of_two_calibrations_add_up_at_any_weight(settings: dict[str,
     for weight in (0.0, 0.1, 3.0):
         together = [Source(one), Source(other, weight)] if weight else [Source(one)]
         expected = method.fit(collected(*together), options)
-        found = method.fit(weighing.mixed(collected(Source(one)), collected(Source(other)), weight), options)
+        found = method.fit(
+            weighing.mixed(collected(Source(one)), collected(Source(other)), weight), options
+        )
         assert found.facts == pytest.approx(expected.facts, rel=1e-5)
         for name, tensor in expected.tensors.items():
             torch.testing.assert_close(found.tensors[name], tensor, atol=1e-5, rtol=1e-4)
@@ -62,19 +66,32 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     samples, model = general(results), tiny.model()
     # About as many tokens as channels, which a patch without ridge fits by doing anything to others.
     few = calibrations.read(paths.calibration("tiny", "words", results)).samples[:5]
-    calibrations.write(paths.calibration("tiny", "words", results), calibrations.build(few, tiny.VOCABULARY))
-    told = [calibrations.read(paths.calibration("tiny", name, results)).sequences() for name in ("words", "general")]
+    calibrations.write(
+        paths.calibration("tiny", "words", results), calibrations.build(few, tiny.VOCABULARY)
+    )
+    told = [
+        calibrations.read(paths.calibration("tiny", name, results)).sequences()
+        for name in ("words", "general")
+    ]
     (_, flags) = split([Source(one) for one in told], 0)
     held = [sample for sample, out in zip(samples, flags, strict=True) if out]
-    options, method = repairs.Repair.from_options({"method": "ghost", "ridge": 1e-7}), protocol.method("ghost")
+    options, method = (
+        repairs.Repair.from_options({"method": "ghost", "ridge": 1e-7}),
+        protocol.method("ghost"),
+    )
     losses: dict[int, dict[float | None, float]] = {1: {}, 2: {}}
     for weight in (None, *weighing.GRID):
         sources = [Source(told[0]), *([Source(told[1], weight)] if weight else [])]
         fits = dict(method.collect(model, sources, PLANS[2], options, 0))
-        patches = {each: Fitted("ghost", method.fit(sums, options).validated) for each, sums in fits.items()}
+        patches = {
+            each: Fitted("ghost", method.fit(sums, options).validated)
+            for each, sums in fits.items()
+        }
         for removed, runs in PLANS.items():
             plan = plan_of([str(start) for start, _ in runs])
-            variant = materialise(model, plan, None if weight is None else {run: patches[run] for run in runs})
+            variant = materialise(
+                model, plan, None if weight is None else {run: patches[run] for run in runs}
+            )
             losses[removed][weight] = -float(naive(variant, held, []).mean())
 
     # A tolerance that one run reaches with weight 0, and two runs with a larger one alone.
@@ -82,10 +99,16 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     file, open_ = paths.calibration("tiny", "general", results), {"own": 1, "general": "auto"}
     settings = {"method": "ghost", "ridge": 1e-7}
     rows = fitted(results, "auto", [f"general={file}"], **settings, data=open_, tolerance=tolerance)
-    assert [(row["removed"], row["boundary"]) for row in rows] == [(1, "2-3"), (2, "2-3"), (2, "4-5")]
+    assert [(row["removed"], row["boundary"]) for row in rows] == [
+        (1, "2-3"),
+        (2, "2-3"),
+        (2, "4-5"),
+    ]
     for row in rows:
         removed, weight = row["removed"], row["auto_weight"]
-        within = [w for w in weighing.GRID if losses[removed][w] <= losses[removed][None] + tolerance]
+        within = [
+            w for w in weighing.GRID if losses[removed][w] <= losses[removed][None] + tolerance
+        ]
         assert weight == within[0] and row["general_kept"]
         assert row["general_loss"] == pytest.approx(losses[removed][weight], abs=1e-4)
         assert row["general_loss_before"] == pytest.approx(losses[removed][None], abs=1e-4)
@@ -96,12 +119,15 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     for size, row in ((1, rows[0]), (2, rows[2])):
         weight = row["auto_weight"]
         data = {"own": 1, "general": weight} if weight else {"own": 1}
-        alone = fitted(results, "fixed", [f"general={file}"] if weight else [], **settings, data=data)
+        alone = fitted(
+            results, "fixed", [f"general={file}"] if weight else [], **settings, data=data
+        )
         (same,) = (r for r in alone if (r["removed"], r["boundary"]) == (size, row["boundary"]))
         for name in ("fit_error", "heldout_error", "mae_after", "n_tokens"):
             assert same[name] == pytest.approx(row[name], rel=1e-4)
         both = (
-            assembly.read(Variant("tiny", "words", "cosine", size, of), results).patches for of in ("auto", "fixed")
+            assembly.read(Variant("tiny", "words", "cosine", size, of), results).patches
+            for of in ("auto", "fixed")
         )
         one, other = (kept[PLANS[size][-1]].tensors["operator"] for kept in both)
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
@@ -110,4 +136,7 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
 def test_where_no_weight_keeps_general_text_the_one_that_loses_least_is_taken() -> None:
     losses = {weight: 3.0 - (weight == 0.3) for weight in weighing.GRID}
     chosen = weighing._chosen({1: {None: 1.5, **losses}, 2: {None: 2.985, **losses}}, 0.02, 9)
-    assert [(each["auto_weight"], each["general_kept"]) for each in chosen.values()] == [(0.3, False), (0.0, True)]
+    assert [(each["auto_weight"], each["general_kept"]) for each in chosen.values()] == [
+        (0.3, False),
+        (0.0, True),
+    ]

@@ -26,7 +26,12 @@ QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
 def study(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("study") / "results" / "tables"
     return write_study(
-        folder, n_layers=6, calibrations=("recall", "facts", "hops", "sorting"), sizes=(1, 2), healed=2, n_test=60
+        folder,
+        n_layers=6,
+        calibrations=("recall", "facts", "hops", "sorting"),
+        sizes=(1, 2),
+        healed=2,
+        n_test=60,
     )
 
 
@@ -39,15 +44,27 @@ def planted(tmp_path) -> duckdb.DuckDBPyConnection:
         for (removed, repair), right in answered.items()
     ]
     plan = dict(model="m", calibration="recall", selector="accuracy")
-    plans = [plan | dict(removed=size, unit=str(unit), position=unit) for size, unit in ((1, 1), (2, 1), (2, 2))]
+    plans = [
+        plan | dict(removed=size, unit=str(unit), position=unit)
+        for size, unit in ((1, 1), (2, 1), (2, 2))
+    ]
     own = [dict(calibration="recall", source="t", chance_accuracy=0.5)]
     return write(tmp_path, {"t": np.ones(10)}, variants, own, plans=plans)
 
 
 # What the study of these tests does not have: replicates, shared documents, outputs that are not finite, known models.
 NOT_THERE = {
-    *("how_far_variants_vary_between_draws", "how_sure_rankings_are", "what_calibrations_share_with_tests"),
-    *("what_diagnoses_found", "what_papers_report", "where_outputs_were_not_finite", "which_questions_were_cut"),
+    *(
+        "how_far_variants_vary_between_draws",
+        "how_sure_rankings_are",
+        "what_calibrations_share_with_tests",
+    ),
+    *(
+        "what_diagnoses_found",
+        "what_papers_report",
+        "where_outputs_were_not_finite",
+        "which_questions_were_cut",
+    ),
     "which_repairs_hurt",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
@@ -69,8 +86,13 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch)
     found = answers.rows(database.connect(VIEWS, study), text)
     assert found or query.stem in NOT_THERE
     names = set(found[0]) if found else set()
-    counted = any(re.search(r"^n$|^n_|_samples$|^repeats$|^step$|^measured$", name) for name in names)
-    erring = any(re.search(r"stderr|_low$|^low$|^reach$|_tried$|^spread$|^p_holm$|^best$", name) for name in names)
+    counted = any(
+        re.search(r"^n$|^n_|_samples$|^repeats$|^step$|^measured$", name) for name in names
+    )
+    erring = any(
+        re.search(r"stderr|_low$|^low$|^reach$|_tried$|^spread$|^p_holm$|^best$", name)
+        for name in names
+    )
     assert counted or query.stem in LISTS | NOT_THERE, "a number needs its sample count"
     assert erring or query.stem in LISTS | COUNTS | NOT_THERE, "a number needs its error"
 
@@ -80,7 +102,9 @@ def test_what_pruning_costs_a_task_is_paired_with_the_base_model(planted):
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
     # Of ten documents four are lost, and one more differs in each direction.
-    assert two["paired"] and two["change_stderr"] == pytest.approx(((6 / 12 - (4 / 12) ** 2) / 12) ** 0.5)
+    assert two["paired"] and two["change_stderr"] == pytest.approx(
+        ((6 / 12 - (4 / 12) ** 2) / 12) ** 0.5
+    )
     assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
     # The base model is always right: six documents are .4 off the ratio, four and one more .6, and another one 1.
     assert two["kept_stderr"] == pytest.approx((6 * 0.4**2 + 5 * 0.6**2 + 1) ** 0.5 / 12)
@@ -90,18 +114,30 @@ def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
     """Accuracy loses nothing without layer 0, which cosine places last; layers 2 and 3 lose all, alike."""
     rows = []
     for layer, (accuracy, cosine) in enumerate(((0.0, 0.9), (0.4, 0.1), (1.0, 0.2), (1.0, 0.3))):
-        key = dict(model="m", calibration="c", selector="base", removed=0, unit=str(layer), layer=layer)
+        key = dict(
+            model="m", calibration="c", selector="base", removed=0, unit=str(layer), layer=layer
+        )
         for metric, score in (("accuracy", accuracy), ("cosine", cosine)):
             told = dict(metric=metric, score=score, ci_low=score - 0.02, ci_high=score + 0.02)
             rows.append(key | told | dict(component="layer", n_samples=500))
-    found = {row["layer"]: row for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")}
+    found = {
+        row["layer"]: row
+        for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")
+    }
     assert found[0]["rank_difference"] == -3 and found[0]["confirmed"]
     assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
 
 
 def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(planted):
-    (found,) = (row for row in answers.answer(planted, "which_model_to_take") if row["question"] == "task")
-    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (1, [1, 2], "1", 1.0)
+    (found,) = (
+        row for row in answers.answer(planted, "which_model_to_take") if row["question"] == "task"
+    )
+    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (
+        1,
+        [1, 2],
+        "1",
+        1.0,
+    )
     assert found["kept_above_chance"] == 1.0
     assert found["certain"] is False  # that ten documents are right says little of 95 % of all
 
@@ -119,14 +155,26 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
         ("c", "none"): [(0.9, 9.0)],
     }
     facts = dict(stderr=0.1, n_samples=10)
-    benchmarks = [BASE | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
-    benchmarks.append(BASE | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False))
+    benchmarks = [
+        BASE | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True)
+        for name in "xyz"
+    ]
+    benchmarks.append(
+        BASE | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)
+    )
     for (selector, repair), pairs in measured.items():
         for name, (accuracy, perplexity) in zip("xyz", pairs, strict=False):
             key = variant(name, selector, repair=repair) | facts
-            benchmarks.append(key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True))
-            benchmarks.append(key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False))
-    calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
+            benchmarks.append(
+                key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True)
+            )
+            benchmarks.append(
+                key
+                | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False)
+            )
+    calibrations = [
+        dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"
+    ]
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
     found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, repair")
     told = [(row["selector"], row["repair"], row["best"]) for row in found]
@@ -143,9 +191,13 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
 def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
     benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
-    mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
+    mixture = dict(
+        model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b"
+    )
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
-    found = answers.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
+    found = answers.rows(
+        database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task"
+    )
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
@@ -167,16 +219,24 @@ def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path
         for place, unit in enumerate(both, 1)
     ]
     timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
-    efficiency = [variant("c", name, 2, repair) | dict(latency_ratio=ratio) for (name, repair), ratio in timed.items()]
+    efficiency = [
+        variant("c", name, 2, repair) | dict(latency_ratio=ratio)
+        for (name, repair), ratio in timed.items()
+    ]
     benchmarks = [
-        variant("c", name, 2, repair) | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
+        variant("c", name, 2, repair)
+        | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
         for name in units
         for repair in ("none", "ghost")
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
-    found = answers.rows(database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants")
-    wanted = timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
+    found = answers.rows(
+        database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants"
+    )
+    wanted = (
+        timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
+    )
     wanted |= dict.fromkeys([("halves", "none"), ("halves", "ghost")])
     assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in found} == wanted
     assert len(found) == len(benchmarks)
@@ -191,9 +251,17 @@ def test_only_the_named_tables_are_opened(study):
         some = [path for path in study if path.stem in ("relevance", "models")]
         connection = database.connect(VIEWS, some)
         assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
-        found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        found = connection.execute(
+            "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
         views = {row[0] for row in found}
-        assert views == {"relevance", "models", "relevance_wide", "disagreements", "task_agreements"}
+        assert views == {
+            "relevance",
+            "models",
+            "relevance_wide",
+            "disagreements",
+            "task_agreements",
+        }
         for view in ("plans", "scores", "jobs"):
             with pytest.raises(duckdb.CatalogException, match=view):
                 connection.execute(f"FROM {view}")
@@ -206,7 +274,9 @@ def test_database_holds_views_only_and_opens_from_the_project_root(study, monkey
     monkeypatch.chdir(root)
     database.build(VIEWS, [path.relative_to(root) for path in study], "results/lamina.duckdb")
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT internal").fetchall() == [(0,)]
+        assert connection.execute(
+            "SELECT count(*) FROM duckdb_tables() WHERE NOT internal"
+        ).fetchall() == [(0,)]
         assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
         described = connection.execute(
             "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
@@ -228,23 +298,33 @@ def test_database_holds_views_only_and_opens_from_the_project_root(study, monkey
 
 def test_database_refuses_to_lack_a_table(study, tmp_path):
     with pytest.raises(LaminaError, match="no models.parquet among"):
-        database.build(VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb")
+        database.build(
+            VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
     output = tmp_path / f"{table}.parquet"
-    done = started(GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output)))
+    done = started(
+        GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output))
+    )
     assert done.returncode == 0, done.stderr
     assert store.read(output).schema.names == store.schema(table).names
     return store.read(output).to_pylist()
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):
-    plan = dict(model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative")
+    plan = dict(
+        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative"
+    )
     plan |= dict(kind="layer")
-    measured = dict(units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7])
-    nothing = dict(units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="take more samples")
+    measured = dict(
+        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7]
+    )
+    nothing = dict(
+        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="take more samples"
+    )
     (tmp_path / "a.json").write_text(json.dumps(plan | measured | dict(refused=None)))
     (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
     rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
@@ -257,12 +337,16 @@ def test_plans_are_gathered_with_refusals(tmp_path):
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     path = tmp_path / "calibrations" / "reference" / "recall.parquet"
     path.parent.mkdir(parents=True)
-    described = dict(kind="choices", n_samples=5, n_tokens=80, n_cut=1, chance_accuracy=0.25, source="t")
+    described = dict(
+        kind="choices", n_samples=5, n_tokens=80, n_cut=1, chance_accuracy=0.25, source="t"
+    )
     described |= dict(split="train", seed=0)
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", path)
-    named = dict(model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm")
+    named = dict(
+        model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm"
+    )
     assert row == named | described | dict(n_asked=None, n_right=None, temperature=None)
     (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
     assert row["replicate_of"] == "draws"
@@ -282,7 +366,9 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     own = [dict(model="m", calibration="c", kind="choices", source="t")]
     write_tables(tmp_path, benchmarks=measured, calibrations=own)
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    assert summary.written(connection)[0].endswith("writes them itself: no repair 50 % and 50 % (n = 1 variants).")
+    assert summary.written(connection)[0].endswith(
+        "writes them itself: no repair 50 % and 50 % (n = 1 variants)."
+    )
     main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
     assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
     (both,) = answers.rows(connection, "FROM choices_and_generation WHERE removed = 1")

@@ -27,7 +27,9 @@ def lines(axis: str) -> Drawn:
 
     def drawn(figure: Figure) -> Iterable[object]:
         for line in (line for axes in figure.axes for line in axes.lines):
-            yield from np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float)
+            yield from np.asarray(
+                line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float
+            )
 
     return drawn
 
@@ -41,7 +43,12 @@ def images(figure: Figure) -> Iterable[object]:
 
 
 def heights(figure: Figure) -> Iterable[object]:
-    return [patch.get_height() for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]
+    return [
+        patch.get_height()
+        for axes in figure.axes
+        for patch in axes.patches
+        if isinstance(patch, Rectangle)
+    ]
 
 
 def fills(figure: Figure) -> Iterable[object]:
@@ -74,12 +81,21 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     ),
     "what_layers_do": ("SELECT value FROM diagnoses WHERE measure = 'void'", lines("y")),
     "angular_triangle": ("SELECT layer, span - 1, angular_last FROM activations", images),
-    "pruning_curves": (f"SELECT value FROM benchmarks WHERE {OWN} AND {BARE} AND removed > 0", lines("y")),
+    "pruning_curves": (
+        f"SELECT value FROM benchmarks WHERE {OWN} AND {BARE} AND removed > 0",
+        lines("y"),
+    ),
     "repair_frontier": (MEANS, lines("y")),
-    "selector_comparisons": ("SELECT 100 * difference FROM comparisons WHERE task = 'all'", lines("x")),
+    "selector_comparisons": (
+        "SELECT 100 * difference FROM comparisons WHERE task = 'all'",
+        lines("x"),
+    ),
     "cross_task": (CHANGE, fills),
     "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
-    "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
+    "training_curves": (
+        "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL",
+        lines("y"),
+    ),
     "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
     "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("x")),
 }
@@ -88,7 +104,9 @@ SCALES = {
     "cross_task": (cross_task.COLOURS, cross_task.SCALE),
     "dissociations": (dissociations.COLOURS, dissociations.SCALE),
 }
-COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/relevance/test_metric_agreement.py repeats them
+COMPUTED = {
+    "calibration_size"
+}  # draws that no SQL repeats: tests/relevance/test_metric_agreement.py repeats them
 # Rows that are single measurements, of which the figure draws the mean and its interval, or one fit each.
 WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
 
@@ -124,14 +142,28 @@ def test_the_drawing_has_the_numbers_of_the_tables(name: str, two_models: Path) 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_models: Path) -> None:
     first = next(csv.DictReader(io.StringIO(drawn(name, of(name, two_models)).csv)))
-    assert any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first) or name in WITHOUT_INTERVAL
-    assert any(re.search(r"stderr|low$|reach|difference", column) for column in first) or name in WITHOUT_INTERVAL
+    assert (
+        any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first)
+        or name in WITHOUT_INTERVAL
+    )
+    assert (
+        any(re.search(r"stderr|low$|reach|difference", column) for column in first)
+        or name in WITHOUT_INTERVAL
+    )
 
 
-def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(two_models: Path, monkeypatch) -> None:
+def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(
+    two_models: Path, monkeypatch
+) -> None:
     connection = of("dissociations", two_models)
-    extra = "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
-    more = extra.format("unsure", 0.9, False), extra.format("more", 0.6, True), extra.format("less", 0.5, True)
+    extra = (
+        "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
+    )
+    more = (
+        extra.format("unsure", 0.9, False),
+        extra.format("more", 0.6, True),
+        extra.format("less", 0.5, True),
+    )
     connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
     connection.execute("DROP VIEW dissociations; ALTER TABLE wider RENAME TO dissociations")
     assert "Drawn are" not in drawn("dissociations", connection).caption

@@ -8,7 +8,9 @@ from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
 
 def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:
-    files = write_study(tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
+    files = write_study(
+        tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60
+    )
     best, report, database = ending.lines(tmp_path, VIEWS)
     named = best.split()[2]
     measured = {

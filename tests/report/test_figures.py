@@ -79,7 +79,9 @@ BEYOND_SMALL = {"cross_task"}
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_caption_gives_sample_counts(name, study):
-    if name in BEYOND_SMALL and not answers.rows(opened(name, study), "FROM models WHERE model = 'b'"):
+    if name in BEYOND_SMALL and not answers.rows(
+        opened(name, study), "FROM models WHERE model = 'b'"
+    ):
         assert caption(name, study) == ""
     else:
         assert re.search(r"n = \d", caption(name, study))
@@ -109,9 +111,17 @@ def test_a_figure_is_made_where_the_studies_give_it_data(tmp_path):
     made = figures_of(load(raw, ROOT))
     assert FIGURES.keys() - made.keys() == {"what_layers_do"}
     raw["diagnoses"] = {"gaps": {"kind": "void"}}
-    raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
+    raw["studies"] = {
+        "maps": raw["studies"]["maps"] | {"calibrations": ["facts"], "diagnoses": ["gaps"]}
+    }
     assert figures_of(load(raw, ROOT)).keys() == {
-        *("relevance_maps", "metric_agreement", "calibration_size", "cost_of_metrics", "what_layers_do"),
+        *(
+            "relevance_maps",
+            "metric_agreement",
+            "calibration_size",
+            "cost_of_metrics",
+            "what_layers_do",
+        ),
         "angular_triangle",
     }
 
@@ -121,7 +131,10 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
     assert [place >= 0 for place in at] == [caption(name, study) != "" for name in FIGURES]
     # The figure that leads stands beside the answer, above all others.
-    lead = max(FIGURES, key=lambda name: (at[list(FIGURES).index(name)] >= 0, getattr(FIGURES[name], "LEAD", 0)))
+    lead = max(
+        FIGURES,
+        key=lambda name: (at[list(FIGURES).index(name)] >= 0, getattr(FIGURES[name], "LEAD", 0)),
+    )
     others = [place for name, place in zip(FIGURES, at, strict=True) if place >= 0 and name != lead]
     assert others == sorted(others) and at[list(FIGURES).index(lead)] < min(others)
     assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
@@ -143,7 +156,10 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     mark = r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: #\w+'
     ends = ("; fill-opacity: 0", '[;"] ?(?!fill-)')
     unseen, marks = (np.array(re.findall(mark + end, drawing), float) for end in ends)
-    assert len(unseen) == len(said) and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2  # points
+    assert (
+        len(unseen) == len(said)
+        and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2
+    )  # points
 
 
 def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
@@ -151,10 +167,17 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     plan = dict(model="m", calibration="c", removed=2)
     units = {"one": (1, 2), "two": (1, 3)}
     plans = [
-        plan | dict(selector=name, unit=str(u), position=i) for name, both in units.items() for i, u in enumerate(both)
+        plan | dict(selector=name, unit=str(u), position=i)
+        for name, both in units.items()
+        for i, u in enumerate(both)
     ]
-    measured = dict(repair="ghost", healing="none", repeats=5, parameters_ratio=0.5, latency_ratio_stderr=0.01)
-    rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
+    measured = dict(
+        repair="ghost", healing="none", repeats=5, parameters_ratio=0.5, latency_ratio_stderr=0.01
+    )
+    rows = [
+        plan | measured | dict(selector=name, latency_ratio=ratio)
+        for name, ratio in (("one", 0.8), ("two", 0.9))
+    ]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
     figure = drawn("efficiency", opened("efficiency", tmp_path)).figure
@@ -168,15 +191,29 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
 def test_orders_that_are_alike_have_an_interval_that_ends_at_one(tmp_path):
     """Of seven layers in the same order; of four there is none to say."""
     rows = [
-        dict(model="m", calibration=f"of {n}", selector="base", removed=0, metric=metric, unit=str(unit), layer=unit)
+        dict(
+            model="m",
+            calibration=f"of {n}",
+            selector="base",
+            removed=0,
+            metric=metric,
+            unit=str(unit),
+            layer=unit,
+        )
         | dict(component="layer", score=float(unit), n_samples=9)
         for n in (4, 7)
         for metric in ("accuracy", "cosine")
         for unit in range(n)
     ]
     write_tables(tmp_path, relevance=rows, models=[dict(model="m")])
-    four, seven = answers.answer(opened("metric_agreement", tmp_path), "how_metrics_agree_on_each_task")
-    assert four["ci_low"] is None and [four["spearman"], seven["spearman"], seven["ci_high"]] == pytest.approx([1] * 3)
+    four, seven = answers.answer(
+        opened("metric_agreement", tmp_path), "how_metrics_agree_on_each_task"
+    )
+    assert four["ci_low"] is None and [
+        four["spearman"],
+        seven["spearman"],
+        seven["ci_high"],
+    ] == pytest.approx([1] * 3)
     assert 0.9 < seven["ci_low"] < 1 and "n = 9" in caption("metric_agreement", tmp_path)
 
 
@@ -185,7 +222,9 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     for file in figures:
         file.write_text(draw(file.stem, folder), encoding="utf-8")
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
-    return report.render(database.connect(VIEWS, folder.glob("*.parquet")), figures, TEMPLATE, facts)
+    return report.render(
+        database.connect(VIEWS, folder.glob("*.parquet")), figures, TEMPLATE, facts
+    )
 
 
 @functools.cache
@@ -195,7 +234,9 @@ def whole(folder: Path) -> str:
 
 def test_the_report_is_one_file_that_needs_nothing_else(study):
     page = whole(study)
-    own = page.replace(explorer.scripts(), "")  # names schemas and the editor, which nothing on the page asks for
+    own = page.replace(
+        explorer.scripts(), ""
+    )  # names schemas and the editor, which nothing on the page asks for
     assert "http" not in own and len(page.encode()) < 5e6
     page = own
     assert not re.search(r'(src|href)="(?!#|data:)', page)
@@ -208,17 +249,29 @@ def test_the_report_is_one_file_that_needs_nothing_else(study):
 
 
 def test_the_report_puts_refused_plans_and_their_remedy_in_sight(tmp_path):
-    write_study(tmp_path, n_layers=4, calibrations=("recall", "facts", "hops", "sorting"), sizes=(1,), n_test=20)
+    write_study(
+        tmp_path,
+        n_layers=4,
+        calibrations=("recall", "facts", "hops", "sorting"),
+        sizes=(1,),
+        n_test=20,
+    )
     page = rendered(tmp_path)
     assert page.index('id="refused"') < page.index('id="summary"')
     assert "Give it more samples, or leave it out of the study" in page
 
 
 def test_the_report_tells_of_outputs_that_are_not_finite(tmp_path):
-    row = dict(model="m", calibration="c", selector="base", removed=0, metric="accuracy", n_samples=9)
-    units = [row | dict(unit=str(unit), n_not_finite=count) for unit, count in enumerate((0, 4, None))]
+    row = dict(
+        model="m", calibration="c", selector="base", removed=0, metric="accuracy", n_samples=9
+    )
+    units = [
+        row | dict(unit=str(unit), n_not_finite=count) for unit, count in enumerate((0, 4, None))
+    ]
     write_tables(tmp_path, relevance=units)
-    assert "not finite on some samples, which count as wrong: 1 on c (4 samples)." in rendered(tmp_path)
+    assert "not finite on some samples, which count as wrong: 1 on c (4 samples)." in rendered(
+        tmp_path
+    )
     write_tables(tmp_path, relevance=[units[0]])
     assert "not finite" not in rendered(tmp_path)
 
@@ -227,14 +280,19 @@ def test_a_healing_that_moved_nothing_is_said(tmp_path):
     """Both trainings are equally noisy; the loss of one falls by less than the error of the mean of its steps."""
     rows = []
     for healing, last in (("weak", 5.931), ("strong", 4.2)):
-        key = dict(model="m", calibration="c", selector="s", removed=2, repair="none", healing=healing)
+        key = dict(
+            model="m", calibration="c", selector="s", removed=2, repair="none", healing=healing
+        )
         rows.append(key | dict(step=0, validation_loss=5.96, learning_rate=0.0, chosen=False))
         for step, loss in enumerate(np.linspace(5.96, last, 12) + np.tile([0.2, -0.2], 6), start=1):
             told = dict(validation_loss=last, chosen=True) if step == 12 else dict(chosen=False)
             rows.append(key | told | dict(step=step, loss=loss, learning_rate=1 / step))
     write_tables(tmp_path, training=rows)
     (said,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))
-    assert "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1." in said
+    assert (
+        "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
+        in said
+    )
     assert "strong" not in said
 
 
@@ -248,4 +306,6 @@ def test_names_from_the_configuration_cannot_break_the_page(tmp_path):
 def test_report_scripts_start_without_torch(script):
     code = f"import sys, runpy; runpy.run_path('workflow/scripts/{script}.py'); assert 'torch' not in sys.modules"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, capture_output=True
+    )

@@ -26,7 +26,9 @@ def test_other_values_are_flipped_as_all_flips_would_be() -> None:
     assert paired_tests.flipped(values) == pytest.approx(exact, abs=0.02)
     many = np.random.default_rng(2).normal(0.2, 1, 60)
     signs = np.random.default_rng(3).choice([-1, 1], (20000, 60))
-    assert paired_tests.flipped(many) == pytest.approx(np.mean(abs(signs @ many) >= abs(many.sum())), abs=0.02)
+    assert paired_tests.flipped(many) == pytest.approx(
+        np.mean(abs(signs @ many) >= abs(many.sum())), abs=0.02
+    )
 
 
 def test_holm_multiplies_the_smallest_by_their_number_and_keeps_the_order() -> None:
@@ -34,23 +36,39 @@ def test_holm_multiplies_the_smallest_by_their_number_and_keeps_the_order() -> N
     assert paired_tests.holm([0.9, 0.6]) == [1, 1] and paired_tests.holm([]) == []
 
 
-def tables(folder: Path, right: dict[str, dict[str, list[int]]]) -> database.duckdb.DuckDBPyConnection:
+def tables(
+    folder: Path, right: dict[str, dict[str, list[int]]]
+) -> database.duckdb.DuckDBPyConnection:
     """A study of selectors that answered these documents of a calibration's own task, one unit removed."""
     data: dict[str, list[dict]] = {"calibrations": [], "benchmarks": [], "benchmark_samples": []}
-    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+    base = dict(
+        model="m", calibration="none", selector="none", removed=0, repair="none", healing="none"
+    )
     for task in {task for of in right.values() for task in of}:
-        data["calibrations"].append(dict(model="m", calibration=task, kind="choices", source=task, chance_accuracy=0.0))
+        data["calibrations"].append(
+            dict(model="m", calibration=task, kind="choices", source=task, chance_accuracy=0.0)
+        )
         for selector, chosen in {"none": {task: [1] * 20}, **right}.items():
-            variant = base if selector == "none" else base | dict(calibration=task, selector=selector, removed=1)
+            variant = (
+                base
+                if selector == "none"
+                else base | dict(calibration=task, selector=selector, removed=1)
+            )
             row = variant | dict(task=task, metric="acc")
             values = chosen.get(task, [])
             if values:
-                data["benchmarks"].append(row | dict(value=np.mean(values), stderr=0.1, higher_is_better=True))
-            data["benchmark_samples"] += [row | dict(sample=n, value=float(v)) for n, v in enumerate(values)]
+                data["benchmarks"].append(
+                    row | dict(value=np.mean(values), stderr=0.1, higher_is_better=True)
+                )
+            data["benchmark_samples"] += [
+                row | dict(sample=n, value=float(v)) for n, v in enumerate(values)
+            ]
     return database.connect(VIEWS, write_tables(folder, **data))
 
 
-def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(tmp_path: Path) -> None:
+def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
+    tmp_path: Path,
+) -> None:
     right = {
         "accuracy": {"sums": [1] * 20, "facts": [1] * 10 + [0] * 10},
         "cosine": {"sums": [0] * 12 + [1] * 8, "facts": [1] * 9 + [0] * 11},
@@ -65,10 +83,14 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     }
     one = by["accuracy", "cosine", "sums"]
     assert (one["difference"], one["n_samples"], one["n_different"]) == (pytest.approx(0.6), 20, 12)
-    assert one["p_value"] == pytest.approx(2 / 2**12) and one["p_holm"] == pytest.approx(4 * 2 / 2**12)
+    assert one["p_value"] == pytest.approx(2 / 2**12) and one["p_holm"] == pytest.approx(
+        4 * 2 / 2**12
+    )
     mean = by["accuracy", "cosine", "all"]
     assert (mean["difference"], mean["n_samples"]) == (pytest.approx((0.6 + 0.05) / 2), 40)
-    assert mean["p_value"] == pytest.approx(2 / 2**13) and mean["p_holm"] == pytest.approx(3 * 2 / 2**13)
+    assert mean["p_value"] == pytest.approx(2 / 2**13) and mean["p_holm"] == pytest.approx(
+        3 * 2 / 2**13
+    )
     assert by["cosine", "deepest", "sums"]["difference"] == pytest.approx(-0.3)
 
     store.write(tmp_path / "comparisons.parquet", store.from_rows("comparisons", found))
@@ -76,7 +98,12 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     query = (VIEWS.parent / "queries" / "which_selector_wins.sql").read_text(encoding="utf-8")
     told = {(row["selector"], row["rival"]): row for row in answers.rows(views, query)}
     first = told["accuracy", "cosine"]
-    assert (first["winner"], first["better"], first["worse"], first["undecided"]) == ("accuracy", 1, 0, 1)
+    assert (first["winner"], first["better"], first["worse"], first["undecided"]) == (
+        "accuracy",
+        1,
+        0,
+        1,
+    )
     sentence, table = summary.contests(views, [])
     assert isinstance(table, list) and "selector accuracy against the others" in sentence
     found = {row["against"]: list(row.values())[1:] for row in table}

@@ -16,7 +16,9 @@ def surely(row: dict, tried: int, keep: float) -> bool:
     """Whether a share of one task is certain of so many: the error is that of a share at the threshold."""
     ahead = row["own_kept"] - keep
     step = 1 / (row["own_samples"] * row["own_base"])
-    return ahead > 0 and ahead / np.sqrt(row["own_kept_stderr"] ** 2 + ahead * step) > norm.isf(0.025 / tried)
+    return ahead > 0 and ahead / np.sqrt(row["own_kept_stderr"] ** 2 + ahead * step) > norm.isf(
+        0.025 / tried
+    )
 
 
 def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
@@ -26,7 +28,11 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
     found = {(row["model"], row["name"]): row for row in rows if row["question"] == "task"}
     assert len(found) == 4
     for (model, calibration), row in found.items():
-        mine = [v for v in explorer.variants(connection) if (v["model"], v["calibration"]) == (model, calibration)]
+        mine = [
+            v
+            for v in explorer.variants(connection)
+            if (v["model"], v["calibration"]) == (model, calibration)
+        ]
         enough = [v for v in mine if v["own_kept"] >= 0.9 and v["text_ratio"] <= 1.8]
         assert row["kept_enough"] == bool(enough)
         if not enough:
@@ -36,7 +42,9 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
         certain = [v for v in smallest if surely(v, len(mine), 0.9)]
         least = min(v["text_ratio"] for v in certain or smallest)
         assert (row["removed"], row["text_ratio"]) == (smallest[0]["removed"], pytest.approx(least))
-        assert row["variants"][0].startswith(f"{model}/{calibration}/{row['selector']}/removed={row['removed']}/")
+        assert row["variants"][0].startswith(
+            f"{model}/{calibration}/{row['selector']}/removed={row['removed']}/"
+        )
 
 
 def test_a_recipe_is_a_mean_over_all_tasks(two_models):
@@ -44,10 +52,14 @@ def test_a_recipe_is_a_mean_over_all_tasks(two_models):
     rows = recommendations(connection, 0.5, None)
     (recipe,) = [row for row in rows if (row["model"], row["question"]) == ("a", "recipe")]
     same = {"model": "a"} | {key: recipe[key] for key in RECIPE}
-    parts = [variant for variant in explorer.variants(connection) if same.items() <= variant.items()]
+    parts = [
+        variant for variant in explorer.variants(connection) if same.items() <= variant.items()
+    ]
     assert recipe["n_tasks"] == len(parts) == 2
     assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)
-    assert recipe["kept_stderr"] == pytest.approx(sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2)
+    assert recipe["kept_stderr"] == pytest.approx(
+        sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2
+    )
 
 
 def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
@@ -71,7 +83,10 @@ def test_the_share_may_be_counted_from_chance(tmp_path):
     """Two layers out keep 94 % of the number and 91 % of what guessing does not reach; one layer 97 % and 96 %."""
     rng = np.random.default_rng(1)
     base = {"t": (rng.random(2000) < 0.9).astype(float)}
-    cut = {removed: {"t": base["t"] * (rng.random(2000) < share)} for removed, share in ((1, 0.985), (2, 0.94))}
+    cut = {
+        removed: {"t": base["t"] * (rng.random(2000) < share)}
+        for removed, share in ((1, 0.985), (2, 0.94))
+    }
     run = write(
         tmp_path,
         base,
@@ -82,7 +97,9 @@ def test_the_share_may_be_counted_from_chance(tmp_path):
         (card,) = recommendations(run, 0.93, None, counted_from)
         value, b = cut[removed]["t"].mean(), base["t"].mean()
         assert (card["removed"], card["kept_enough"]) == (removed, True)
-        assert (card["kept"], card["kept_above_chance"]) == pytest.approx((value / b, (value - 0.25) / (b - 0.25)))
+        assert (card["kept"], card["kept_above_chance"]) == pytest.approx(
+            (value / b, (value - 0.25) / (b - 0.25))
+        )
         assert card["share"] == card["kept" if counted_from == "zero" else "kept_above_chance"]
 
 
@@ -103,6 +120,8 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
         ahead = 1 - 20 / right - 0.95
         error = share_stderr(best["t"], base["t"])
         assert card["kept_stderr"] == pytest.approx(error)
-        assert card["certain"] is bool(ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"]))
+        assert card["certain"] is bool(
+            ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"])
+        )
         told.append(card["certain"])
     assert told == [True, False]

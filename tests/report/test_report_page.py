@@ -22,15 +22,22 @@ TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 DRAWN = ("relevance_maps",)
 
 if chromium.BINARY is None:
-    warnings.warn("no Chromium on this machine: the report is not opened (apt-get install chromium)", stacklevel=1)
-in_browser = pytest.mark.skipif(chromium.BINARY is None, reason="no Chromium: apt-get install chromium")
+    warnings.warn(
+        "no Chromium on this machine: the report is not opened (apt-get install chromium)",
+        stacklevel=1,
+    )
+in_browser = pytest.mark.skipif(
+    chromium.BINARY is None, reason="no Chromium: apt-get install chromium"
+)
 
 
 @pytest.fixture(scope="module")
 def file(two_models, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("report")
     for name in DRAWN:
-        connection = database.connect(VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES])
+        connection = database.connect(
+            VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES]
+        )
         (place / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
     connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
@@ -76,10 +83,17 @@ def counted(folder: Path, condition: str) -> int:
 def test_nothing_leaves_the_page_and_nothing_goes_wrong(browser, file):
     page = opened(browser, file)
     chosen(page, words="ghost")
-    asked = {request["request"]["url"].split(",")[0] for request in page.happened("Network.requestWillBeSent")}
+    asked = {
+        request["request"]["url"].split(",")[0]
+        for request in page.happened("Network.requestWillBeSent")
+    }
     assert asked <= {file.resolve().as_uri(), "data:image/png;base64"}
     assert page.happened("Runtime.exceptionThrown") == page.happened("Log.entryAdded") == []
-    assert not [call for call in page.happened("Runtime.consoleAPICalled") if call["type"] in ("error", "warning")]
+    assert not [
+        call
+        for call in page.happened("Runtime.consoleAPICalled")
+        if call["type"] in ("error", "warning")
+    ]
     for name in ("frontier", "curves"):
         assert page.run(f'document.querySelectorAll("#{name}-live svg path").length') > 20
 
@@ -101,11 +115,15 @@ def test_each_control_chooses_rows_and_points(browser, file, two_models):
     ):
         assert chosen(page, **values) == 1 + counted(two_models, one + condition)
         page.until(lambda wanted=condition: page.run(POINTS) == counted(two_models, one + wanted))
-    assert "calibration=facts&selector=cosine" in page.run("location.search")  # a view can be shared
+    assert "calibration=facts&selector=cosine" in page.run(
+        "location.search"
+    )  # a view can be shared
     page.run('document.querySelector("#choose button[type=reset]").click()')
     page.until(lambda: chosen(page) == counted(two_models, "model = 'a'"))
     assert chosen(page, keep="90") == 1 + counted(two_models, one + "own_kept >= 0.9")
-    assert chosen(page, text="1.5") == 1 + counted(two_models, one + "own_kept >= 0.9 AND text_ratio <= 1.5")
+    assert chosen(page, text="1.5") == 1 + counted(
+        two_models, one + "own_kept >= 0.9 AND text_ratio <= 1.5"
+    )
     assert chosen(page, keep="", text="", words="ghost lora") == counted(
         two_models, one + "repair = 'ghost' AND healing = 'lora'"
     )
@@ -124,7 +142,11 @@ def test_a_point_leads_to_its_row_and_a_row_to_its_point(browser, file):
     page.press(*place)
     page.until(lambda: page.run('document.querySelectorAll("tr.chosen").length') == 1)
     page.run('document.querySelector("#table tbody tr:nth-child(3)").click()')
-    page.until(lambda: page.run('document.querySelectorAll("#frontier-live path[stroke=black]").length') == 1)
+    page.until(
+        lambda: (
+            page.run('document.querySelectorAll("#frontier-live path[stroke=black]").length') == 1
+        )
+    )
     assert page.run('document.querySelector("tr.chosen").id') == "variant-2"
 
 
@@ -149,19 +171,23 @@ def test_the_table_is_sorted_and_downloaded_as_shown(browser, file, tmp_path):
 def test_the_page_is_no_wider_than_a_phone(browser, file):
     page = opened(browser, file, 390)
     assert page.run("document.documentElement.scrollWidth") <= 390
-    assert page.run('[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)')
+    assert page.run(
+        '[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)'
+    )
 
 
 @in_browser
 def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browser, file):
     browser.open(file, scripts=False)
-    browser.ask("Emulation.setScriptExecutionDisabled", value=False)  # for the questions below; the page has loaded
+    browser.ask(
+        "Emulation.setScriptExecutionDisabled", value=False
+    )  # for the questions below; the page has loaded
     still = "[...document.querySelectorAll('.still svg')].filter(e => e.clientHeight > 200).length"
     assert browser.run(still) == 4  # two figures of two models
     assert not browser.run('document.getElementById("choose").clientHeight')
-    assert browser.run('document.querySelectorAll("#table tbody tr:not([hidden])").length') == browser.run(
-        'JSON.parse(document.getElementById("data").textContent).variants.length'
-    )
+    assert browser.run(
+        'document.querySelectorAll("#table tbody tr:not([hidden])").length'
+    ) == browser.run('JSON.parse(document.getElementById("data").textContent).variants.length')
 
 
 def test_every_section_names_the_questions_that_it_answers(file):
@@ -170,17 +196,24 @@ def test_every_section_names_the_questions_that_it_answers(file):
     named = {}
     for section in re.split(r"<section", page)[1:]:
         name = re.search(r'id="([^"]+)"', section)[1]
-        named[name] = re.findall(r"<code>(sql/queries/\w+\.sql)</code>", section.split("</section>")[0])
+        named[name] = re.findall(
+            r"<code>(sql/queries/\w+\.sql)</code>", section.split("</section>")[0]
+        )
         # The names are explained by the configuration; the facts list whole tables.
         assert named[name] or name in {"names", "facts"}, name
         assert all((ROOT / query).is_file() for query in named[name]), name
     assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
     folder = ROOT / "src/lamina/report"
-    for module in [*folder.glob("figures/*.py"), *(folder / f"{name}.py" for name in ("page", "summary", "explorer"))]:
+    for module in [
+        *folder.glob("figures/*.py"),
+        *(folder / f"{name}.py" for name in ("page", "summary", "explorer")),
+    ]:
         text = module.read_text(encoding="utf-8")
         # These three list what there is; no number stands on the page for it.
         lists = {"style", "calibration_size", "page"}
-        assert module.stem in lists or not re.search(r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text), module.name
+        assert module.stem in lists or not re.search(
+            r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text
+        ), module.name
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
@@ -200,10 +233,15 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
         "stock": {},
     }
     connection = database.connect(VIEWS, two_models.glob("*.parquet"))
-    for facts, option in (({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")):
+    for facts, option in (
+        ({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "),
+        ({}, ""),
+    ):
         page = report.render(connection, [], TEMPLATE, facts, 0.5, None, names)
         commands = re.findall(r"<code>make export (.*?)</code>", page)
-        assert commands and all(a.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in a for a in commands)
+        assert commands and all(
+            a.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in a for a in commands
+        )
     cards = re.findall(r"<article.*?</article>", page, re.DOTALL)
     taken = [re.search(r'<p class="answer">(Remove .*?)</p>', card) for card in cards]
     assert any(found and re.search(r"layers? \d.* of 6, chosen by ", found[1]) for found in taken)
@@ -214,12 +252,17 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
             assert "transformers, vLLM, llama.cpp" in card
 
 
-def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answers(two_models, tmp_path):
+def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answers(
+    two_models, tmp_path
+):
     shutil.copytree(two_models, tmp_path / "halves")
     rows = store.read(two_models / "plans.parquet").to_pylist()
     halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
     store.write(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
-    own = [row | {"n_asked": 80, "n_right": 64} for row in store.read(two_models / "calibrations.parquet").to_pylist()]
+    own = [
+        row | {"n_asked": 80, "n_right": 64}
+        for row in store.read(two_models / "calibrations.parquet").to_pylist()
+    ]
     store.write(tmp_path / "halves/calibrations.parquet", store.from_rows("calibrations", own))
     for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
         connection = database.connect(VIEWS, folder.glob("*.parquet"))

@@ -25,11 +25,20 @@ def test_unknown_errors_stay_unknown(tmp_path):
     row = dict(task="t", metric="acc", n_samples=400, higher_is_better=True, stderr=None)
     text = dict(task="text", metric="perplexity", n_samples=80, higher_is_better=False)
     rows = [BASE | row | dict(value=0.9), variant("c") | row | dict(value=0.85)]
-    rows += [BASE | text | dict(value=4.0, stderr=0.1), variant("c") | text | dict(value=float("inf"), stderr=0.1)]
+    rows += [
+        BASE | text | dict(value=4.0, stderr=0.1),
+        variant("c") | text | dict(value=float("inf"), stderr=0.1),
+    ]
     rows.append(variant("c", repair="ghost") | row | dict(value=0.95))
-    calibrations = [dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)]
-    run = database.connect(VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations))
-    found = {r["task"]: r for r in answered(run, "FROM scores WHERE removed = 1 AND repair = 'none'")}
+    calibrations = [
+        dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)
+    ]
+    run = database.connect(
+        VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations)
+    )
+    found = {
+        r["task"]: r for r in answered(run, "FROM scores WHERE removed = 1 AND repair = 'none'")
+    }
     assert found["t"]["change_stderr"] is None and found["t"]["kept_stderr"] is None
     assert (found["text"]["kept"], found["text"]["kept_stderr"]) == (0, None)
     (gain,) = answered(run, "FROM repairs")
@@ -40,14 +49,26 @@ def test_unknown_errors_stay_unknown(tmp_path):
     (card,) = recommendations(run, 0.95, None)
     assert card["kept_enough"] and card["kept_stderr"] is None and card["certain"] is None
     (bare,) = answered(run, "FROM variants WHERE removed = 1 AND repair = 'none'")
-    assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (float("inf"), None, None)
+    assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (
+        float("inf"),
+        None,
+        None,
+    )
 
 
 def test_tasks_at_chance_are_kept_nowhere(tmp_path):
     """One real task at 89 % and two at chance: nothing is kept of what was not there."""
     rng = np.random.default_rng(2)
-    base = {"t": answers(rng, 0.9), "guess": answers(rng, CHANCE), "guess_too": answers(rng, CHANCE)}
-    worse = {"t": base["t"] * answers(rng, 0.89), "guess": answers(rng, 0.27), "guess_too": answers(rng, 0.26)}
+    base = {
+        "t": answers(rng, 0.9),
+        "guess": answers(rng, CHANCE),
+        "guess_too": answers(rng, CHANCE),
+    }
+    worse = {
+        "t": base["t"] * answers(rng, 0.89),
+        "guess": answers(rng, 0.27),
+        "guess_too": answers(rng, 0.26),
+    }
     calibrations = [dict(calibration=task, source=task) for task in base]
     run = write(tmp_path, base, [(variant(task), worse) for task in base], calibrations)
     kept = worse["t"].mean() / base["t"].mean()
@@ -68,13 +89,17 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
     draws, hard = ("c", "c.2", "c.3"), rng.random(400)
     found = {name: {"t": (hard + rng.normal(0, 0.05, 400) < 0.7).astype(float)} for name in draws}
     found["other"] = {"u": base["u"] * answers(rng, 0.9)}
-    variants = [(variant(name), task | {"text": base["text"] + 0.1}) for name, task in found.items()]
+    variants = [
+        (variant(name), task | {"text": base["text"] + 0.1}) for name, task in found.items()
+    ]
     calibrations = [dict(calibration=name, source="t", replicate_of="c") for name in draws]
     calibrations.append(dict(calibration="other", source="u"))
     own = np.mean([found[name]["t"] for name in draws], axis=0)
     want = np.sqrt((3 * stderr(own)) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
     kept = [found[name]["t"].mean() / base["t"].mean() for name in draws]
-    parts = [(found[n]["t"] - k * base["t"]) / base["t"].mean() for n, k in zip(draws, kept, strict=True)]
+    parts = [
+        (found[n]["t"] - k * base["t"]) / base["t"].mean() for n, k in zip(draws, kept, strict=True)
+    ]
     last = found["other"]["u"].mean() / base["u"].mean()
     together = np.cov(parts) / 400 + (1 + np.outer(kept, kept)) / (402 * base["t"].mean()) ** 2
     np.fill_diagonal(together, [share_stderr(found[name]["t"], base["t"]) ** 2 for name in draws])
@@ -88,8 +113,17 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
         assert (recipe["n_tasks"], recipe["n_samples"]) == (4, 800)
         assert recipe["kept"] == pytest.approx(np.mean([*kept, last]))
         if known:
-            assert (row["accuracy_stderr"], recipe["kept_stderr"]) == pytest.approx((want, want_kept))
+            assert (row["accuracy_stderr"], recipe["kept_stderr"]) == pytest.approx(
+                (want, want_kept)
+            )
             assert naive < 0.75 * want
         else:  # of documents that nobody knows, the most that it can be
-            most = np.hypot(sum(stderr(found[name]["t"]) for name in draws), stderr(found["other"]["u"])) / 4
-            assert row["accuracy_stderr"] == pytest.approx(most) and recipe["kept_stderr"] > want_kept
+            most = (
+                np.hypot(
+                    sum(stderr(found[name]["t"]) for name in draws), stderr(found["other"]["u"])
+                )
+                / 4
+            )
+            assert (
+                row["accuracy_stderr"] == pytest.approx(most) and recipe["kept_stderr"] > want_kept
+            )

@@ -22,18 +22,23 @@ VIEWS, QUERIES = REPOSITORY / "sql/views.sql", REPOSITORY / "sql/queries"
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = tmp_path_factory.mktemp("study")
     with database.connect(
-        VIEWS, write_study(folder, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=40)
+        VIEWS,
+        write_study(folder, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=40),
     ) as made:
         yield made
 
 
 def test_numbers_are_rounded_for_reading_and_nothing_else_is() -> None:
     values = [0.123456, 12345.678, 1234567, None, True, [1.23456, None], "a|b", 2.0]
-    assert "; ".join(map(shell.shown, values)) == "0.1235; 12346; 1234567; ; True; [1.235, ]; a|b; 2"
+    assert (
+        "; ".join(map(shell.shown, values)) == "0.1235; 12346; 1234567; ; True; [1.235, ]; a|b; 2"
+    )
 
 
 def test_a_table_has_the_columns_that_fit_and_names_the_others(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    connection: duckdb.DuckDBPyConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(shell, "QUERIES", QUERIES)
     monkeypatch.setattr(database, "opened", lambda file: connection.cursor())
@@ -52,18 +57,25 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     assert wide[wide.index("") + 1].split() == names and wide[-1] == f"({len(values)} rows)"
     value = next(text for text in values[0] if text.startswith("0.") and len(text) > 6)
     assert f"{float(value):.4g}" in wide[wide.index("") + 3]
-    assert shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2] == 99 * "x" + "…"
+    assert (
+        shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2]
+        == 99 * "x" + "…"
+    )
 
 
 def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> None:
     assert shell.query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
-    with pytest.raises(LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"):
+    with pytest.raises(
+        LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"
+    ):
         shell.query("which_layer_matters", QUERIES)
     with pytest.raises(LaminaError, match="make run"):
         database.opened("nowhere.duckdb")
 
 
-def test_every_question_says_when_it_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_question_says_when_it_has_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
     with database.connect(VIEWS, write_tables(tmp_path)) as connection:
         for file in QUERIES.glob("*.sql"):

@@ -21,7 +21,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """The tables of three studies, each as a run would leave it."""
     root = tmp_path_factory.mktemp("made")
     return {
-        name: write_study(root / name, n_layers=6, calibrations=("recall", "facts"), sizes=sizes, n_test=40)
+        name: write_study(
+            root / name, n_layers=6, calibrations=("recall", "facts"), sizes=sizes, n_test=40
+        )
         for name, sizes in SIZES.items()
     }
 
@@ -33,23 +35,45 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
     for name, files in tables.items():
         database.build(VIEWS, files, "results/lamina.duckdb", name)
     counts = {
-        name: {file.stem: store.read(file).num_rows for file in files if file.stem in ("benchmarks", "plans")}
+        name: {
+            file.stem: store.read(file).num_rows
+            for file in files
+            if file.stem in ("benchmarks", "plans")
+        }
         for name, files in tables.items()
     }
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         for table in ("benchmarks", "plans"):
-            found = dict(connection.execute(f"SELECT study, count(*) FROM studies.{table} GROUP BY ALL").fetchall())
+            found = dict(
+                connection.execute(
+                    f"SELECT study, count(*) FROM studies.{table} GROUP BY ALL"
+                ).fetchall()
+            )
             expected = {name: counts[name][table] for name in SIZES}
             expected["studies_"] = expected.pop("studies")  # a schema has that name
             assert found == expected
             for name, count in expected.items():
-                assert connection.execute(f'SELECT count(*) FROM "{name}".{table}').fetchall() == [(count,)]
-            assert connection.execute(f"SELECT count(*) FROM {table}").fetchall() == [(counts["studies"][table],)]
+                assert connection.execute(f'SELECT count(*) FROM "{name}".{table}').fetchall() == [
+                    (count,)
+                ]
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchall() == [
+                (counts["studies"][table],)
+            ]
         # Derived views too, each from the tables of its own study.
-        sizes = connection.execute("SELECT study, max(removed) FROM studies.scores GROUP BY study ORDER BY study")
+        sizes = connection.execute(
+            "SELECT study, max(removed) FROM studies.scores GROUP BY study ORDER BY study"
+        )
         assert sizes.fetchall() == [("first", 2), ("second", 1), ("studies_", 2)]
         views = "SELECT count(*) FROM duckdb_views() WHERE NOT internal AND schema_name = ?"
-        assert len({connection.execute(views, [name]).fetchall()[0] for name in ("main", "first", "studies")}) == 1
+        assert (
+            len(
+                {
+                    connection.execute(views, [name]).fetchall()[0]
+                    for name in ("main", "first", "studies")
+                }
+            )
+            == 1
+        )
         undescribed = connection.execute(
             """SELECT table_name, column_name FROM duckdb_columns()
             WHERE NOT internal AND schema_name IN ('main', 'studies') AND coalesce(comment, '') = ''"""
@@ -58,16 +82,29 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
     # What an earlier version wrote without some column, or table, keeps what can be read.
     (older,) = Path("results/studies/second").iterdir()
     names = [name for name in store.schema("benchmarks").names if name != "higher_is_better"]
-    store.write(older / "benchmarks.parquet", store.read(older / "benchmarks.parquet").select(names))
+    store.write(
+        older / "benchmarks.parquet", store.read(older / "benchmarks.parquet").select(names)
+    )
     (older / "jobs.parquet").unlink()
     # A study that is run again replaces its own rows alone.
     database.build(VIEWS, tables["second"], "results/lamina.duckdb", "first")
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
-        found = connection.execute("SELECT DISTINCT study, removed FROM studies.plans ORDER BY ALL").fetchall()
+        found = connection.execute(
+            "SELECT DISTINCT study, removed FROM studies.plans ORDER BY ALL"
+        ).fetchall()
         measured = "SELECT study, bool_or(higher_is_better IS NULL) FROM studies.benchmarks GROUP BY ALL ORDER BY ALL"
-        assert connection.execute(measured).fetchall() == [("first", False), ("second", True), ("studies_", False)]
-        scored = connection.execute("SELECT DISTINCT study FROM studies.scores ORDER BY study").fetchall()
-    assert found == [("first", 1), ("second", 1), ("studies_", 2)] and scored == [("first",), ("studies_",)]
+        assert connection.execute(measured).fetchall() == [
+            ("first", False),
+            ("second", True),
+            ("studies_", False),
+        ]
+        scored = connection.execute(
+            "SELECT DISTINCT study FROM studies.scores ORDER BY study"
+        ).fetchall()
+    assert found == [("first", 1), ("second", 1), ("studies_", 2)] and scored == [
+        ("first",),
+        ("studies_",),
+    ]
 
 
 def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
@@ -85,8 +122,13 @@ def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
         database.build(VIEWS, place.values(), "results/lamina.duckdb", "mine")
 
     run("first")
-    known = {store.read(next(f for f in tables[name] if f.stem == "plans")).num_rows for name in ("first", "second")}
-    with duckdb.connect("results/lamina.duckdb", read_only=True) as opened:  # as a shell that stays open
+    known = {
+        store.read(next(f for f in tables[name] if f.stem == "plans")).num_rows
+        for name in ("first", "second")
+    }
+    with duckdb.connect(
+        "results/lamina.duckdb", read_only=True
+    ) as opened:  # as a shell that stays open
         before = opened.execute("SELECT count(*) FROM scores").fetchall()
         run("second")
         assert opened.execute("SELECT count(*) FROM scores").fetchall() == before
@@ -112,7 +154,9 @@ def test_names_of_studies_are_neither_patterns_nor_partitions(
     for name, study in names.items():
         database.build(VIEWS, tables[study], "results/lamina.duckdb", name)
     with database.opened("results/lamina.duckdb") as connection:
-        found = connection.execute("SELECT study, list(DISTINCT removed ORDER BY 1) FROM studies.plans GROUP BY ALL")
+        found = connection.execute(
+            "SELECT study, list(DISTINCT removed ORDER BY 1) FROM studies.plans GROUP BY ALL"
+        )
         assert dict(found.fetchall()) == {name: list(SIZES[study]) for name, study in names.items()}
 
 
@@ -120,9 +164,14 @@ def test_a_database_that_another_program_writes_to_is_not_called_damaged(tmp_pat
     file = tmp_path / "lamina.duckdb"
     hold = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", hold, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", hold, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as holder:
         assert holder.stdout and holder.stdout.readline() == "open\n"
-        with pytest.raises(LaminaError, match=r"lamina.duckdb is held open for writing by another program"):
+        with pytest.raises(
+            LaminaError, match=r"lamina.duckdb is held open for writing by another program"
+        ):
             database.opened(file)
         holder.communicate("")

@@ -67,25 +67,38 @@ def test_another_content_has_another_hash_also_with_the_same_size_and_time(file:
 def test_a_job_refuses_a_file_that_changed_since_the_run_began(file: Path) -> None:
     told = contents.digests([str(file)])
     rewrite(file, "two")
-    with pytest.raises(LaminaError, match=r"mine.jsonl is not what it was when the run began.*Start again"):
+    with pytest.raises(
+        LaminaError, match=r"mine.jsonl is not what it was when the run began.*Start again"
+    ):
         contents.check(told)
 
 
 @pytest.mark.parametrize("then", ["two", "one"])
-def test_a_job_refuses_a_file_that_changes_while_it_is_read_even_if_it_is_put_back(then: str, file: Path) -> None:
+def test_a_job_refuses_a_file_that_changes_while_it_is_read_even_if_it_is_put_back(
+    then: str, file: Path
+) -> None:
     told = contents.digests([str(file)])
-    with pytest.raises(SystemExit, match=r"mine.jsonl was changed while it was being read.*Start again"), explained():
+    with (
+        pytest.raises(
+            SystemExit, match=r"mine.jsonl was changed while it was being read.*Start again"
+        ),
+        explained(),
+    ):
         contents.check(told)
         for text in ("two", then):
             rewrite(file, text)
 
 
 @pytest.mark.parametrize("swapped", ["file", "link", "folder"])
-def test_a_job_refuses_a_file_that_was_swapped(swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_refuses_a_file_that_was_swapped(
+    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for folder, query in (("a", "one"), ("b", "two")):
         Path(folder).mkdir()
-        Path(folder, "mine.jsonl").write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
+        Path(folder, "mine.jsonl").write_text(
+            json.dumps({"query": query, "choices": ["c", "d"], "gold": 0})
+        )
     link = Path("link")
     link.symlink_to("a")
     name = "link/mine.jsonl" if swapped == "link" else "a/mine.jsonl"
@@ -103,7 +116,10 @@ def test_a_job_refuses_a_file_that_was_swapped(swapped: str, tmp_path: Path, mon
         Path("aside").rename(other)
 
     told = contents.digests([name])
-    with pytest.raises(SystemExit, match=r"mine.jsonl was changed while it was being read"), explained():
+    with (
+        pytest.raises(SystemExit, match=r"mine.jsonl was changed while it was being read"),
+        explained(),
+    ):
         contents.check(told)
         read_questions(Path(name))
         swap()
@@ -115,7 +131,9 @@ def test_a_job_refuses_a_file_that_was_swapped(swapped: str, tmp_path: Path, mon
     assert json.loads(Path(name).read_text())["query"] == "one"
 
 
-def test_a_task_whose_file_is_another_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_file_is_another_while_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`datasets` opens files in Python, and makes an error of its own of any that occurs then."""
     monkeypatch.chdir(tmp_path)
     for name, query in (("data.jsonl", "one"), ("other.jsonl", "two")):
@@ -124,7 +142,10 @@ def test_a_task_whose_file_is_another_while_read_is_refused(tmp_path: Path, monk
     Path("workflow/tasks/mine.yaml").write_text(TASK)
     told = contents.digests(task_files.files("mine"))
     assert "data.jsonl" in told
-    with pytest.raises(SystemExit, match=r"data.jsonl was changed while it was being read"), explained():
+    with (
+        pytest.raises(SystemExit, match=r"data.jsonl was changed while it was being read"),
+        explained(),
+    ):
         contents.check(told)
         Path("data.jsonl").rename("aside")
         Path("other.jsonl").rename("data.jsonl")
@@ -135,7 +156,9 @@ def test_a_task_whose_file_is_another_while_read_is_refused(tmp_path: Path, monk
             Path("aside").rename("data.jsonl")
 
 
-def test_rules_follow_the_content_of_files_their_jobs_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_follow_the_content_of_files_their_jobs_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The functions that a rule has as `files` and as `content`."""
     root = workplace(tmp_path)
     loaded = load(minimal(), root)
@@ -150,22 +173,34 @@ def test_rules_follow_the_content_of_files_their_jobs_read(tmp_path: Path, monke
         assert contents.digests(files).keys() == {name} and contents.digests(files) != before
     for file in sorted((ROOT / "rules").glob("*.smk")):
         for rule in re.split(r"^rule ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-            asked = dict(re.findall(r"^        (files|content)=(\w+(?:\(\w+\))?),$", rule, re.MULTILINE))
+            asked = dict(
+                re.findall(r"^        (files|content)=(\w+(?:\(\w+\))?),$", rule, re.MULTILINE)
+            )
             if "files" in asked:
-                assert asked["content"] == f"content({asked['files']})", f"{file.name}: {rule.partition(':')[0]}"
+                assert asked["content"] == f"content({asked['files']})", (
+                    f"{file.name}: {rule.partition(':')[0]}"
+                )
 
 
-def test_a_data_set_is_known_by_its_content_and_not_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_is_known_by_its_content_and_not_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
     (tmp_path / "workflow/tasks").mkdir(parents=True)
-    (tmp_path / "workflow/tasks/mine.yaml").write_text(f"{TASK}process_docs: !function words.docs\n")
+    (tmp_path / "workflow/tasks/mine.yaml").write_text(
+        f"{TASK}process_docs: !function words.docs\n"
+    )
     data, code = tmp_path / "data.jsonl", tmp_path / "workflow/tasks/words.py"
     for query, word in (("a", "x"), ("b", "x"), ("b", "y"), ("a", "y")):
         data.write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
         code.write_text(f'def add(doc):\n    return {{"query": doc["query"] + "{word}"}}\n{DOCS}')
         for path in (data, code):
             os.utime(path, ns=(10**18, 10**18))
-        for name in [name for name, found in sys.modules.items() if getattr(found, "__file__", "") == str(code)]:
+        for name in [
+            name
+            for name, found in sys.modules.items()
+            if getattr(found, "__file__", "") == str(code)
+        ]:
             del sys.modules[name]  # as in another process
         task = lm_tasks.load_task("mine", tmp_path, trust_code=True)
         assert [asked[0] for asked in lm_tasks.test_documents(task)] == [query + word]
@@ -178,8 +213,16 @@ def test_where_a_file_comes_from_stands_in_it(
     monkeypatch.setattr(modules, "_declared", None)
     options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
     params = Place(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
-    read, wildcards = SimpleNamespace(manifest="m.json", files=["mine.jsonl"]), {"model": "m", "calibration": "mine"}
-    given = {"input": read, "output": SimpleNamespace(output="c.parquet"), "params": params, "wildcards": wildcards}
+    read, wildcards = (
+        SimpleNamespace(manifest="m.json", files=["mine.jsonl"]),
+        {"model": "m", "calibration": "mine"},
+    )
+    given = {
+        "input": read,
+        "output": SimpleNamespace(output="c.parquet"),
+        "params": params,
+        "wildcards": wildcards,
+    }
     PrepareCalibration.read(SimpleNamespace(**given))
     told = {"rule": "prepare_calibration", "wildcards": wildcards, "inputs": {"manifest": "m.json"}}
     told |= {"options": options, "code": "c0de", "content": {"mine.jsonl": "5ea1"}}

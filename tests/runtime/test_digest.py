@@ -62,17 +62,28 @@ def edited(root: Path, name: str, old: str, new: str) -> Path:
 )
 def test_what_does_not_run_does_not_count(tree: Path, old: str, new: str) -> None:
     other = edited(tree, "lamina/parts/bolt.py", old, new)
-    assert code_digest("lamina.parts.bolt", root=other) == code_digest("lamina.parts.bolt", root=tree)
+    assert code_digest("lamina.parts.bolt", root=other) == code_digest(
+        "lamina.parts.bolt", root=tree
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("x * y", "x / y"), ("y=2", "y=3"), ("y=2", "y=2.0"), ("y=2", "y: int = 2"), ("def fix", "@cache\ndef fix")],
+    [
+        ("x * y", "x / y"),
+        ("y=2", "y=3"),
+        ("y=2", "y=2.0"),
+        ("y=2", "y: int = 2"),
+        ("def fix", "@cache\ndef fix"),
+    ],
 )
 @pytest.mark.parametrize(
-    "module", ["lamina.parts.bolt", "lamina.engine", "lamina.lazy", "lamina.relative", "lamina.dotted"]
+    "module",
+    ["lamina.parts.bolt", "lamina.engine", "lamina.lazy", "lamina.relative", "lamina.dotted"],
 )
-def test_an_edit_changes_the_digest_of_all_that_reach_it(tree: Path, module: str, old: str, new: str) -> None:
+def test_an_edit_changes_the_digest_of_all_that_reach_it(
+    tree: Path, module: str, old: str, new: str
+) -> None:
     other = edited(tree, "lamina/parts/bolt.py", old, new)
     assert code_digest(module, root=other) != code_digest(module, root=tree)
 
@@ -146,11 +157,15 @@ def test_what_stands_aside_counts_where_a_rule_names_it(project: Path) -> None:
     assert code_digest(*modules, root=other) != code_digest(*modules, root=project)
 
 
-@pytest.mark.parametrize("package", ["torch", "transformers", "tokenizers", "ruff", "pyarrow", "pydantic"])
+@pytest.mark.parametrize(
+    "package", ["torch", "transformers", "tokenizers", "ruff", "pyarrow", "pydantic"]
+)
 def test_versions_count_of_packages_that_are_reached(project: Path, package: str) -> None:
     other = edited(project, "lamina/alone.py", "1", "2")
     (other.parent / "requirements.lock").write_text(LOCK.replace(f"{package}==", f"{package}==1"))
-    changed = package_digest("lamina.measure", root=other) != package_digest("lamina.measure", root=project)
+    changed = package_digest("lamina.measure", root=other) != package_digest(
+        "lamina.measure", root=project
+    )
     assert changed is (package in ("torch", "transformers", "tokenizers"))
 
 
@@ -158,15 +173,23 @@ def test_every_package_that_the_library_imports_is_pinned() -> None:
     """One that is not would change without a word."""
     roots = [*(SOURCE / "lamina").rglob("*.py"), *(SOURCE.parent / "workflow/scripts").glob("*.py")]
     names = [
-        path.stem if path.parent.name == "scripts" else ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        path.stem
+        if path.parent.name == "scripts"
+        else ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         for path in roots
         if path.name != "__init__.py"
     ]
-    imported = {package for module in digest._closure(tuple(names), SOURCE).values() for package in module.packages}
+    imported = {
+        package
+        for module in digest._closure(tuple(names), SOURCE).values()
+        for package in module.packages
+    }
     pins = digest._pins(SOURCE.parent / "requirements.lock")
     assert "torch" in imported
     imported -= {"microworld"}  # of tools/, by which the embedded model was made
-    assert [p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normal(p)) not in pins] == []
+    assert [
+        p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normal(p)) not in pins
+    ] == []
     brought = {name for names in digest._BRINGS.values() for name in names}
     assert brought | digest._BRINGS.keys() <= pins.keys()
 
@@ -188,13 +211,19 @@ class Grown(Entry):
 
 
 def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() -> None:
-    assert entry_digest(Entry("a")) == entry_digest(Grown("a")) == entry_digest(Entry("a", help="Words."))
+    assert (
+        entry_digest(Entry("a"))
+        == entry_digest(Grown("a"))
+        == entry_digest(Entry("a", help="Words."))
+    )
     entries = (None, Entry("a"), Entry("b"), Entry("a", "other"), Grown("a", added=True))
     assert len(set(map(entry_digest, entries))) == 5
 
 
 @pytest.mark.parametrize(("module", "counts"), [("relevance/metrics/lead", False), ("alone", True)])
-def test_the_entry_of_a_metric_counts_by_its_digest_alone(tree: Path, module: str, counts: bool) -> None:
+def test_the_entry_of_a_metric_counts_by_its_digest_alone(
+    tree: Path, module: str, counts: bool
+) -> None:
     roots = []
     for entry in ("one", "two"):
         root = edited(tree, "lamina/dotted.py", "import", "import")
@@ -212,7 +241,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the library and its scripts."""
     folder = tmp_path_factory.mktemp("whole") / "original"
     for part in ("src/lamina", "workflow/scripts"):
-        shutil.copytree(SOURCE.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            SOURCE.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return folder / "src"
 
 
@@ -226,7 +257,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("study/requests.py", ("estimate_cost", "lamina.study.requests"), True),
         ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
         # How long an evolution goes on.
-        ("selection/strategies/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
+        (
+            "selection/strategies/evolutionary.py",
+            ("search_plans", "lamina.selection.strategies.evolutionary"),
+            True,
+        ),
         # What only describes jobs, or refuses them, is no part of what they compute.
         ("stages/sweep.py", ("sweep_units",), False),
         ("checks/load.py", ("sweep_units",), False),
@@ -234,7 +269,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )
-def test_a_written_number_follows_its_code(whole: Path, file: str, modules: tuple[str, ...], changed: bool) -> None:
+def test_a_written_number_follows_its_code(
+    whole: Path, file: str, modules: tuple[str, ...], changed: bool
+) -> None:
     copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
     shutil.copytree(whole.parent, copy.parent)
     with (copy / "lamina" / file).open("a") as end:
@@ -249,19 +286,26 @@ def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
         if file.name in ("document.py", "explain.py"):
             continue  # texts
         for method in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and "option" not in method.name:
+            if (
+                isinstance(method, ast.FunctionDef)
+                and not method.name.startswith("_")
+                and "option" not in method.name
+            ):
                 body = [node for statement in method.body for node in ast.walk(statement)]
                 values = [node.value for node in body if isinstance(node, ast.Constant)]
                 numbers = {value for value in values if type(value) in (int, float)}
-                found += [f"{file.name}: {method.name}: {number}" for number in sorted(numbers - {0, 1, 2, -1, 100})]
+                found += [
+                    f"{file.name}: {method.name}: {number}"
+                    for number in sorted(numbers - {0, 1, 2, -1, 100})
+                ]
     assert found == []
 
 
 def test_an_import_for_type_checkers_alone_is_none(tree: Path) -> None:
-    typed = (
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import torch\n    from lamina.parts import bolt\n\n"
-    )
+    typed = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import torch\n    from lamina.parts import bolt\n\n"
     one = edited(tree, "lamina/alone.py", "X = 1", f"{typed}X = 1")
-    two = edited(tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1")
+    two = edited(
+        tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1"
+    )
     assert digest.packages("lamina.alone", root=one) == set()
     assert code_digest("lamina.alone", root=one) == code_digest("lamina.alone", root=two)

@@ -31,7 +31,9 @@ def executable(path: Path, text: str) -> None:
 def logging_python(folder: Path, log: Path) -> str:
     """A shell command that puts a `python` into `folder` which writes down what it is asked to run."""
     wrapper = f'#!/bin/sh\necho "$1" >> "{log}"\nexec "{sys.executable}" "$@"\n'
-    return f"mkdir -p {folder}; cat > {folder}/python <<'END'\n{wrapper}END\nchmod +x {folder}/python"
+    return (
+        f"mkdir -p {folder}; cat > {folder}/python <<'END'\n{wrapper}END\nchmod +x {folder}/python"
+    )
 
 
 @pytest.fixture
@@ -72,7 +74,11 @@ def prepared(tools: Path, *arguments: str) -> list[str]:
     assert (folder / "results/tables/diagnoses.parquet").is_file()
     called = tools / "called"
     # Snakemake runs a copy of a script, under a name of its own before the script's.
-    scripts = [line for line in called.read_text().splitlines() if line.endswith(".py")] if called.exists() else []
+    scripts = (
+        [line for line in called.read_text().splitlines() if line.endswith(".py")]
+        if called.exists()
+        else []
+    )
     return [Path(line).name.partition(".")[2] for line in scripts]
 
 
@@ -83,14 +89,18 @@ def test_commands_run_on_the_interpreter_of_snakemake(tools: Path) -> None:
 def test_a_clone_in_a_folder_with_blanks_can_plan_a_whole_study(tmp_path: Path) -> None:
     folder = tmp_path / "a clone, it's mine"
     folder.mkdir()
-    assert "render_report" in {job.rule for job in copy_project(folder, "tests/configs/tiny.yaml").stale()}
+    assert "render_report" in {
+        job.rule for job in copy_project(folder, "tests/configs/tiny.yaml").stale()
+    }
 
 
 def test_conda_environments_are_used_where_snakemake_makes_them(tools: Path) -> None:
     assert prepared(tools, "--sdm", "conda") == ["gather_table.py"]
 
 
-def test_the_container_is_used_where_snakemake_starts_it(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_container_is_used_where_snakemake_starts_it(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tools / "lamina.sif").touch()
     monkeypatch.setenv("LAMINA_CONTAINER", str(tools / "lamina.sif"))
     assert prepared(tools, "--sdm", "apptainer") == ["gather_table.py"]

@@ -27,8 +27,12 @@ Error in rule {rule}:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with logs of two failed jobs, and the place of Snakemake's log."""
     monkeypatch.chdir(tmp_path)
-    Path("one.log").write_text("host=node1 CUDA_VISIBLE_DEVICES=0\na warning\nlamina: models.m: no.\nWrite yes.\n")
-    Path("two.log").write_text("Traceback (most recent call last):\n  File x\nKeyError: 'dtype'\n\n")
+    Path("one.log").write_text(
+        "host=node1 CUDA_VISIBLE_DEVICES=0\na warning\nlamina: models.m: no.\nWrite yes.\n"
+    )
+    Path("two.log").write_text(
+        "Traceback (most recent call last):\n  File x\nKeyError: 'dtype'\n\n"
+    )
     Path("three.log").write_text("host=node1 CUDA_VISIBLE_DEVICES=0\n")
     return tmp_path / "run.log"
 
@@ -46,16 +50,23 @@ def error(rule: str, job: int, log: str) -> str:
     ],
     ids=["a bug", "a job of a cluster", "one that says nothing"],
 )
-def test_a_failure_is_told_by_the_end_of_a_log(run: Path, failed: tuple[str, int, str], said: str) -> None:
+def test_a_failure_is_told_by_the_end_of_a_log(
+    run: Path, failed: tuple[str, int, str], said: str
+) -> None:
     Path("slurm.log").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
     run.write_text(error(*failed))
     assert said in str(first_failure(run))
 
 
 def test_the_first_message_is_repeated_with_its_remedy(run: Path) -> None:
-    run.write_text("Select jobs\n" + error("prepare_model", 3, "one.log") + error("fit_patch", 4, "two.log"))
+    run.write_text(
+        "Select jobs\n" + error("prepare_model", 3, "one.log") + error("fit_patch", 4, "two.log")
+    )
     said = first_failure(run)
-    assert said == "\nThe first failure, in rule prepare_model:\nlamina: models.m: no.\nWrite yes.\nMore in one.log"
+    assert (
+        said
+        == "\nThe first failure, in rule prepare_model:\nlamina: models.m: no.\nWrite yes.\nMore in one.log"
+    )
 
 
 def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> None:
@@ -66,7 +77,9 @@ def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> Non
         + "Finished jobid: 3 (Rule: prepare_model)\n"
     )
     assert "rule fit_patch" in str(first_failure(run))
-    run.write_text(error("prepare_model", 3, "one.log") + "Finished jobid: 3 (Rule: prepare_model)\n")
+    run.write_text(
+        error("prepare_model", 3, "one.log") + "Finished jobid: 3 (Rule: prepare_model)\n"
+    )
     assert first_failure(run) is None
 
 
@@ -74,15 +87,26 @@ def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> Non
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        ("returned non-zero exit status 137.", "Signal SIGKILL ended the job. The system sends it where memory"),
+        (
+            "returned non-zero exit status 137.",
+            "Signal SIGKILL ended the job. The system sends it where memory",
+        ),
         ("died with <Signals.SIGSEGV: 11>.", "Signal SIGSEGV ended the job."),
         ("returned non-zero exit status 3.", "The job wrote nothing and ended with exit status 3."),
         ("", "The job wrote nothing and ended with an unknown status."),
     ],
 )
-def test_of_a_job_that_says_nothing_it_is_told_how_it_ended(run: Path, log: str, ended: str, said: str) -> None:
-    other = "RuleException:\nCommand 'python /x/tmp1.fit_patch.py' returned non-zero exit status 9.\n"
-    how = f"RuleException:\nCommand 'set -e; python /x/tmp2.sweep_units.py' {ended}\n" if ended else ""
+def test_of_a_job_that_says_nothing_it_is_told_how_it_ended(
+    run: Path, log: str, ended: str, said: str
+) -> None:
+    other = (
+        "RuleException:\nCommand 'python /x/tmp1.fit_patch.py' returned non-zero exit status 9.\n"
+    )
+    how = (
+        f"RuleException:\nCommand 'set -e; python /x/tmp2.sweep_units.py' {ended}\n"
+        if ended
+        else ""
+    )
     run.write_text(other + how + error("sweep_units", 7, log))
     found = str(first_failure(run))
     assert said in found and log in found and "lamina: memory ran out" not in found
@@ -109,7 +133,9 @@ def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "clone/results")]
     # A run keeps no reference to its lock.
     first = [sys.executable, "-c", f"{code}; print(flush=True); input()", str(tmp_path / "results")]
-    run = subprocess.Popen(first, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        first, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert run.stdout is not None and run.stdout.readline()
     other = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert other.returncode == 1 and "is being written by another run" in other.stderr
@@ -122,8 +148,12 @@ def test_a_run_without_a_failed_job_has_nothing_to_say(run: Path) -> None:
     assert first_failure(run) is None
 
 
-@pytest.mark.parametrize(("file", "said"), [("a {x}/b", "braces"), ("json.py", "json.py has the name of a module")])
-def test_a_folder_that_snakemake_or_python_would_misread_is_refused(file: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "said"), [("a {x}/b", "braces"), ("json.py", "json.py has the name of a module")]
+)
+def test_a_folder_that_snakemake_or_python_would_misread_is_refused(
+    file: str, said: str, tmp_path: Path
+) -> None:
     check_folder(tmp_path)
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
@@ -131,7 +161,9 @@ def test_a_folder_that_snakemake_or_python_would_misread_is_refused(file: str, s
         check_folder((tmp_path / file).parent)
 
 
-def test_a_missing_cache_or_configuration_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cache_or_configuration_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad.yaml").write_text("models: {a: [\nx")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/cache"))

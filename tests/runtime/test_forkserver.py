@@ -48,7 +48,9 @@ def job(file: Path, address: str | None, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(file)], cwd=folder, env=environment, **pipes)
 
 
-def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job(tmp_path: Path, address: str) -> None:
+def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job(
+    tmp_path: Path, address: str
+) -> None:
     body = (
         "import torch\n"
         "print(os.getcwd(), os.environ['OF_THE_JOB'], torch.get_num_threads(), 'peft' in sys.modules, __name__)\n"
@@ -56,13 +58,21 @@ def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job
     )
     served = job(script(tmp_path, body), address, tmp_path)
     out, err = served.communicate()
-    assert out.split() == [str(tmp_path), "1", "2", "True", "__main__"]  # `peft`: the script did not import it
+    assert out.split() == [
+        str(tmp_path),
+        "1",
+        "2",
+        "True",
+        "__main__",
+    ]  # `peft`: the script did not import it
     assert (served.returncode, err.strip()) == (1, "wrong input")
 
 
 def test_without_the_process_a_script_runs_by_itself(tmp_path: Path) -> None:
     for nowhere in (None, str(tmp_path / "no socket")):
-        alone = job(script(tmp_path, "print('peft' in sys.modules)\nsys.exit(3)\n"), nowhere, tmp_path)
+        alone = job(
+            script(tmp_path, "print('peft' in sys.modules)\nsys.exit(3)\n"), nowhere, tmp_path
+        )
         assert alone.communicate()[0].strip() == "False"
         assert alone.returncode == 3
 

@@ -33,9 +33,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
     source = str(Path(gpu_lock.__file__).parents[2])
-    command = [sys.executable, "-m", "lamina.runtime.devices", str(count), sys.executable, "-c", JOB]
+    command = [
+        sys.executable,
+        "-m",
+        "lamina.runtime.devices",
+        str(count),
+        sys.executable,
+        "-c",
+        JOB,
+    ]
     everything = os.environ | {"PYTHONPATH": source} | environment
-    return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def seen(count: int, **environment: str) -> str | None:
@@ -47,7 +57,10 @@ def seen(count: int, **environment: str) -> str | None:
 
 @pytest.mark.parametrize(("devices", "jobs"), [("3,5", 5), ("0", 3), ("0,1,2,3", 4)])
 def test_jobs_at_a_time_never_share_a_device(place: Path, devices: str, jobs: int) -> None:
-    outputs = [job.communicate()[0].split() for job in [start(CUDA_VISIBLE_DEVICES=devices) for _ in range(jobs)]]
+    outputs = [
+        job.communicate()[0].split()
+        for job in [start(CUDA_VISIBLE_DEVICES=devices) for _ in range(jobs)]
+    ]
     assert {device for device, _, _ in outputs} <= set(devices.split(","))
     times: dict[str, list[tuple[float, float]]] = {}
     for device, begin, end in outputs:
@@ -68,8 +81,12 @@ def test_a_killed_job_gives_its_device_back(place: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize(("count", "devices", "job"), [(1, "1", "7"), (2, "2,3", "7"), (0, "2,3", "7"), (1, "", "")])
-def test_what_a_scheduler_gave_or_nothing_is_kept_unlocked(place: Path, count: int, devices: str, job: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "devices", "job"), [(1, "1", "7"), (2, "2,3", "7"), (0, "2,3", "7"), (1, "", "")]
+)
+def test_what_a_scheduler_gave_or_nothing_is_kept_unlocked(
+    place: Path, count: int, devices: str, job: str
+) -> None:
     assert seen(count, CUDA_VISIBLE_DEVICES=devices, SLURM_JOB_ID=job) == devices
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["HF_DATASETS_OFFLINE"] == "1"
     assert list(place.iterdir()) == []
@@ -85,15 +102,22 @@ def test_an_allocation_of_several_devices_is_shared_out(place: Path) -> None:
 
 
 def test_jobs_that_need_two_devices_never_wait_for_each_other(place: Path) -> None:
-    outputs = [job.communicate(timeout=60)[0].split() for job in [start(2, CUDA_VISIBLE_DEVICES="0,1") for _ in "abc"]]
+    outputs = [
+        job.communicate(timeout=60)[0].split()
+        for job in [start(2, CUDA_VISIBLE_DEVICES="0,1") for _ in "abc"]
+    ]
     assert [seen for seen, _, _ in outputs] == 3 * ["0,1"]
     times = sorted((float(begin), float(end)) for _, begin, end in outputs)
     assert all(before[1] <= after[0] for before, after in zip(times, times[1:], strict=False))
 
 
 def test_the_driver_lists_devices_and_the_parts_of_divided_ones(place: Path) -> None:
-    parts = [f"  MIG 1g.10gb     Device  {number}: (UUID: MIG-b{number + 1})" for number in range(2)]
-    first, divided, last = (f"GPU {n}: NVIDIA A100 (UUID: GPU-{name})" for n, name in enumerate(("aa", "bb", "cc")))
+    parts = [
+        f"  MIG 1g.10gb     Device  {number}: (UUID: MIG-b{number + 1})" for number in range(2)
+    ]
+    first, divided, last = (
+        f"GPU {n}: NVIDIA A100 (UUID: GPU-{name})" for n, name in enumerate(("aa", "bb", "cc"))
+    )
     listing, tool = "\n".join([first, divided, *parts, last]), place / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{listing}\nEND\n")
     tool.chmod(0o755)
@@ -115,4 +139,7 @@ def test_a_folder_of_locks_is_this_users_alone(place: Path) -> None:
         assert seen(1, CUDA_VISIBLE_DEVICES="0") == "0"
     finally:
         os.umask(mask)
-    assert [oct(path.stat().st_mode & 0o777) for path in (folder, folder / "0.lock")] == ["0o700", "0o600"]
+    assert [oct(path.stat().st_mode & 0o777) for path in (folder, folder / "0.lock")] == [
+        "0o700",
+        "0o600",
+    ]

@@ -8,7 +8,13 @@ import pytest
 
 from tests import ROOT
 
-TARGETS = {"CONFIG": ["run"], "CORES": ["run"], "VARIANT": ["export"], "Q": ["query"], "RATE": ["plan"]}
+TARGETS = {
+    "CONFIG": ["run"],
+    "CORES": ["run"],
+    "VARIANT": ["export"],
+    "Q": ["query"],
+    "RATE": ["plan"],
+}
 TARGETS |= {"A": ["compare", "B=x"], "B": ["compare", "A=x"]}
 TARGETS |= dict.fromkeys(("FORM", "SHARD"), ["export", "VARIANT=x"])
 
@@ -22,13 +28,16 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / ".venv/installed").touch()
     for command in ("python", "snakemake"):
         path = tmp_path / ".venv/bin" / command
-        path.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$LAMINA_EXPORT_FORM" "$LAMINA_EXPORT_SHARD" >> told\n')
+        path.write_text(
+            '#!/bin/sh\nprintf "%s\\n" "$@" "$LAMINA_EXPORT_FORM" "$LAMINA_EXPORT_SHARD" >> told\n'
+        )
         path.chmod(0o755)
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "written", ["$(shell touch ran)", "`touch ran`", "x;touch${IFS}ran", '";touch ran;"', "$$(touch ran)"]
+    "written",
+    ["$(shell touch ran)", "`touch ran`", "x;touch${IFS}ran", '";touch ran;"', "$$(touch ran)"],
 )
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_runs_in_what_a_user_writes(name: str, written: str, project: Path) -> None:
@@ -38,17 +47,23 @@ def test_nothing_runs_in_what_a_user_writes(name: str, written: str, project: Pa
         (project / written).touch()
     environment = {"PATH": os.environ["PATH"]}
     command = ["make", *TARGETS[name], f"{name}={written}"]
-    subprocess.run(command, cwd=project, env=environment, capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, timeout=60, check=False
+    )
     assert not (project / "ran").exists()
     if name == "CORES":  # it is no number
         assert not (project / "told").exists()
     elif name != "CONFIG":  # a name with such letters in it may be no file to make
         told = (project / "told").read_text()
-        assert all(word in told for word in written.split()) if name == "VARIANT" else written in told
+        assert (
+            all(word in told for word in written.split()) if name == "VARIANT" else written in told
+        )
 
 
 def test_several_variants_are_as_many_targets(project: Path) -> None:
-    subprocess.run(["make", "export", "VARIANT=a/b c/*"], cwd=project, capture_output=True, check=True)
+    subprocess.run(
+        ["make", "export", "VARIANT=a/b c/*"], cwd=project, capture_output=True, check=True
+    )
     told = (project / "told").read_text().splitlines()
     assert told[told.index("--") + 1 :][:2] == ["results/exports/a/b", "results/exports/c/*"]
 
@@ -56,27 +71,39 @@ def test_several_variants_are_as_many_targets(project: Path) -> None:
 @pytest.mark.parametrize("cores", ["0", "-1", "two", "1.5", ""])
 @pytest.mark.parametrize("target", [["run"], ["plan"], ["export", "VARIANT=x"]])
 def test_cores_are_a_number_from_one_on(target: list[str], cores: str, project: Path) -> None:
-    done = subprocess.run(["make", *target, f"CORES={cores}"], cwd=project, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", *target, f"CORES={cores}"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode and f"CORES={cores}: write a number from 1 on, or all" in done.stderr
     assert not (project / "told").exists()
 
 
 @pytest.mark.parametrize("written", ["config=config/mine.yaml", "cores=2", "q=which_layers_matter"])
 def test_names_in_lower_case_are_not_passed_over(written: str, project: Path) -> None:
-    done = subprocess.run(["make", "plan", written], cwd=project, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "plan", written], cwd=project, capture_output=True, text=True, check=False
+    )
     assert done.returncode and "names are written in capital letters" in done.stderr
     assert not (project / "told").exists()
 
 
 def test_the_first_line_of_a_command_is_not_the_command(project: Path) -> None:
-    done = subprocess.run(["make", "run", "CORES=2"], cwd=project, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "run", "CORES=2"], cwd=project, capture_output=True, text=True, check=True
+    )
     assert "snakemake" not in done.stdout and "MALLOC" not in done.stdout
 
 
 def test_a_configuration_is_a_path_and_no_pattern(project: Path) -> None:
     (project / "mine1.yaml").touch()
     (project / "mine[1].yaml").touch()
-    subprocess.run(["make", "run", "CONFIG=mine[1].yaml"], cwd=project, capture_output=True, check=True)
+    subprocess.run(
+        ["make", "run", "CONFIG=mine[1].yaml"], cwd=project, capture_output=True, check=True
+    )
     assert "mine[1].yaml" in (project / "told").read_text().splitlines()
 
 
@@ -84,4 +111,8 @@ def test_an_environment_of_another_project_is_not_filled(project: Path) -> None:
     (project / ".venv/installed").unlink()
     (project / ".venv/pyvenv.cfg").touch()
     done = subprocess.run(["make", "run"], cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "another project's .venv" in done.stderr and not (project / "told").exists()
+    assert (
+        done.returncode == 2
+        and "another project's .venv" in done.stderr
+        and not (project / "told").exists()
+    )

@@ -23,14 +23,25 @@ class Terminal(io.StringIO):
 
 
 def handler(stream: io.StringIO, **told: Any) -> LogHandler:
-    common = dict(stdout=False, quiet=set(), debug_dag=False, verbose=False, dryrun=False, printshellcmds=False)
+    common = dict(
+        stdout=False,
+        quiet=set(),
+        debug_dag=False,
+        verbose=False,
+        dryrun=False,
+        printshellcmds=False,
+    )
     made = LogHandler(SimpleNamespace(**common | {"show_failed_logs": True} | told), None)  # type: ignore[arg-type]
     made.stream = stream
     return made
 
 
-def record(message: str | None, now: float, level: int = logging.INFO, **extra: Any) -> logging.LogRecord:
-    made = logging.makeLogRecord({"msg": message, "levelno": level, "levelname": logging.getLevelName(level), **extra})
+def record(
+    message: str | None, now: float, level: int = logging.INFO, **extra: Any
+) -> logging.LogRecord:
+    made = logging.makeLogRecord(
+        {"msg": message, "levelno": level, "levelname": logging.getLevelName(level), **extra}
+    )
     made.created = now
     return made
 
@@ -44,14 +55,21 @@ def feed(made: LogHandler, jobs: int = 20, failing: int | None = None) -> None:
             made.handle(said)
 
     tell("Building DAG of jobs...", 0)
-    tell("Job stats:\n...", 0, event=LogEvent.RUN_INFO, stats={"sweep_units": jobs - 1, "all": 1, "total": jobs})
+    tell(
+        "Job stats:\n...",
+        0,
+        event=LogEvent.RUN_INFO,
+        stats={"sweep_units": jobs - 1, "all": 1, "total": jobs},
+    )
     for job in range(jobs):
         rule = "sweep_units" if job < jobs - 1 else "all"
         tell("Select jobs to execute...", 10 * job)
         tell("Execute 1 jobs...", 10 * job, event=LogEvent.JOB_STARTED, jobs=[job])
         tell(" Rule: x", 10 * job, event=LogEvent.JOB_INFO, jobid=job, rule_name=rule)
         if job == failing:
-            told: dict[str, Any] = dict(jobid=job, rule_name=rule, output=["results/x.parquet"], shellcmd="false")
+            told: dict[str, Any] = dict(
+                jobid=job, rule_name=rule, output=["results/x.parquet"], shellcmd="false"
+            )
             told |= dict(input=[], log=[], conda_env=None, aux={}, indent=False, rule_msg=None)
             tell(None, 10 * job + 5, logging.ERROR, event=LogEvent.JOB_ERROR, **told)
         tell(f"Finished jobid: {job}", 10 * job + 10, event=LogEvent.JOB_FINISHED, job_id=job)
@@ -97,7 +115,9 @@ def test_time_left_is_the_work_that_is_left_at_the_pace_so_far(tmp_path: Path) -
     assert found.left(250) == 200
 
 
-def test_a_progress_reads_no_cost_but_that_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_reads_no_cost_but_that_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results/cost.json").write_text(json.dumps({"jobs": {"0": 1e15}}))
     monkeypatch.chdir(tmp_path)
@@ -136,9 +156,15 @@ def test_a_failed_job_is_named_once_and_warnings_are_shown(stream: io.StringIO) 
     made = handler(stream)
     feed(made, failing=3)
     made.handle(
-        record("RuleException:\nCalledProcessError in file x, line 3:\nCommand 'set -e; …' …", 60, logging.ERROR)
+        record(
+            "RuleException:\nCalledProcessError in file x, line 3:\nCommand 'set -e; …' …",
+            60,
+            logging.ERROR,
+        )
     )
-    made.handle(record("WorkflowError:\nAt least one job did not complete successfully.", 60, logging.ERROR))
+    made.handle(
+        record("WorkflowError:\nAt least one job did not complete successfully.", 60, logging.ERROR)
+    )
     made.handle(record("Trying to restart job 3.", 60))
     made.handle(record("something is odd", 60, logging.WARNING))
     said = stream.getvalue()
@@ -150,10 +176,19 @@ def test_a_failed_job_is_named_once_and_warnings_are_shown(stream: io.StringIO) 
 def test_a_run_that_is_stopped_names_no_job_as_failed() -> None:
     stream = io.StringIO()
     made = handler(stream)
-    made.handle(record("Terminating processes on user request, this might take some time.", 1, logging.WARNING))
+    made.handle(
+        record(
+            "Terminating processes on user request, this might take some time.", 1, logging.WARNING
+        )
+    )
     feed(made, failing=3)
     assert "failed" not in stream.getvalue() and "Stopping" in stream.getvalue()
 
 
 def test_times_are_spoken_in_the_unit_of_a_person() -> None:
-    assert [spoken(seconds) for seconds in (0.2, 45, 600, 7200)] == ["1 s", "45 s", "10 min", "2.0 h"]
+    assert [spoken(seconds) for seconds in (0.2, 45, 600, 7200)] == [
+        "1 s",
+        "45 s",
+        "10 min",
+        "2.0 h",
+    ]

@@ -8,7 +8,11 @@ from lamina.runtime import resources
 
 def manifest(folder: Path) -> Path:
     path = folder / "manifest.json"
-    path.write_text(json.dumps({"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 16_000_000_000}))
+    path.write_text(
+        json.dumps(
+            {"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 16_000_000_000}
+        )
+    )
     return path
 
 

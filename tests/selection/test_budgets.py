@@ -38,10 +38,14 @@ def first_to_go(rows: list[dict[str, Any]], metric: str, chance: float, removed:
 
 
 def sweeps(rows: list[dict[str, Any]], removed: int = 0) -> pa.Table:
-    return store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
+    return store.from_rows(
+        "sweeps", rows, model="m", calibration="c", selector="s", removed=removed
+    )
 
 
-def evaluator(session: Session, metric: str, removed: tuple[str, ...], units: list[str]) -> Evaluator:
+def evaluator(
+    session: Session, metric: str, removed: tuple[str, ...], units: list[str]
+) -> Evaluator:
     """An evaluator of single removals, named as a sweep names them."""
     current = Candidate(frozenset(removed))
     named = {candidate: unit for unit, candidate in swept(current, units)[0].items()}
@@ -51,7 +55,10 @@ def evaluator(session: Session, metric: str, removed: tuple[str, ...], units: li
 @cache
 def _random_sweep(seed: int, removed: tuple[str, ...]) -> tuple[PreTrainedModel, Scores]:
     """A model of eight layers, and every layer's removal on samples of all kinds."""
-    model, samples = tiny.model(depth=8), random_samples(seed, count=90, kinds=("choices", "generated", "text"))
+    model, samples = (
+        tiny.model(depth=8),
+        random_samples(seed, count=90, kinds=("choices", "generated", "text")),
+    )
     return model, engine.sweep(model, samples, all_units(8, "layer", removed), removed)
 
 
@@ -147,7 +154,9 @@ def test_evidence_is_rarely_wrong_and_grows_when_it_is_right() -> None:
     wrong = 0
     for _ in range(400):
         draws = generator.permutation(population)
-        wrong += any(log_evidence(draws[:n], 200, -1, 1, 0.0) > np.log(20) for n in range(5, 201, 5))
+        wrong += any(
+            log_evidence(draws[:n], 200, -1, 1, 0.0) > np.log(20) for n in range(5, 201, 5)
+        )
     # α = 0.05; 400 trials put a correct test below 0.05 + 3 · 0.011.
     assert wrong / 400 < 0.083
     better = generator.permutation(np.repeat([-1.0, 0.0, 1.0], [10, 90, 100]))

@@ -35,9 +35,13 @@ def step(scores: Scores, **more: Any) -> Step:
 def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combine: str) -> None:
     draw = random.Random(3)
     for _ in range(50):
-        parts: list[Scores] = [{str(layer): draw.choice([-0.1, 0.0, 0.2, 0.7]) for layer in range(5)} for _ in range(3)]
+        parts: list[Scores] = [
+            {str(layer): draw.choice([-0.1, 0.0, 0.2, 0.7]) for layer in range(5)} for _ in range(3)
+        ]
         weights = [1.0, draw.choice([0.5, 1.0, 2.0]), 0.25]
-        found = choosing.mixed([step(part, current_accuracy=0.8) for part in parts], weights, combine)
+        found = choosing.mixed(
+            [step(part, current_accuracy=0.8) for part in parts], weights, combine
+        )
         best, order = {}, []
         for unit in parts[0]:
             terms = [weight * part[unit] for weight, part in zip(weights, parts, strict=True)]  # type: ignore[operator]
@@ -79,7 +83,10 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
         [sample.sequence() for sample in samples],
     )
     _, fold = looped.folds([own, told], 0)
-    poison = [one if at else tuple(4 + token % 7 for token in one[::-1]) for at, one in zip(fold, told, strict=True)]
+    poison = [
+        one if at else tuple(4 + token % 7 for token in one[::-1])
+        for at, one in zip(fold, told, strict=True)
+    ]
     found = []
     for general in (told, poison):
         sources = [Source(own), Source(general, fitted_on)]
@@ -88,9 +95,13 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
         with engine.opened(model, samples, outputs=False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
-        alone = looped.fitted(model, sources if fitted_on else sources[:1], wanted.values(), options, 0)
+        alone = looped.fitted(
+            model, sources if fitted_on else sources[:1], wanted.values(), options, 0
+        )
         for mine, theirs in zip(fitted.patches, alone.patches, strict=True):
-            assert all((mine[boundary].operator == theirs[boundary].operator).all() for boundary in mine)
+            assert all(
+                (mine[boundary].operator == theirs[boundary].operator).all() for boundary in mine
+            )
     changed = (found[0] != found[1]).any(axis=0)
     rows = np.repeat(fold, [len(sample.rows) for sample in samples])
     assert not changed[rows == 0].any()
@@ -104,8 +115,19 @@ def raw() -> Raw:
     raw["selectors"] = {
         "bare": {"metric": "accuracy"},
         "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
-        "looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "combine": "worst", "repair": "general", "seed": 4},
-        "once": {"metric": "perplexity", "strategy": "one_shot", "also": {"corpus": 1}, "repair": "ghost"},
+        "looped": {
+            "metric": "accuracy",
+            "also": {"corpus": 0.5},
+            "combine": "worst",
+            "repair": "general",
+            "seed": 4,
+        },
+        "once": {
+            "metric": "perplexity",
+            "strategy": "one_shot",
+            "also": {"corpus": 1},
+            "repair": "ghost",
+        },
     }
     raw["studies"]["prune"] |= {"selectors": ["wide"], "removed": [2], "repairs": ["none"]}
     return raw
@@ -133,20 +155,38 @@ def test_a_step_is_scored_on_the_others_with_their_weights(config: Configuration
     # A sweep stands in a folder of its calibration, whatever the selector that it follows.
     for way in ("for/recall/wide", "base/removal/layer"):
         swept = f"results/sweeps/small/corpus/{way}/removed=0.parquet"
-        files = {"sweep": "s", "calibration": "c", "beside_samples": {"corpus": "b"}, "beside_sweeps": [swept]}
+        files = {
+            "sweep": "s",
+            "calibration": "c",
+            "beside_samples": {"corpus": "b"},
+            "beside_sweeps": [swept],
+        }
         scored = wide.model_copy(update=files).scored
-        assert scored == {"recall": Scored("c", "s", "acc_norm"), "corpus": Scored("b", swept, "acc_norm", 0.5)}
+        assert scored == {
+            "recall": Scored("c", "s", "acc_norm"),
+            "corpus": Scored("b", swept, "acc_norm", 0.5),
+        }
 
 
-def plan(config: Configuration, selector: str, removed: int, calibration: str = "recall") -> PruneStep:
+def plan(
+    config: Configuration, selector: str, removed: int, calibration: str = "recall"
+) -> PruneStep:
     return PruneStep.of(config, at(selector, removed, calibration))
 
 
 def test_a_sweep_beside_has_the_repair_of_the_plans_it_follows(config: Configuration) -> None:
     beside = SweepUnits.of(config, at("for/recall/looped", 2, "corpus", block="0"))
     own = SweepUnits.of(config, at("looped", 2, block="0"))
-    assert beside.loop == own.loop is not None and own.loop.weights == [("recall", 1.0), ("corpus", 0.1)]
-    assert beside.keys == {"model": "small", "calibration": "corpus", "selector": "looped", "removed": 2}
+    assert beside.loop == own.loop is not None and own.loop.weights == [
+        ("recall", 1.0),
+        ("corpus", 0.1),
+    ]
+    assert beside.keys == {
+        "model": "small",
+        "calibration": "corpus",
+        "selector": "looped",
+        "removed": 2,
+    }
     assert beside.modules == own.modules
     bare = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
     assert bare.loop is None

@@ -28,17 +28,25 @@ def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "score", "removed"), [("layer", "acc", []), ("layer", "acc_norm", ["1"]), ("mlp", "acc", ["1"])]
+    ("kind", "score", "removed"),
+    [("layer", "acc", []), ("layer", "acc_norm", ["1"]), ("mlp", "acc", ["1"])],
 )
-def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, score: str, removed: list[str]) -> None:
+def test_a_plan_and_the_relevance_table_rank_alike(
+    tmp_path: Path, kind: str, score: str, removed: list[str]
+) -> None:
     model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
     units = all_units(7, kind, removed)
     rows = engine.sweep(model, samples, units, removed).rows([CURRENT, *units])
     shares = weights.rows(model, samples, units, removed, "gradient", 4000)
     extra = {(row["unit"], row["sample"]): row for row in shares}
-    for row in residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ():
+    for row in (
+        residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ()
+    ):
         extra[row["unit"], row["sample"]] |= row
-    sweep = written(tmp_path / "sweep.parquet", [extra.get((row["unit"], row["sample"]), {}) | row for row in rows])
+    sweep = written(
+        tmp_path / "sweep.parquet",
+        [extra.get((row["unit"], row["sample"]), {}) | row for row in rows],
+    )
     # Chance far below, so that accuracy ranks; and far above, where a base model is refused and a later one falls back.
     for chance in (-5.0, 2.0):
         context = Context(chance, score, len(removed))
@@ -73,10 +81,20 @@ def test_the_plan_takes_whom_the_race_chose(tmp_path: Path) -> None:
     """Unit 2 was luckier on as many samples; the race settled on 1, and its word counts."""
     right = {"none": 40, "0": 10, "1": 36, "2": 38}
     rows = [
-        {"unit": unit, "sample": sample, "correct": sample < count, "correct_norm": sample < count, "nll": 1.0}
+        {
+            "unit": unit,
+            "sample": sample,
+            "correct": sample < count,
+            "correct_norm": sample < count,
+            "nll": 1.0,
+        }
         | {"n_tokens": 1, "chosen": unit == "1"}
         for unit, count in right.items()
         for sample in range(40)
     ]
     sweep = written(tmp_path / "sweep.parquet", rows)
-    assert [unit for unit, _ in read_step(sweep, "accuracy", Context(0.25), "c")[1].ranked] == ["1", "2", "0"]
+    assert [unit for unit, _ in read_step(sweep, "accuracy", Context(0.25), "c")[1].ranked] == [
+        "1",
+        "2",
+        "0",
+    ]

@@ -40,7 +40,9 @@ def price(units: Iterable[str], attention: float = ATTENTION) -> float:
 def minimal(units: Iterable[str], size: int, attention: float = ATTENTION) -> bool:
     """Whether units are worth the layers of a size, and none of them could stay."""
     whole = price(units, attention)
-    return whole > size - 1e-6 and all(whole - price([unit], attention) < size - 1e-6 for unit in units)
+    return whole > size - 1e-6 and all(
+        whole - price([unit], attention) < size - 1e-6 for unit in units
+    )
 
 
 def check(units: Sequence[str], size: int, attention: float = ATTENTION) -> None:
@@ -55,7 +57,10 @@ class Halved:
 
     def __init__(self, seed: int) -> None:
         draw = np.random.default_rng(seed)
-        self.alone, self.pairs = draw.uniform(0.2, 1, 10), np.triu(draw.uniform(-0.1, 0.3, (10, 10)), 1)
+        self.alone, self.pairs = (
+            draw.uniform(0.2, 1, 10),
+            np.triu(draw.uniform(-0.1, 0.3, (10, 10)), 1),
+        )
 
     def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
         return np.array([[self.loss(each.removed)] * len(list(numbers)) for each in candidates])
@@ -83,9 +88,15 @@ def test_what_is_drawn_or_stands_deepest(strategy: str) -> None:
         told = {"strategy": strategy, "units": "both", "protect": [1]}
         options = Selector.from_options(told | ({"seed": seed} if strategy == "random" else {}))
         for size in (1, 2, 3):
-            plan = choosing.choose(options, KEYS | {"removed": size}, DEPTH, Step(), attention=ATTENTION)
+            plan = choosing.choose(
+                options, KEYS | {"removed": size}, DEPTH, Step(), attention=ATTENTION
+            )
             check(plan.units, size)
-            assert plan.removed == size and plan.kind == "both" and not {"1.mlp", "1.attention"} & set(plan.units)
+            assert (
+                plan.removed == size
+                and plan.kind == "both"
+                and not {"1.mlp", "1.attention"} & set(plan.units)
+            )
             plans[seed, size] = plan.units
     if strategy == "random":
         assert len({tuple(units) for units in plans.values()}) > 12
@@ -95,7 +106,12 @@ def test_what_is_drawn_or_stands_deepest(strategy: str) -> None:
 
 
 def test_evolution_finds_the_best_of_all_sets_of_a_price_and_tries_no_others() -> None:
-    options, found = Selector.from_options({"strategy": "evolutionary", "metric": "perplexity", "units": "both"}), 0
+    options, found = (
+        Selector.from_options(
+            {"strategy": "evolutionary", "metric": "perplexity", "units": "both"}
+        ),
+        0,
+    )
     for seed in range(6):
         toy = Halved(seed)
         one = Search("x", Trials(toy, 10, prices=PRICES), np.arange(10), np.full(10, 50))
@@ -116,10 +132,14 @@ def test_pairwise_takes_the_least_sum_of_a_price() -> None:
         draw = np.random.default_rng(seed)
         alone, pairs = draw.normal(0, 1, 10), np.triu(draw.normal(0, 0.5, (10, 10)), 1)
         for size in (1, 2, 3):
-            units = [HALVES[number] for number in pairwise.least(alone, pairs + pairs.T, size, prices)]
+            units = [
+                HALVES[number] for number in pairwise.least(alone, pairs + pairs.T, size, prices)
+            ]
             check(units, size)
 
-            def value(gone: Iterable[str], alone: np.ndarray = alone, pairs: np.ndarray = pairs) -> float:
+            def value(
+                gone: Iterable[str], alone: np.ndarray = alone, pairs: np.ndarray = pairs
+            ) -> float:
                 at = sorted(HALVES.index(unit) for unit in gone)
                 return float(alone[at].sum() + pairs[np.ix_(at, at)].sum())
 
@@ -144,19 +164,33 @@ def shares(model: Any) -> dict[str, dict[str, float]]:
         part: sum(weight.numel() for each in some for weight in each.module.parameters())
         for part, some in halves(layers_of(model)[0]).items()
     }
-    return {"attention_share": {"parameters": counts["attention"] / sum(counts.values()), "latency": 0.45}}
+    return {
+        "attention_share": {
+            "parameters": counts["attention"] / sum(counts.values()),
+            "latency": 0.45,
+        }
+    }
 
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "pairwise", "portfolio"])
 def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path: Path) -> None:
     model, calibration = tiny.model(depth=DEPTH), given(24)
     told: dict[str, Any] = {"strategy": strategy, "metric": "perplexity", "units": "both"}
-    own = {"evolutionary": {"offspring": 4, "generations": 2}, "portfolio": {"protect": [0], "cost": "latency"}}
+    own = {
+        "evolutionary": {"offspring": 4, "generations": 2},
+        "portfolio": {"protect": [0], "cost": "latency"},
+    }
     told |= own.get(strategy, {})
     options = Selector.from_options(told)
-    request = SearchRequest(model, {"c": calibration}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model))
+    request = SearchRequest(
+        model, {"c": calibration}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model)
+    )
     plans, rows = load(options.SEARCH).searched(request)
-    ends = [row for row in rows if row["stage"] == ("3" if strategy == "portfolio" else "winner") and row["removed"]]
+    ends = [
+        row
+        for row in rows
+        if row["stage"] == ("3" if strategy == "portfolio" else "winner") and row["removed"]
+    ]
     samples = calibration.samples
     if strategy == "portfolio":
         samples = tuple(judging.parted({"c": calibration}, options)[1]["c"])
@@ -168,7 +202,10 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
         assert row["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     for size, plan in zip((1, 2), plans, strict=True):
         check(plan.units, size, options.attention(shares(model)["attention_share"]))
-        assert len(plan.scores) == len(plan.units) == len(plan.accuracy_before) and plan.removed == size
+        assert (
+            len(plan.scores) == len(plan.units) == len(plan.accuracy_before)
+            and plan.removed == size
+        )
 
 
 def test_whole_layers_and_halves_compete_in_a_portfolio() -> None:
@@ -176,30 +213,60 @@ def test_whole_layers_and_halves_compete_in_a_portfolio() -> None:
     model, calibration = tiny.model(depth=DEPTH), given(16)
     members, sets = ["block", "clusters", "cosine", "perplexity"], {}
     for kind in ("layer", "both"):
-        options = Selector.from_options({"strategy": "portfolio", "members": members, "units": kind})
-        request = SearchRequest(model, {}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model))
+        options = Selector.from_options(
+            {"strategy": "portfolio", "members": members, "units": kind}
+        )
+        request = SearchRequest(
+            model, {}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model)
+        )
         sets[kind], scores = judging.proposals(request, calibration)
         assert scores.keys() == set(all_units(DEPTH, kind))
     for size in (1, 2):
-        whole = {f"{name} (layers)": portfolio.halved(units) for name, units in sets["layer"][size].items()}
+        whole = {
+            f"{name} (layers)": portfolio.halved(units)
+            for name, units in sets["layer"][size].items()
+        }
         assert whole.items() <= sets["both"][size].items()
         assert set(sets["both"][size]) == {*whole, "cosine", "perplexity"}
-    alone = {unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean() for unit in HALVES}
-    base, attention = nats(model, calibration.samples).mean(), shares(model)["attention_share"]["parameters"]
+    alone = {
+        unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean()
+        for unit in HALVES
+    }
+    base, attention = (
+        nats(model, calibration.samples).mean(),
+        shares(model)["attention_share"]["parameters"],
+    )
     needed = [each for each in SETS if minimal(each, 2, attention)]
     least = min(sum(alone[unit] - base for unit in each) for each in needed)
-    assert sum(alone[unit] - base for unit in sets["both"][2]["perplexity"]) == pytest.approx(least, abs=1e-3)
+    assert sum(alone[unit] - base for unit in sets["both"][2]["perplexity"]) == pytest.approx(
+        least, abs=1e-3
+    )
 
 
 def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     """From its documents to models really cut, with the price that the manifest states."""
     folder = ROOT / "resources/reference"
-    model, told = load_folder(str(folder), "float32", False), {"task": "microworld_addition", "split": "validation"}
-    manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": False, "chat_template": False}
-    manifest |= {"fewshot_as_turns": None, "system_prompt": None, "template_arguments": {}, "vocabulary": 512}
+    model, told = (
+        load_folder(str(folder), "float32", False),
+        {"task": "microworld_addition", "split": "validation"},
+    )
+    manifest = {
+        "path": str(folder),
+        "source": str(folder),
+        "trust_remote_code": False,
+        "chat_template": False,
+    }
+    manifest |= {
+        "fewshot_as_turns": None,
+        "system_prompt": None,
+        "template_arguments": {},
+        "vocabulary": 512,
+    }
     entry = load("lamina.config.calibrations").Calibration.from_options(told | {"limit": 24})
     calibration: Calibration = prepare("c", entry, manifest, ROOT)
-    options = Selector.from_options({"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]})
+    options = Selector.from_options(
+        {"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]}
+    )
     request = SearchRequest(model, {"c": calibration}, options, [2], KEYS, manifest=shares(model))
     (plan,), rows = judging.searched(request)
     check(plan.units, 2, shares(model)["attention_share"]["parameters"])
@@ -207,7 +274,11 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     losses = nats(materialise(model, {"units": plan.units}), judges)
     assert plan.choice["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     assert {"accuracy", "accuracy (layers)"} == set(plan.choice["members"])
-    assert {row["member"] for row in rows if "member" in row} == {"accuracy", "accuracy (layers)", "exchange"}
+    assert {row["member"] for row in rows if "member" in row} == {
+        "accuracy",
+        "accuracy (layers)",
+        "exchange",
+    }
 
 
 def test_a_rehearsal_counts_halves() -> None:
@@ -215,7 +286,9 @@ def test_a_rehearsal_counts_halves() -> None:
     tokens, work = Tokens(100, 1000, 1000, 1000), {}
     for kind in ("layer", "both"):
         for strategy in ("portfolio", "evolutionary"):
-            options = Selector.from_options({"strategy": strategy, "metric": "perplexity", "units": kind})
+            options = Selector.from_options(
+                {"strategy": strategy, "metric": "perplexity", "units": kind}
+            )
             work[kind, strategy] = rehearsal.search_work(tokens, 8, [1, 2], options, ATTENTION)[0]
     assert work["layer", "portfolio"] < work["both", "portfolio"] < 5 * work["layer", "portfolio"]
     assert work["layer", "evolutionary"] < work["both", "evolutionary"]

@@ -39,35 +39,54 @@ def options(**values: Any) -> Any:
     return repairs.Repair.from_options({"method": "ghost", "ridge": RIDGE, **values})
 
 
-def candidates(removed: Sequence[str], depth: int = DEPTH, kind: str = "layer") -> dict[str, Candidate]:
+def candidates(
+    removed: Sequence[str], depth: int = DEPTH, kind: str = "layer"
+) -> dict[str, Candidate]:
     """The current model and each further removal, by the names of a sweep."""
     return listed(Candidate(frozenset(removed)), all_units(depth, kind, removed))[0]
 
 
-def repairs_for(model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0) -> Repairs:
+def repairs_for(
+    model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0
+) -> Repairs:
     wanted = candidates(removed, len(layers_of(model))).values()
     return looped.fitted(model, [Source([s.sequence() for s in samples])], wanted, options(), seed)
 
 
 def swept(
-    model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0, outputs: bool = True
+    model: PreTrainedModel,
+    samples: list[Sample],
+    removed: Sequence[str],
+    seed: int = 0,
+    outputs: bool = True,
 ) -> Scores:
     """A full sweep with the repair in the loop."""
-    fitted, wanted = repairs_for(model, samples, removed, seed), candidates(removed, len(layers_of(model)))
+    fitted, wanted = (
+        repairs_for(model, samples, removed, seed),
+        candidates(removed, len(layers_of(model))),
+    )
     with engine.opened(model, samples, 400, outputs) as session:
         _, observed = listed(wanted[CURRENT], list(wanted)[1:])
         Looped(session, fitted).measure(range(len(samples)), wanted, observed)
     return session.scores
 
 
-def dense(model: PreTrainedModel, samples: list[Sample], removed: frozenset[str]) -> dict[tuple[int, int], Patch]:
+def dense(
+    model: PreTrainedModel, samples: list[Sample], removed: frozenset[str]
+) -> dict[tuple[int, int], Patch]:
     """Patches of every run, by ridge regression on all tokens of the samples, stacked as one matrix."""
-    streams = [tiny.stream(model, torch.tensor([sample.sequence()]), layers_of(model)) for sample in samples]
+    streams = [
+        tiny.stream(model, torch.tensor([sample.sequence()]), layers_of(model))
+        for sample in samples
+    ]
     gone, found = sorted(map(int, removed)), {}
     starts = [layer for layer in gone if layer - 1 not in gone]
     for start in starts:
         end = next(layer for layer in range(start, 100) if layer not in gone)
-        x, y = (np.concatenate([h[at][0].detach().double().numpy() for h in streams]) for at in (start, end))
+        x, y = (
+            np.concatenate([h[at][0].detach().double().numpy() for h in streams])
+            for at in (start, end)
+        )
         gram = x.T @ x
         ridge = RIDGE * np.trace(gram) / len(gram)
         operator = np.linalg.solve(gram + ridge * np.eye(len(gram)), x.T @ (y - x))
@@ -77,7 +96,9 @@ def dense(model: PreTrainedModel, samples: list[Sample], removed: frozenset[str]
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("removed", [(), ("1", "2")])
-def test_scores_are_those_of_variants_repaired_by_the_other_fold(family: str, removed: tuple[str, ...]) -> None:
+def test_scores_are_those_of_variants_repaired_by_the_other_fold(
+    family: str, removed: tuple[str, ...]
+) -> None:
     """Against models really cut and patched with operators of a dense solve, one row at a time."""
     model, samples = tiny.model(family), random_samples(1, count=16, kinds=KINDS)
     scores = swept(model, samples, removed)
@@ -92,8 +113,13 @@ def test_scores_are_those_of_variants_repaired_by_the_other_fold(family: str, re
                 variant = materialise(model, plan, dense(model, others, candidate.removed))
             expected = naive(variant, mine, [])
             number = scores.index[unit]
-            rows = np.concatenate([np.arange(scores.offsets[s.index], scores.offsets[s.index + 1]) for s in mine])
-            assert np.abs(scores.loglikelihood[number, rows] - expected).max() < 1e-4, (unit, scored)
+            rows = np.concatenate(
+                [np.arange(scores.offsets[s.index], scores.offsets[s.index + 1]) for s in mine]
+            )
+            assert np.abs(scores.loglikelihood[number, rows] - expected).max() < 1e-4, (
+                unit,
+                scored,
+            )
 
 
 METHODS: list[dict[str, Any]] = [
@@ -109,17 +135,25 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: 
     model, samples = tiny.model(), random_samples(13, count=14)
     told, chosen = [s.sequence() for s in samples], repairs.Repair.from_options(settings)
     wanted = candidates(["1"], kind="layer" if unit == "3" else "both")
-    fitted, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
+    fitted, method = (
+        looped.fitted(model, [Source(told)], wanted.values(), chosen, 0),
+        protocol.method(chosen.method),
+    )
     with engine.opened(model, samples, outputs=False) as session:
         Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
     scored = [sample for sample, at in zip(samples, fitted.fold, strict=True) if at == 0]
     others = [sequence for sequence, at in zip(told, fitted.fold, strict=True) if at == 1]
     fits = {
         boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
-        for boundary, statistics in method.collect(model, [Source(others)], runs(["1", unit], DEPTH), chosen, 0)
+        for boundary, statistics in method.collect(
+            model, [Source(others)], runs(["1", unit], DEPTH), chosen, 0
+        )
     }
     expected = naive(materialise(model, {"units": ["1", unit]}, fits), scored, [])
-    found = [session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)] for s in scored]
+    found = [
+        session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)]
+        for s in scored
+    ]
     assert np.abs(np.concatenate(found) - expected).max() < 1e-4
 
 
@@ -130,11 +164,15 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
     told = [sample.sequence() for sample in samples]
     (fold,) = looped.folds([told], 0)
     other = [tuple(4 + token % 7 for token in one[::-1]) + (5,) * at for at, one in enumerate(told)]
-    poison = [one if at != poisoned else two for at, one, two in zip(fold, told, other, strict=True)]
+    poison = [
+        one if at != poisoned else two for at, one, two in zip(fold, told, other, strict=True)
+    ]
     assert looped.folds([poison], 0) == [fold]
     found = []
     for sequences in (told, poison):
-        fitted = looped.fitted(model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0)
+        fitted = looped.fitted(
+            model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0
+        )
         with engine.opened(model, samples, 400, False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
@@ -158,15 +196,23 @@ def test_a_budget_chooses_as_the_full_sweep_does(removed: tuple[str, ...]) -> No
     """Parts of samples, asked for in any order, are scored under the patches of their folds."""
     model, samples = tiny.model(depth=6), random_samples(6, count=60, kinds=KINDS)
     wanted, fitted = candidates(removed, 6), repairs_for(model, samples, removed)
-    full, chance = swept(model, samples, removed, outputs=False), chance_accuracy(samples, tiny.VOCABULARY)
+    full, chance = (
+        swept(model, samples, removed, outputs=False),
+        chance_accuracy(samples, tiny.VOCABULARY),
+    )
     current, *others = wanted.values()
     with engine.opened(model, samples, outputs=False) as session:
         named = {one: unit for unit, one in wanted.items()}
-        asked = Evaluator(Looped(session, fitted), loss_of("accuracy", "acc_norm"), [current], named)
+        asked = Evaluator(
+            Looped(session, fitted), loss_of("accuracy", "acc_norm"), [current], named
+        )
         chosen = exact.run(asked, others, {"seed": 0}, chance)
         rows = asked.rows([current, *others])
     expected = first_to_go(full.rows(full.names), "accuracy", chance, 1)
-    assert first_to_go(rows, "accuracy", chance, 1) == expected and chosen in (None, wanted[expected])
+    assert first_to_go(rows, "accuracy", chance, 1) == expected and chosen in (
+        None,
+        wanted[expected],
+    )
     together = {(row["unit"], row["sample"]): row["nll"] for row in full.rows(full.names)}
     assert len(rows) <= len(together)
     assert all(abs(row["nll"] - together[row["unit"], row["sample"]]) < 1e-3 for row in rows)
@@ -176,7 +222,9 @@ def test_one_base_pass_serves_all_candidates() -> None:
     model, samples, other = tiny.model(), random_samples(8, count=20), random_samples(12, count=8)
     seen: list[int] = []
     layers_of(model)[0].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).shape[0]),
+        lambda module, args, kwargs: seen.append(
+            (args[0] if args else kwargs["hidden_states"]).shape[0]
+        ),
         with_kwargs=True,
     )
     fitted = repairs_for(model, samples, ["2"])
@@ -195,11 +243,15 @@ def test_one_base_pass_serves_all_candidates() -> None:
 
 def test_too_few_samples_are_refused() -> None:
     samples = random_samples(10, count=3)
-    with pytest.raises(LaminaError, match=r"`repair` of a selector.*at least 4 different documents.* has 3"):
+    with pytest.raises(
+        LaminaError, match=r"`repair` of a selector.*at least 4 different documents.* has 3"
+    ):
         repairs_for(tiny.model(), samples, [])
 
 
 def test_a_repair_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ghost, "as_patch", lambda tensors: None)
-    with pytest.raises(LaminaError, match=r"'ghost' is no linear map of the stream.*Give the selector"):
+    with pytest.raises(
+        LaminaError, match=r"'ghost' is no linear map of the stream.*Give the selector"
+    ):
         repairs_for(tiny.model(), random_samples(11), [])

@@ -28,7 +28,9 @@ def test_the_least_sum_over_eight_units_is_that_of_trying_every_set(seed: int) -
     draw = np.random.default_rng(seed)
     alone, together = draw.normal(size=8), np.triu(draw.normal(size=(8, 8)), 1)
     for size in range(1, 9):
-        assert pairwise.least(alone, together + together.T, size) == least(alone, together + together.T, size)
+        assert pairwise.least(alone, together + together.T, size) == least(
+            alone, together + together.T, size
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -57,7 +59,9 @@ def test_pair_effects_that_sampling_explains_shrink_to_their_mean() -> None:
 
 def test_effects_are_those_of_models_really_cut() -> None:
     model, samples, units = tiny.model(depth=5), random_samples(3, count=10), list("01234")
-    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [sample.gold for sample in samples]
+    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [
+        sample.gold for sample in samples
+    ]
     sets = [frozenset(some) for size in range(3) for some in combinations(units, size)]
     cut = {each: -naive(model, samples, sorted(each))[gold] for each in sets}
     with engine.opened(model, samples, outputs=False) as session:

@@ -43,15 +43,21 @@ TYPES = (PATTERN * DEPTH)[:DEPTH]
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
-def test_kinds_of_layers_are_those_of_the_configurations_lists(config: Any, differs: tuple[int, ...]) -> None:
+def test_kinds_of_layers_are_those_of_the_configurations_lists(
+    config: Any, differs: tuple[int, ...]
+) -> None:
     found = kinds(config, 8)
     assert found == [differs[0] if layer in differs else 0 for layer in range(8)]
     assert not shifts(found, range(5)) and shifts(found, [0, *differs, 7]) == bool(differs)
 
 
-def chosen(folder: Path, removed: int, distances: dict[tuple[int, int], float], **options: Any) -> Plan:
+def chosen(
+    folder: Path, removed: int, distances: dict[tuple[int, int], float], **options: Any
+) -> Plan:
     """The plan for a tiny Gemma 3 in a folder, as the job of a step makes it."""
-    selector = Selector.from_options({"strategy": "block", "metric": "angular", "periods": "whole", **options})
+    selector = Selector.from_options(
+        {"strategy": "block", "metric": "angular", "periods": "whole", **options}
+    )
     manifest = {"path": str(folder), "trust_remote_code": False, "n_layers": DEPTH}
     keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
     return choosing.choose(selector, keys, DEPTH, Step(angles=distances), kinds=kinds_of(manifest))
@@ -65,7 +71,11 @@ def test_the_cut_models_types_are_the_first_of_the_base_model(removed: int, tmp_
     distances = {(start, removed): float(spread.random()) for start in range(DEPTH - removed + 1)}
     plan = chosen(tmp_path, removed, distances)
     # Every run, tried by hand.
-    right = [s for s in range(DEPTH - removed + 1) if TYPES[:s] + TYPES[s + removed :] == TYPES[: DEPTH - removed]]
+    right = [
+        s
+        for s in range(DEPTH - removed + 1)
+        if TYPES[:s] + TYPES[s + removed :] == TYPES[: DEPTH - removed]
+    ]
     start = min(right, key=lambda s: distances[s, removed])
     assert plan.units == [str(layer) for layer in range(start, start + removed)]
     assert remove(base, plan.units).config.layer_types == TYPES[: DEPTH - removed]
@@ -80,5 +90,8 @@ def test_a_size_that_no_whole_period_has_is_refused_with_what_to_write(tmp_path:
 
 def test_a_strategy_that_cannot_keep_the_pattern_is_refused(tmp_path: Path) -> None:
     raw = put(minimal(), "selectors.accuracy.periods", "whole")
-    with pytest.raises(LaminaError, match="selectors.accuracy.periods: 'whole' does not go with strategy 'iterative'"):
+    with pytest.raises(
+        LaminaError,
+        match="selectors.accuracy.periods: 'whole' does not go with strategy 'iterative'",
+    ):
         load(raw, workplace(tmp_path))

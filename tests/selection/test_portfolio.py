@@ -52,10 +52,15 @@ def decided(toy: Any, proposals: Sets, exchanges: int = 10, judges: Judges | Non
 
 def proposed(*sizes: int) -> dict[int, dict[str, frozenset[str]]]:
     draw = np.random.default_rng(3)
-    return {size: {name: frozenset(draw.permutation(UNITS)[:size].tolist()) for name in "abc"} for size in sizes}
+    return {
+        size: {name: frozenset(draw.permutation(UNITS)[:size].tolist()) for name in "abc"}
+        for size in sizes
+    }
 
 
-def test_the_winner_is_the_best_of_all_that_was_measured_and_others_are_compared_on_the_same_documents() -> None:
+def test_the_winner_is_the_best_of_all_that_was_measured_and_others_are_compared_on_the_same_documents() -> (
+    None
+):
     """Without noise a quarter of the documents ranks as all do, so nothing better may have left."""
     toy = Toy(1)
     toy.noise[:] = 0
@@ -64,11 +69,18 @@ def test_the_winner_is_the_best_of_all_that_was_measured_and_others_are_compared
     for size, choice in choices.items():
         tried = {frozenset(row["units"]) for row in rows if row["removed"] == size}
         assert set(proposals[size].values()) < tried
-        assert toy.mean(choice["units"]) == pytest.approx(min(map(toy.mean, tried))) == pytest.approx(choice["loss"])
+        assert (
+            toy.mean(choice["units"])
+            == pytest.approx(min(map(toy.mean, tried)))
+            == pytest.approx(choice["loss"])
+        )
         for member, told in choice["members"].items():
             assert frozenset(told["units"]) == proposals[size][member]
             assert told["loss"] == pytest.approx(toy.mean(told["units"]))
-            assert told["more"] == pytest.approx(toy.mean(told["units"]) - choice["loss"]) and told["more"] > -1e-12
+            assert (
+                told["more"] == pytest.approx(toy.mean(told["units"]) - choice["loss"])
+                and told["more"] > -1e-12
+            )
         assert choice["member"] in (*proposals[size], EXCHANGE) and choice["repair"] == NONE
 
 
@@ -94,7 +106,9 @@ def test_a_size_that_is_worse_than_a_larger_one_says_so() -> None:
             return np.full(SAMPLES, 5.0 if len(list(removed)) == 3 else 7.0)
 
     choices, _ = decided(Best(), proposed(2, 3, 4))
-    assert "At size 3" in choices[2]["note"] and "note" not in choices[3] and "note" not in choices[4]
+    assert (
+        "At size 3" in choices[2]["note"] and "note" not in choices[3] and "note" not in choices[4]
+    )
 
 
 def test_exchanges_change_one_unit_and_begin_with_the_most_promising() -> None:
@@ -118,7 +132,11 @@ def test_the_corrected_loss_is_not_flattered() -> None:
 
 
 def chosen(**values: Any) -> Any:
-    told = {"strategy": "portfolio", "members": ["block", "clusters", "cosine", "perplexity"], "exchanges": 4}
+    told = {
+        "strategy": "portfolio",
+        "members": ["block", "clusters", "cosine", "perplexity"],
+        "exchanges": 4,
+    }
     return Selector.from_options(told | values)
 
 
@@ -129,11 +147,17 @@ def given(count: int = 24, seed: int = 0) -> Calibration:
 def test_documents_that_choose_and_that_judge_are_different() -> None:
     calibration = given()
     # A repair may be fitted on text that judges too.
-    _, judges = judging.parted({"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0}))
+    _, judges = judging.parted(
+        {"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0})
+    )
     assert len(judges["text"]) == 10
     twice = Calibration((*calibration.samples, *calibration.samples[:6]), calibration.facts)
     beside = Calibration((*given(6, 5).samples, *calibration.samples), calibration.facts)
-    for options in (chosen(held_back=0.5), chosen(held_back=0.3, also={"text": 0.5}), chosen(judge="text")):
+    for options in (
+        chosen(held_back=0.5),
+        chosen(held_back=0.3, also={"text": 0.5}),
+        chosen(judge="text"),
+    ):
         choosing, judges = judging.parted({"own": twice, "text": beside}, options)
         chose = {sample.sequence() for sample in choosing.samples}
         for part in judges.values():
@@ -147,7 +171,9 @@ def test_documents_that_choose_and_that_judge_are_different() -> None:
 
 def nats(model: PreTrainedModel, samples: Sequence[Sample]) -> np.ndarray:
     """Loss of the right answer of every sample, one row at a time."""
-    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [sample.gold for sample in samples]
+    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [
+        sample.gold for sample in samples
+    ]
     return -naive(model, list(samples), [])[gold]
 
 
@@ -156,14 +182,24 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
     model, own, text = tiny.model(depth=6), given(40), given(12, 7)
     calibrations = {"c": own, "text": text}
     options = chosen(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
-    loops = {"ghost": Loop(repair=ghost_options(), weights=[("c", 1.0), ("text", 0.1)], protect=[0], seed=0)}
-    request = SearchRequest(model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l")
+    loops = {
+        "ghost": Loop(
+            repair=ghost_options(), weights=[("c", 1.0), ("text", 0.1)], protect=[0], seed=0
+        )
+    }
+    request = SearchRequest(
+        model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l"
+    )
     plans, rows = judging.searched(request)
     choosing, judges = judging.parted(calibrations, options)
     held = [sample.sequence() for part in judges.values() for sample in part]
-    form = judging.Forms(model, calibrations, [each.sequence() for each in choosing.samples], held, loops)
+    form = judging.Forms(
+        model, calibrations, [each.sequence() for each in choosing.samples], held, loops
+    )
     last = [row for row in rows if row["stage"] == "3"]
-    assert {row["repair"] for row in last} == {"none", "ghost"} and len({tuple(row["units"]) for row in last}) > 3
+    assert {row["repair"] for row in last} == {"none", "ghost"} and len(
+        {tuple(row["units"]) for row in last}
+    ) > 3
     for row in last:
         patches = form([frozenset(row["units"])])[frozenset(row["units"])][row["repair"]].patches
         cut = materialise(model, {"units": row["units"]}, patches or None)
@@ -174,25 +210,41 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
         ends = [row for row in last if row["removed"] == plan.removed]
         best = min(ends, key=lambda row: row["loss"])
         assert plan.choice["loss"] == best["loss"] and set(plan.units) == set(best["units"])
-        assert plan.choice["repair"] == best["repair"] and "0" not in plan.units and len(plan.units) == plan.removed
+        assert (
+            plan.choice["repair"] == best["repair"]
+            and "0" not in plan.units
+            and len(plan.units) == plan.removed
+        )
         assert plan.choice["repairs"].keys() == {"none", "ghost"}
     (base,) = [row for row in rows if row["strategy"] == "none" and row["stage"] == "winner"]
     own_loss, text_loss = nats(model, judges["c"]), nats(model, judges["text"])
-    assert base["loss"] == pytest.approx(own_loss.mean() + 0.5 * (text_loss / tokens).mean(), abs=2e-3)
+    assert base["loss"] == pytest.approx(
+        own_loss.mean() + 0.5 * (text_loss / tokens).mean(), abs=2e-3
+    )
 
 
 def test_members_propose_what_their_own_ways_say() -> None:
     """From the choosing documents alone: the lowest single losses, and the run with the smallest distance."""
     model, calibration = tiny.model(depth=6), given(16)
     units = all_units(6, "layer")
-    sets, _ = judging.proposals(SearchRequest(model, {}, chosen(), [2, 3], KEYS, "acc", 4000), calibration)
-    alone = {unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean() for unit in units}
+    sets, _ = judging.proposals(
+        SearchRequest(model, {}, chosen(), [2, 3], KEYS, "acc", 4000), calibration
+    )
+    alone = {
+        unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean()
+        for unit in units
+    }
     lowest = sorted(units, key=lambda unit: alone[unit])
     assert sets[2]["perplexity"] == set(lowest[:2]) and sets[3]["perplexity"] == set(lowest[:3])
     sequences = [torch.tensor([sample.sequence()]) for sample in calibration.samples]
     streams = [tiny.stream(model, ids, layers_of(model)) for ids in sequences]
     far = {
-        start: np.mean([float((1 - torch.cosine_similarity(k[start], k[start + 3], dim=-1)).mean()) for k in streams])
+        start: np.mean(
+            [
+                float((1 - torch.cosine_similarity(k[start], k[start + 3], dim=-1)).mean())
+                for k in streams
+            ]
+        )
         for start in range(4)
     }
     first = min(far, key=lambda start: far[start])
@@ -203,24 +255,37 @@ def test_members_propose_what_their_own_ways_say() -> None:
 def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
     model, calibration = tiny.model(depth=5), given(12)
     options = chosen(members=["perplexity", "pairwise"])
-    sets, _ = judging.proposals(SearchRequest(model, {}, options, [2, 3], KEYS, "acc", 4000), calibration)
+    sets, _ = judging.proposals(
+        SearchRequest(model, {}, options, [2, 3], KEYS, "acc", 4000), calibration
+    )
     units = all_units(5, "layer")
     every = [frozenset(some) for size in range(3) for some in combinations(units, size)]
     losses = {
-        each: nats(materialise(model, {"units": sorted(each)} if each else None), calibration.samples) for each in every
+        each: nats(
+            materialise(model, {"units": sorted(each)} if each else None), calibration.samples
+        )
+        for each in every
     }
     alone, together = pairwise.effects(losses, units)
     for size in (2, 3):
-        assert sets[size]["pairwise"] == {units[number] for number in pairwise.least(alone, together, size)}
+        assert sets[size]["pairwise"] == {
+            units[number] for number in pairwise.least(alone, together, size)
+        }
 
 
-def test_a_killed_search_goes_on_to_the_same_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_search_goes_on_to_the_same_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, calibration, log = tiny.model(depth=5), given(20), tmp_path / "search.log"
 
     def run() -> Any:
-        request = SearchRequest(model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log)
+        request = SearchRequest(
+            model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log
+        )
         plans, rows = judging.searched(request)
-        return plans, [{key: value for key, value in row.items() if key != "layer_tokens"} for row in rows]
+        return plans, [
+            {key: value for key, value in row.items() if key != "layer_tokens"} for row in rows
+        ]
 
     measured, asked = judging.Asked.losses, []
 
@@ -266,4 +331,7 @@ def test_a_rehearsal_asks_for_the_singles_and_for_halved_sets(depth: int) -> Non
     assert len(singles) == 20 * (1 + depth)
     pairs = {each.removed for each, _ in asked if len(each.removed) == 2}
     assert pairs <= {frozenset(pair) for pair in combinations(units, 2)} and len(pairs) > 4
-    assert sum(bool(each.patches) for each, _ in asked) == sum(len(each.removed) == 2 for each, _ in asked) / 2
+    assert (
+        sum(bool(each.patches) for each, _ in asked)
+        == sum(len(each.removed) == 2 for each, _ in asked) / 2
+    )

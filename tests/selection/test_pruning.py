@@ -19,7 +19,9 @@ RANKED = Step([("4", 0.0), ("1", 0.1), ("3", 0.2), ("0", 0.9)], 0.8, {"4": 0.8})
 ANGLES = Step(angles={(0, 2): 0.3, (1, 2): 0.1, (2, 2): 0.2, (3, 2): 0.1, (4, 2): 0.5})
 
 
-def request(removed: int, protect: tuple[int, ...] = (), kind: str = "layer", seed: int = 0) -> Request:
+def request(
+    removed: int, protect: tuple[int, ...] = (), kind: str = "layer", seed: int = 0
+) -> Request:
     return Request(removed, kind, 6, protected_layers(protect, 6), seed)
 
 
@@ -59,8 +61,12 @@ def test_a_pass_without_removals_learns_the_accuracy_one_step_later() -> None:
 
 def test_random_plans_of_one_seed_are_nested_and_of_two_seeds_differ() -> None:
     small, large = (random.choose(request(n), Step(), EMPTY).units for n in (2, 4))
-    assert large[:2] == small and not {"0", "5"} & set(random.choose(request(4, (0, -1)), Step(), EMPTY).units)
-    assert any(random.choose(request(4, seed=seed), Step(), EMPTY).units != large for seed in range(1, 5))
+    assert large[:2] == small and not {"0", "5"} & set(
+        random.choose(request(4, (0, -1)), Step(), EMPTY).units
+    )
+    assert any(
+        random.choose(request(4, seed=seed), Step(), EMPTY).units != large for seed in range(1, 5)
+    )
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
@@ -70,10 +76,15 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_many_layers(seed: int) -> None:
+def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_many_layers(
+    seed: int,
+) -> None:
     """Against all subsets of the ten halves of five layers; the MLP has seven tenths of a layer."""
     draw = np.random.default_rng(seed)
-    scores = {unit: float(score) for unit, score in zip(all_units(5, "both"), draw.uniform(0, 1, 10), strict=True)}
+    scores = {
+        unit: float(score)
+        for unit, score in zip(all_units(5, "both"), draw.uniform(0, 1, 10), strict=True)
+    }
     ranked = sorted(scores.items(), key=lambda entry: entry[1])
     price = {"attention": 0.3, "mlp": 0.7}
     gone = ["0.mlp"] if seed % 2 else []
@@ -86,7 +97,11 @@ def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_m
         request = Request(size, "both", 5, frozenset({4}), 0, attention=0.3)
         found = request.lowest(ranked, gone)
         every = chain.from_iterable(combinations(free, count) for count in range(1, 9))
-        enough = [sum(scores[unit] for unit in some) for some in every if priced([*some, *gone]) > size - 1e-6]
+        enough = [
+            sum(scores[unit] for unit in some)
+            for some in every
+            if priced([*some, *gone]) > size - 1e-6
+        ]
         assert sum(score for _, score in found) == pytest.approx(min(enough))
         assert priced([*gone, *(unit for unit, _ in found)]) > size - 1e-6
 
@@ -94,10 +109,18 @@ def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_m
 def test_an_iterative_step_of_both_halves_makes_up_for_one_layer_more() -> None:
     options = Selector.from_options({"metric": "perplexity", "units": "both"})
     keys = {"model": "m", "calibration": "c", "selector": "s"}
-    ranked = [("1.mlp", 0.1), ("3.attention", 0.2), ("2.mlp", 0.3), ("0.mlp", 0.5), ("0.attention", 0.6)]
+    ranked = [
+        ("1.mlp", 0.1),
+        ("3.attention", 0.2),
+        ("2.mlp", 0.3),
+        ("0.mlp", 0.5),
+        ("0.attention", 0.6),
+    ]
     first = choosing.choose(options, keys | {"removed": 1}, 4, Step(ranked, 0.9), attention=0.4)
     assert (first.units, first.accuracy_after) == (["1.mlp", "3.attention"], [None, None])
     rest = [entry for entry in ranked if entry[0] not in first.units]
-    second = choosing.choose(options, keys | {"removed": 2}, 4, Step(rest, 0.8), first, attention=0.4)
+    second = choosing.choose(
+        options, keys | {"removed": 2}, 4, Step(rest, 0.8), first, attention=0.4
+    )
     assert second.units == [*first.units, "2.mlp", "0.mlp"]
     assert second.accuracy_after == [None, 0.8, None, None] and second.kind == "both"

@@ -44,14 +44,21 @@ class Toy:
     def values(self, removed: Iterable[str]) -> np.ndarray:
         """Loss of each sample."""
         gone = sorted(map(int, removed))
-        return 10 + self.alone[gone].sum() + self.pairs[np.ix_(gone, gone)].sum() + self.noise[:, gone].sum(axis=1)
+        return (
+            10
+            + self.alone[gone].sum()
+            + self.pairs[np.ix_(gone, gone)].sum()
+            + self.noise[:, gone].sum(axis=1)
+        )
 
     def mean(self, removed: Iterable[str], count: int = SAMPLES) -> float:
         return float(self.values(removed)[:count].mean())
 
 
 def chosen(**values: Any) -> Any:
-    return selectors.Selector.from_options({"strategy": "evolutionary", "metric": "perplexity", **values})
+    return selectors.Selector.from_options(
+        {"strategy": "evolutionary", "metric": "perplexity", **values}
+    )
 
 
 def search(toy: Any, log: Path | None = None, seen: int = SAMPLES) -> Search:
@@ -65,7 +72,9 @@ WAYS = [chosen(), chosen(stages=[[8, 100], [1, 10000]], generations=20)]
 def test_a_search_finds_what_trying_everything_finds(options: Any) -> None:
     """The best of the C(10, 3) sets; it may once end in a set from which the best one is three swaps away."""
     best = [frozenset(min(combinations(UNITS, 3), key=Toy(seed).mean)) for seed in range(10)]
-    found = [evolutionary.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)]
+    found = [
+        evolutionary.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)
+    ]
     assert sum(one == other for one, other in zip(found, best, strict=True)) >= 9
 
 
@@ -89,14 +98,22 @@ def test_generations_are_those_of_the_paper() -> None:
     assert max(row["step"] for row in one.rows) == 16
     parent: set[str] = set()
     for generation in range(17):
-        first, last = ([r for r in one.rows if (r["step"], r["stage"]) == (generation, at)] for at in ("1", "2"))
+        first, last = (
+            [r for r in one.rows if (r["step"], r["stage"]) == (generation, at)]
+            for at in ("1", "2")
+        )
         sets = [frozenset(row["units"]) for row in first]
         assert len(set(sets)) == len(sets) == 6 and frozenset(parent) not in sets
         assert {len(each) for each in sets} == {4}
-        assert {row["n_samples"] for row in first} == {6} and {row["n_samples"] for row in last} == {SAMPLES}
+        assert {row["n_samples"] for row in first} == {6} and {
+            row["n_samples"] for row in last
+        } == {SAMPLES}
         kept = [frozenset(row["units"]) for row in first if row["kept"]]
         assert [frozenset(row["units"]) for row in last if set(row["units"]) != parent] != []
-        assert {frozenset(row["units"]) for row in last} == {*kept, *([frozenset(parent)] if parent else [])}
+        assert {frozenset(row["units"]) for row in last} == {
+            *kept,
+            *([frozenset(parent)] if parent else []),
+        }
         if parent:
             assert {len(parent - each) for each in sets} <= {1, 2, 3}
         (winner,) = [row for row in last if row["kept"]]
@@ -107,14 +124,18 @@ def test_generations_are_those_of_the_paper() -> None:
 def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> Result:
     trials = Trials(toy, SAMPLES, log, "this")
     lengths = np.full(SAMPLES, 100)
-    return run_search(trials, UNITS, sizes, chosen(offspring=8), np.arange(30), np.arange(30, SAMPLES), lengths)
+    return run_search(
+        trials, UNITS, sizes, chosen(offspring=8), np.arange(30), np.arange(30, SAMPLES), lengths
+    )
 
 
 def test_the_ends_of_a_search_are_measured_on_samples_that_it_never_saw() -> None:
     toy = Toy(2)
     result = run(toy)
     assert len(set(toy.asked)) == len(toy.asked), "measured twice"
-    ends = {(row["strategy"], row["removed"]): row for row in result.rows if row["stage"] == "held back"}
+    ends = {
+        (row["strategy"], row["removed"]): row for row in result.rows if row["stage"] == "held back"
+    }
     assert set(ends) == {("none", 0), ("evolutionary", 2), ("evolutionary", 3)}
     held_back = {removed for removed, number in toy.asked if number >= 30}
     assert held_back == {frozenset(row["units"]) for row in ends.values()}
@@ -161,7 +182,11 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
     assert sorted([*seen, *held]) == list(range(50))
     assert len({sequences[number] for number in held}) == 6
     assert not {sequences[number] for number in held} & {sequences[number] for number in seen}
-    assert split(sequences, 0.2, 3)[1].tolist() == held.tolist() != split(sequences, 0.2, 4)[1].tolist()
+    assert (
+        split(sequences, 0.2, 3)[1].tolist()
+        == held.tolist()
+        != split(sequences, 0.2, 4)[1].tolist()
+    )
     with pytest.raises(LaminaError, match="held_back.* has 1, in samples: 9"):
         split([(1, 2)] * 9, 0.5, 0)
 
@@ -184,7 +209,9 @@ def test_patches_are_fitted_as_they_are_needed(held: int) -> None:
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
         found = np.concatenate([trials.losses([one], np.arange(24))[0] for one in sets])
-    assert [at_once.fold[place] for place in range(8)] == [growing.repairs.fold[number] for number in seen]
+    assert [at_once.fold[place] for place in range(8)] == [
+        growing.repairs.fold[number] for number in seen
+    ]
     with engine.opened(model, samples, outputs=False) as session:
         whole = Looped(session, looped.Repairs(growing.repairs.fold, at_once.patches, 5))
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))

@@ -15,12 +15,23 @@ from tests.pipeline.project import copy_project
 SCRIPT = Path(__file__).with_name("cluster.sh")
 # What differs from a site's run: one thread a job, as in the local runs to compare with, and no patience.
 GPU_STAGES = (
-    *("check_model", "capture_activations", "sweep_units", "fit_patch", "heal_variant", "diagnose_layers"),
+    *(
+        "check_model",
+        "capture_activations",
+        "sweep_units",
+        "fit_patch",
+        "heal_variant",
+        "diagnose_layers",
+    ),
     *("benchmark_task", "benchmark_perplexity", "benchmark_efficiency"),
 )
 QUICK = ["--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1"]
 HASTE = [*QUICK, "--latency-wait", "10", "--set-threads", *(f"{rule}=1" for rule in GPU_STAGES)]
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+ENVIRONMENT = os.environ | {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -50,11 +61,25 @@ class Clone:
 
     def driver(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `snakemake --profile slurm`; its output goes to driver.log."""
-        command = [sys.executable, *"-m snakemake --profile slurm".split(), *arguments, "--configfile", self.config]
+        command = [
+            sys.executable,
+            *"-m snakemake --profile slurm".split(),
+            *arguments,
+            "--configfile",
+            self.config,
+        ]
         with (self.folder / "driver.log").open("a") as log:
-            told = {"cwd": self.folder, "env": self._environment, "stdout": log, "stderr": subprocess.STDOUT}
+            told = {
+                "cwd": self.folder,
+                "env": self._environment,
+                "stdout": log,
+                "stderr": subprocess.STDOUT,
+            }
             # In the background, tests inherit that Ctrl-C is ignored; a person's shell does not ignore it.
-            told |= {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+            told |= {
+                "start_new_session": True,
+                "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            }
             return subprocess.Popen([*command, *HASTE], text=True, **told)
 
     def run(self, *arguments: str) -> int:
@@ -64,19 +89,32 @@ class Clone:
     def log(self) -> str:
         """Everything that drivers said, and the logs of jobs."""
         logs = [self.folder / "driver.log", *sorted((self.folder / "logs").rglob("*.log"))]
-        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')}" for log in logs if log.is_file())
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text(errors='replace')}" for log in logs if log.is_file()
+        )
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run make in the folder, on the interpreter of these tests."""
-        command, said = ["make", f"CONFIG={self.config}", *arguments], {"stdout": subprocess.PIPE, "text": True}
-        told = {"cwd": self.folder, "env": self._environment, "stderr": subprocess.STDOUT, "timeout": 900}
+        command, said = (
+            ["make", f"CONFIG={self.config}", *arguments],
+            {"stdout": subprocess.PIPE, "text": True},
+        )
+        told = {
+            "cwd": self.folder,
+            "env": self._environment,
+            "stderr": subprocess.STDOUT,
+            "timeout": 900,
+        }
         return subprocess.run(command, **said, **told, check=False)
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that drivers in this folder submitted, in that order."""
         form = "--format=%i|%j|%T|%P|%k|%m|%S|%e|%Z"
         done = subprocess.run(
-            ["squeue", "--noheader", "--states=all", form], check=True, capture_output=True, text=True
+            ["squeue", "--noheader", "--states=all", form],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         found = []
         for line in done.stdout.splitlines():
@@ -96,7 +134,11 @@ class Clone:
 
 
 def _seconds(stamp: str) -> float:
-    return time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S")) if stamp.startswith("2") else float("nan")
+    return (
+        time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
+        if stamp.startswith("2")
+        else float("nan")
+    )
 
 
 def clone(folder: Path, config: str) -> Clone:

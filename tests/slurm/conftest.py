@@ -34,7 +34,9 @@ def cluster() -> Iterator[None]:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A project with model and calibration prepared, so that tests of faults come to the point."""
     made = clone(tmp_path_factory.mktemp("prepared"), RELEVANCE)
-    Project(made.folder, made.folder / RELEVANCE).run("results/calibrations/reference/recall.parquet")
+    Project(made.folder, made.folder / RELEVANCE).run(
+        "results/calibrations/reference/recall.parquet"
+    )
     return made
 
 
@@ -61,7 +63,13 @@ def fresh(cluster: None, prepared: Clone, tmp_path: Path) -> Iterator[Callable[[
     yield copy
     # A test that failed half way must not keep the GPUs from the next.
     (folder / "faults/hold").unlink(missing_ok=True)
-    subprocess.run(["pkill", "-KILL", "-f", f"profile slurm.*{folder}|{folder}/Snakefile"], check=False)
-    left = [job.id for job in Clone(folder, prepared.config).jobs() if job.state in ("RUNNING", "PENDING")]
+    subprocess.run(
+        ["pkill", "-KILL", "-f", f"profile slurm.*{folder}|{folder}/Snakefile"], check=False
+    )
+    left = [
+        job.id
+        for job in Clone(folder, prepared.config).jobs()
+        if job.state in ("RUNNING", "PENDING")
+    ]
     if left:
         subprocess.run(["scancel", *left], check=False)

@@ -8,7 +8,9 @@ from lamina.store import parquet as store
 
 # Measured times and memory differ from run to run; what remains of `efficiency` is counted.
 TIMED = {"latency_ms", "tokens_per_second", "peak_memory_bytes", "peak_memory_ratio"}
-TIMED |= {f"{name}_ratio{end}" for name in ("latency", "tokens_per_second") for end in ("", "_stderr")}
+TIMED |= {
+    f"{name}_ratio{end}" for name in ("latency", "tokens_per_second") for end in ("", "_stderr")
+}
 NEAR_TIE = 1e-4
 
 
@@ -29,8 +31,15 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = [{k: v for k, v in row.items() if k not in TIMED} for row in store.read(path).to_pylist()]
-    return sorted(rows, key=lambda row: [str(value) for value in row.values() if not isinstance(value, (float, list))])
+    rows = [
+        {k: v for k, v in row.items() if k not in TIMED} for row in store.read(path).to_pylist()
+    ]
+    return sorted(
+        rows,
+        key=lambda row: [
+            str(value) for value in row.values() if not isinstance(value, (float, list))
+        ],
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -82,21 +82,30 @@ def test_a_killed_job_is_tried_again(fresh: Callable[[], Clone], undisturbed: Pa
 def test_a_job_out_of_memory_gets_more(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     # Between the memory of the first and of the second attempt, with the interpreter and its libraries.
-    made.inject("sweep_units.py", FIRST.format(deed="filled = b'x' * 3_300_000_000; time.sleep(60)"))
+    made.inject(
+        "sweep_units.py", FIRST.format(deed="filled = b'x' * 3_300_000_000; time.sleep(60)")
+    )
     finish(made)
     killed = [job for job in sweeps(made) if job.state != "COMPLETED"]
     assert len(killed) == 1
     first = int(killed[0].memory.removesuffix("M"))
-    assert sorted(job.memory for job in sweeps(made) if job.state == "COMPLETED") == [f"{first}M", f"{2 * first}M"]
+    assert sorted(job.memory for job in sweeps(made) if job.state == "COMPLETED") == [
+        f"{first}M",
+        f"{2 * first}M",
+    ]
     check(made, undisturbed)
 
 
 @pytest.mark.slow
-def test_a_job_out_of_time_is_given_what_is_left(fresh: Callable[[], Clone], undisturbed: Path) -> None:
+def test_a_job_out_of_time_is_given_what_is_left(
+    fresh: Callable[[], Clone], undisturbed: Path
+) -> None:
     """The job that ran out of time had saved two batches: the next one begins with the third."""
     made = fresh()
     made.inject("sweep_units.py", STUCK)
-    assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[-8000:]
+    assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[
+        -8000:
+    ]
     assert sorted(job.state for job in sweeps(made)) == ["COMPLETED", "COMPLETED", "TIMEOUT"]
     begun = {file.name: int(file.read_text()) for file in (made.folder / "faults").glob("begins-*")}
     assert sorted(begun.values()) == [0, 0, 2], begun
@@ -118,7 +127,9 @@ def release(made: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_cancelled_from_outside_is_tried_again(fresh: Callable[[], Clone], undisturbed: Path) -> None:
+def test_a_job_cancelled_from_outside_is_tried_again(
+    fresh: Callable[[], Clone], undisturbed: Path
+) -> None:
     made = fresh()
     driver = held(made)
     subprocess.run(["scancel", sweeps(made)[0].id], check=True)
@@ -142,7 +153,9 @@ def never_two_writers(made: Clone) -> None:
             assert before.end <= after.start
 
 
-def test_after_a_killed_driver_resume_ends_its_jobs_and_goes_on(fresh: Callable[[], Clone], undisturbed: Path) -> None:
+def test_after_a_killed_driver_resume_ends_its_jobs_and_goes_on(
+    fresh: Callable[[], Clone], undisturbed: Path
+) -> None:
     made = fresh()
     driver = held(made)
     driver.kill()
@@ -158,7 +171,9 @@ def test_after_a_killed_driver_resume_ends_its_jobs_and_goes_on(fresh: Callable[
 
 
 @pytest.mark.slow
-def test_a_terminated_driver_waits_for_its_jobs(fresh: Callable[[], Clone], undisturbed: Path) -> None:
+def test_a_terminated_driver_waits_for_its_jobs(
+    fresh: Callable[[], Clone], undisturbed: Path
+) -> None:
     made = fresh()
     driver = held(made)
     driver.terminate()
@@ -179,7 +194,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_no_half_file(fresh: Callable[[], Clone], undisturbed: Path, small_disk: Path) -> None:
+def test_a_full_disk_leaves_no_half_file(
+    fresh: Callable[[], Clone], undisturbed: Path, small_disk: Path
+) -> None:
     made = fresh()
     small_disk.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small_disk], check=True)

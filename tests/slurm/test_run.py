@@ -33,7 +33,9 @@ def test_the_report_is_built(ran: Clone) -> None:
 
 
 def test_every_job_of_a_gpu_stage_ran_on_a_gpu_that_slurm_gave_it(ran: Clone) -> None:
-    submitted = {job.id for job in ran.jobs() if job.partition == "gpu" and job.state == "COMPLETED"}
+    submitted = {
+        job.id for job in ran.jobs() if job.partition == "gpu" and job.state == "COMPLETED"
+    }
     logs = [log for stage in GPU_STAGES for log in (ran.folder / "logs" / stage).rglob("*.log")]
     assert {log.relative_to(ran.folder / "logs").parts[0] for log in logs} == set(GPU_STAGES)
     seen = set()

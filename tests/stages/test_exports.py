@@ -14,32 +14,64 @@ from tests.given.configurations import minimal, workplace
 def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     raw = minimal()
     raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
-    raw["studies"]["search"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [2, 5]}
+    raw["studies"]["search"] = raw["studies"]["prune"] | {
+        "selectors": ["evolved"],
+        "removed": [2, 5],
+    }
     return load(raw, workplace(tmp_path_factory.mktemp("exports")))
 
 
 @pytest.mark.parametrize(
     ("variant", "said"),
     [
-        ("smal/recall/accuracy/removed=1/ghost/lora", "'smal' is not defined under `models`. Did you mean 'small'?"),
-        ("small/recal/accuracy/removed=1/none/none", "'recal' is not defined under `calibrations`.*'recall'"),
-        ("small/recall/acuracy/removed=1/none/none", "'acuracy' is not defined under `selectors`.*'accuracy'"),
-        ("small/recall/accuracy/removed=1/gost/none", "'gost' is not defined under `repairs`.*'ghost'"),
-        ("small/recall/accuracy/removed=1/none/lra", "'lra' is not defined under `healings`.*'lora'"),
+        (
+            "smal/recall/accuracy/removed=1/ghost/lora",
+            "'smal' is not defined under `models`. Did you mean 'small'?",
+        ),
+        (
+            "small/recal/accuracy/removed=1/none/none",
+            "'recal' is not defined under `calibrations`.*'recall'",
+        ),
+        (
+            "small/recall/acuracy/removed=1/none/none",
+            "'acuracy' is not defined under `selectors`.*'accuracy'",
+        ),
+        (
+            "small/recall/accuracy/removed=1/gost/none",
+            "'gost' is not defined under `repairs`.*'ghost'",
+        ),
+        (
+            "small/recall/accuracy/removed=1/none/lra",
+            "'lra' is not defined under `healings`.*'lora'",
+        ),
         ("small/recall/accuracy/removed=1/xyz/none", "'xyz' is not defined.*Known are none, ghost"),
         ("small/recall/accuracy/removed=0/none/none", "removed=0 is the unpruned model"),
-        ("small/recall/accuracy/removed=8/none/none", "at most 7 of the 8 layers of 'small', not 8. Write removed=7"),
+        (
+            "small/recall/accuracy/removed=8/none/none",
+            "at most 7 of the 8 layers of 'small', not 8. Write removed=7",
+        ),
         ("small/recall/cosine/removed=7/none/none", "at most 6 of the 8 layers"),
-        ("small/recall/accuracy/removed=5/ghost/none", "no study fits repair 'ghost' to removed=5.*write removed=2"),
-        ("small/recall/evolved/removed=4/none/none", "no study searches 'evolved' for 4 units.*or write removed=5"),
-        ("small/recall/cosine/removed=1/ghost/none", "no study fits repair 'ghost' to removed=1 .*of a study.$"),
+        (
+            "small/recall/accuracy/removed=5/ghost/none",
+            "no study fits repair 'ghost' to removed=5.*write removed=2",
+        ),
+        (
+            "small/recall/evolved/removed=4/none/none",
+            "no study searches 'evolved' for 4 units.*or write removed=5",
+        ),
+        (
+            "small/recall/cosine/removed=1/ghost/none",
+            "no study fits repair 'ghost' to removed=1 .*of a study.$",
+        ),
         ("small/recall/cosine/removed=1/none/lora", "no study heals it.*Add 'lora' to `healings`"),
         ("small/recall/accuracy/removd=1/none/none", "its part 'removd=1' is not removed=n"),
         ("small/recall/accuracy/removed=1/none", "it has 5 parts, not 6"),
         ("small/recall//removed=1/none/none", "its selector is empty"),
     ],
 )
-def test_what_is_unknown_is_named_with_the_nearest(config: Configuration, variant: str, said: str) -> None:
+def test_what_is_unknown_is_named_with_the_nearest(
+    config: Configuration, variant: str, said: str
+) -> None:
     with pytest.raises(LaminaError, match=said):
         export.check(config, Variant.parse(variant))
 
@@ -53,14 +85,23 @@ def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> Non
 
 
 def test_targets_are_told_from_other_arguments() -> None:
-    given = ["snakemake", "--cores", "2", "--", "results/exports/a/b/c/removed=1/none/none", "results/report.html"]
+    given = [
+        "snakemake",
+        "--cores",
+        "2",
+        "--",
+        "results/exports/a/b/c/removed=1/none/none",
+        "results/report.html",
+    ]
     assert export.asked_for(given) == ["a/b/c/removed=1/none/none"]
 
 
 VARIANT = Variant("small", "recall", "cosine", 2)
 
 
-def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away(config: Configuration) -> None:
+def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away(
+    config: Configuration,
+) -> None:
     export.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"}, config, VARIANT)
     with pytest.raises(LaminaError, match="FORM=codee: .* Did you mean 'code'"):
         export.check_form({"LAMINA_EXPORT_FORM": "codee"}, config, VARIANT)
@@ -69,5 +110,7 @@ def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away(co
 
 
 def test_a_checkpoint_is_no_gguf_file(config: Configuration) -> None:
-    with pytest.raises(LaminaError, match="no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py"):
+    with pytest.raises(
+        LaminaError, match="no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py"
+    ):
         export.check_form({"LAMINA_EXPORT_FORM": "gguf"}, config, VARIANT)

@@ -32,7 +32,9 @@ IMPLIED = {"files", "overlap", "adapter", "settings"}
 RULES = {
     name: text
     for file in sorted((ROOT / "rules").glob("*.smk"))
-    for name, text in re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", file.read_text(encoding="utf-8"), re.M | re.S)
+    for name, text in re.findall(
+        r"^rule (\w+):\n(.*?)(?=^\S|\Z)", file.read_text(encoding="utf-8"), re.M | re.S
+    )
 }
 
 
@@ -49,7 +51,14 @@ JOBS = {kind.rule(): kind for kind in kinds() if not kind.__subclasses__()}
 def a_sweep(**more: Any) -> SweepUnits:
     ghost = repairs.Repair.from_options({"method": "ghost", "rank": 8})
     loop = Loop(repair=ghost, weights=[("c", 1.0)], protect=[0], seed=3)
-    options = {"pass_": "removal", "units": "layer", "loop": loop, "block": 1, "blocks": 2, "tokens": 64}
+    options = {
+        "pass_": "removal",
+        "units": "layer",
+        "loop": loop,
+        "block": 1,
+        "blocks": 2,
+        "tokens": 64,
+    }
     files = {"manifest": "m.json", "calibration": "c.parquet", "output": "it's {a} $b.parquet"}
     return SweepUnits(**options | {"keys": {"calibration": "c"}} | files | more)
 
@@ -66,7 +75,9 @@ def read_back(job: Job, **params: Any) -> Any:
     return type(job).read(stand_in(**described | {"params": described["params"] | params}))
 
 
-def test_a_job_is_read_with_its_types_from_what_snakemake_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_read_with_its_types_from_what_snakemake_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(seal, "_now", {})
     job = a_sweep(data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"})
     again = read_back(job)
@@ -74,16 +85,29 @@ def test_a_job_is_read_with_its_types_from_what_snakemake_gives(monkeypatch: pyt
     assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
 
 
-def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Snakemake gives one file of an input function in a list, and none as an empty one."""
     monkeypatch.setattr(seal, "_now", {})
     read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
-    read |= {"data": ["calibrations/m/d.parquet"], "manifests": ["models/s/manifest.json"], "more": "other.txt"}
+    read |= {
+        "data": ["calibrations/m/d.parquet"],
+        "manifests": ["models/s/manifest.json"],
+        "more": "other.txt",
+    }
     params = Place(options=a_sweep().options(), code="c")  # type: ignore[arg-type]
     files = {"input": SimpleNamespace(**read), "output": SimpleNamespace(output="o.parquet")}
     job = SweepUnits.read(SimpleNamespace(**files, params=params, wildcards={}))
-    assert (job.manifest, job.check, job.plan, job.output) == ("m.json", "check.json", None, "o.parquet")
-    assert job.data == {"d": "calibrations/m/d.parquet"} and job.manifests == {"s": "models/s/manifest.json"}
+    assert (job.manifest, job.check, job.plan, job.output) == (
+        "m.json",
+        "check.json",
+        None,
+        "o.parquet",
+    )
+    assert job.data == {"d": "calibrations/m/d.parquet"} and job.manifests == {
+        "s": "models/s/manifest.json"
+    }
 
 
 def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -> None:
@@ -91,7 +115,10 @@ def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -
         added: str | None = None
 
     job = a_sweep()
-    assert Grown(**{name: getattr(job, name) for name in SweepUnits.model_fields}).options() == job.options()
+    assert (
+        Grown(**{name: getattr(job, name) for name in SweepUnits.model_fields}).options()
+        == job.options()
+    )
     assert not {"budget", "replacements", "follows"} & job.options().keys()
     # Other tests list the jobs that there are.
     del Grown
@@ -140,11 +167,23 @@ def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.Monke
 def test_modules_are_loaded_by_name_in_one_place() -> None:
     """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them,
     and options of methods with the configuration, whose values are options of a job."""
-    known = {"modules.py", "config/entry.py", "tables/__init__.py", "__init__.py", "runtime/forkserver.py"}
+    known = {
+        "modules.py",
+        "config/entry.py",
+        "tables/__init__.py",
+        "__init__.py",
+        "runtime/forkserver.py",
+    }
     source = ROOT / "src/lamina"
     files = [*source.rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
-    found = {file for file in files if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))}
-    assert {str(file.relative_to(source)) if source in file.parents else file.name for file in found} == known
+    found = {
+        file
+        for file in files
+        if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))
+    }
+    assert {
+        str(file.relative_to(source)) if source in file.parents else file.name for file in found
+    } == known
 
 
 def test_a_rule_a_job_and_a_script_have_one_name() -> None:
@@ -160,24 +199,37 @@ def test_a_rule_names_all_files_of_its_job_and_takes_the_rest_from_its_class(rul
         named = set(re.findall(r"^        (\w+)=", sections.get(section, ""), re.MULTILINE))
         fields = {name for name, field in JOBS[rule].model_fields.items() if mark in field.metadata}
         assert fields - {"check"} <= named <= fields | IMPLIED, f"{rule}: {section}"
-    asked = set(re.findall(rf"^        (\w+)=\1\(\w+\.{JOBS[rule].__name__}\b", sections["params"], re.MULTILINE))
+    asked = set(
+        re.findall(
+            rf"^        (\w+)=\1\(\w+\.{JOBS[rule].__name__}\b", sections["params"], re.MULTILINE
+        )
+    )
     assert asked == {"options", "code"}
     assert f"scripts/{rule}.py" in sections["script"]
     if issubclass(JOBS[rule], OnModel):
         kind = rf"\(\w+\.{JOBS[rule].__name__}\)"
-        assert all(re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes"))
+        assert all(
+            re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes")
+        )
 
 
 @pytest.mark.parametrize("rule", JOBS)
 def test_every_script_reads_its_job_and_no_command_line(rule: str) -> None:
     text = (ROOT / f"workflow/scripts/{rule}.py").read_text(encoding="utf-8")
-    attributes = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    attributes = {
+        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
+    }
     assert f"{JOBS[rule].__name__}.read(snakemake)" in text and "with running(snakemake):" in text
     assert not {"argv", "add_argument"} & attributes
 
 
 def manifest(**facts: Any) -> dict[str, Any]:
-    return {"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 16_000_000_000, **facts}
+    return {
+        "dtype": "bfloat16",
+        "parameters": 8_000_000_000,
+        "weights_bytes": 16_000_000_000,
+        **facts,
+    }
 
 
 def test_a_later_attempt_asks_for_more() -> None:
@@ -188,9 +240,16 @@ def test_a_later_attempt_asks_for_more() -> None:
 def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
     """C² float32 numbers each, with and without the held-out samples: at C = 4096 67 MB."""
     options: dict[str, Any] = {"sizes": [1, 2], "name": "g", "own": "c", "seed": 0}
-    options["repair"], model = repairs.Repair.from_options({"method": "ghost"}), manifest(hidden_size=4096)
-    assert FitPatch(**options, weights=[("c", 1.0)]).memory(model, 1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
-    assert FitPatch(**options).memory(model, 2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
+    options["repair"], model = (
+        repairs.Repair.from_options({"method": "ghost"}),
+        manifest(hidden_size=4096),
+    )
+    assert FitPatch(**options, weights=[("c", 1.0)]).memory(model, 1) == 35_000 + round(
+        2 * 3 * 4096**2 * 4 / 1e6
+    )
+    assert FitPatch(**options).memory(model, 2) == 2 * 35_000 + round(
+        2 * 14 * 3 * 4096**2 * 4 / 1e6
+    )
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:

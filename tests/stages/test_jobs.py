@@ -26,7 +26,15 @@ from tests.given.scripts import place
 
 
 def wildcards(selector: str = "accuracy", removed: int = 0, **more: Any) -> Any:
-    return place(**{"model": "small", "calibration": "recall", "selector": selector, "removed": removed, **more})
+    return place(
+        **{
+            "model": "small",
+            "calibration": "recall",
+            "selector": selector,
+            "removed": removed,
+            **more,
+        }
+    )
 
 
 def sweep(config: Configuration, selector: str, removed: int = 0, **more: Any) -> SweepUnits:
@@ -44,7 +52,12 @@ def raw() -> Raw:
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
         "looped_race": {"metric": "accuracy", "budget": "race", "repair": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
-        "evolved": {"metric": "accuracy", "strategy": "evolutionary", "offspring": 8, "repair": "ghost"},
+        "evolved": {
+            "metric": "accuracy",
+            "strategy": "evolutionary",
+            "offspring": 8,
+            "repair": "ghost",
+        },
     }
     return raw
 
@@ -54,40 +67,69 @@ def config(raw: Raw, tmp_path: Path) -> Configuration:
     return load(raw, workplace(tmp_path))
 
 
-def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(config: Configuration) -> None:
+def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
+    config: Configuration,
+) -> None:
     options = sweep(config, "base/removal/layer", block=1).options()
     assert options["pass_"] == "removal" and options["units"] == "layer" and options["block"] == 1
     assert not {"budget", "loop", "replacements"} & options.keys()
-    assert options["keys"] == {"model": "small", "calibration": "recall", "selector": "base", "removed": 0}
+    assert options["keys"] == {
+        "model": "small",
+        "calibration": "recall",
+        "selector": "base",
+        "removed": 0,
+    }
     later = sweep(config, "accuracy", 2).options()
     assert later == options | {"block": 0, "keys": later["keys"]}
 
 
 def test_a_sweep_under_a_budget_depends_on_what_the_budget_reads(config: Configuration) -> None:
-    wanted = {"budget": "race", "metric": "output_js", "protect": [0], "confidence": 0.95, "tolerance": 0.02}
+    wanted = {
+        "budget": "race",
+        "metric": "output_js",
+        "protect": [0],
+        "confidence": 0.95,
+        "tolerance": 0.02,
+    }
     assert sweep(config, "race", 1).budget == wanted | {"seed": 0, "score": "acc_norm", "step": 2}
 
 
-def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(raw: Raw, tmp_path: Path) -> None:
+def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
+    raw: Raw, tmp_path: Path
+) -> None:
     config = load(put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path))
-    wanted = {"repair": {"method": "ghost", "rank": 8}, "weights": [["recall", 1.0]], "protect": [0], "seed": 4}
+    wanted = {
+        "repair": {"method": "ghost", "rank": 8},
+        "weights": [["recall", 1.0]],
+        "protect": [0],
+        "seed": 4,
+    }
     assert sweep(config, "looped", 1).options()["loop"] == wanted
     assert sweep(config, "looped", 1).budget is None
     # What has no seed of its own draws the folds with the top-level one.
     once = sweep(config, "looped_once").loop
     assert once is not None and once.seed == 7
-    assert not any(sweep(config, selector).loop for selector in ("accuracy", "race", "base/removal/layer"))
+    assert not any(
+        sweep(config, selector).loop for selector in ("accuracy", "race", "base/removal/layer")
+    )
 
 
-def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(raw: Raw, tmp_path: Path) -> None:
+def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(
+    raw: Raw, tmp_path: Path
+) -> None:
     raw["selectors"]["best"] = {"strategy": "portfolio", "members": ["perplexity", "pairwise"]}
     raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["best"]}
     job = prepare.EstimateCost.of(load(raw, workplace(tmp_path)), None)
-    assert job.modules == tuple(f"lamina.selection.strategies.{name}" for name in ("pairwise", "portfolio"))
+    assert job.modules == tuple(
+        f"lamina.selection.strategies.{name}" for name in ("pairwise", "portfolio")
+    )
 
 
 def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
-    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [3, "50%", 1]}
+    raw["studies"]["found"] = raw["studies"]["prune"] | {
+        "selectors": ["evolved"],
+        "removed": [3, "50%", 1],
+    }
     config = load(raw, workplace(tmp_path))
     job = SearchPlans.of(config, wildcards("evolved"))
     options = job.options()
@@ -96,7 +138,11 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
     assert options["selector"] == raw["selectors"]["evolved"]
     assert options["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
-        *("lamina.selection.sets", "lamina.selection.strategies.evolutionary", "lamina.selection.looped"),
+        *(
+            "lamina.selection.sets",
+            "lamina.selection.strategies.evolutionary",
+            "lamina.selection.looped",
+        ),
         *("lamina.relevance.metrics.answers", "lamina.repair.methods.ghost"),
     }
     assert studies.searching(config) == ["evolved"]
@@ -104,25 +150,44 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
     assert not [each for each in sweeps(config) if each[2] == "evolved"]
 
 
-def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(raw: Raw, tmp_path: Path) -> None:
-    raw["calibrations"] |= {name: {"text": "microworld_corpus", "documents": "0:9"} for name in ("prose", "more")}
+def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
+    raw: Raw, tmp_path: Path
+) -> None:
+    raw["calibrations"] |= {
+        name: {"text": "microworld_corpus", "documents": "0:9"} for name in ("prose", "more")
+    }
     raw["repairs"]["mixed"] = {"method": "linearpatch", "data": {"own": 1, "more": 0.1}}
-    judged = {"strategy": "portfolio", "repairs": ["mixed"], "also": {"prose": 0.5}, "judge": "corpus"}
+    judged = {
+        "strategy": "portfolio",
+        "repairs": ["mixed"],
+        "also": {"prose": 0.5},
+        "judge": "corpus",
+    }
     raw["selectors"]["judged"] = judged
     raw["studies"]["prune"] |= {"selectors": ["judged"], "removed": [2]}
     config = load(raw, workplace(tmp_path))
     job = SearchPlans.of(config, wildcards("judged"))
     assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)] and job.loop is None
     assert studies.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
-    assert {"prose", "more", "corpus", "recall"} <= {name for _, name in studies.calibrations(config)}
-    assert {"lamina.selection.judging", "lamina.repair.methods.linearpatch", "lamina.selection.strategies.block"} < {
-        *job.modules
+    assert {"prose", "more", "corpus", "recall"} <= {
+        name for _, name in studies.calibrations(config)
     }
-    wrongs = (("judge", "x", "judge: 'x'"), ("repairs", ["layer"], "no linear map"), ("repairs", ["x"], "'x'"))
+    assert {
+        "lamina.selection.judging",
+        "lamina.repair.methods.linearpatch",
+        "lamina.selection.strategies.block",
+    } < {*job.modules}
+    wrongs = (
+        ("judge", "x", "judge: 'x'"),
+        ("repairs", ["layer"], "no linear map"),
+        ("repairs", ["x"], "'x'"),
+    )
     for key, value, words in wrongs:
         wrong = put(deepcopy(raw), f"selectors.judged.{key}", value)
         wrong["repairs"]["layer"] = {"method": "streamline"}
-        with pytest.raises(LaminaError, match=f"selectors.judged.{words if key == 'judge' else key + '.*' + words}"):
+        with pytest.raises(
+            LaminaError, match=f"selectors.judged.{words if key == 'judge' else key + '.*' + words}"
+        ):
             load(wrong, tmp_path)
 
 
@@ -134,25 +199,43 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(raw: R
         ("accuracy", ()),
         ("race", ("lamina.selection.race",)),
         ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
-        ("looped_race", ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost")),
+        (
+            "looped_race",
+            ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost"),
+        ),
         ("taylor", ("lamina.engine.weights",)),
         ("residual", ("lamina.selection.residuals", "lamina.repair.methods.ghost")),
     ],
 )
-def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: tuple[str, ...]) -> None:
+def test_a_sweep_reaches_its_pass_or_budget(
+    config: Configuration, selector: str, modules: tuple[str, ...]
+) -> None:
     assert sweep(config, selector).modules == modules
 
 
-def test_a_sweep_depends_on_a_metrics_entry_only_where_units_leave_by_it(config: Configuration) -> None:
-    found = {name: sweep(config, name).follows["metric"] for name in ("accuracy", "race", "base/removal/mlp")}
+def test_a_sweep_depends_on_a_metrics_entry_only_where_units_leave_by_it(
+    config: Configuration,
+) -> None:
+    found = {
+        name: sweep(config, name).follows["metric"]
+        for name in ("accuracy", "race", "base/removal/mlp")
+    }
     assert found["race"] != found["accuracy"] == found["base/removal/mlp"] == entry_digest(None)
 
 
 def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration) -> None:
     removal = ScoreRelevance.of(config, wildcards("base/removal/layer"))
-    assert {"accuracy", "perplexity", "output_kl", "cosine", "angular"} <= set(removal.metrics) == set(removal.follows)
+    assert (
+        {"accuracy", "perplexity", "output_kl", "cosine", "angular"}
+        <= set(removal.metrics)
+        == set(removal.follows)
+    )
     assert "taylor" not in removal.metrics and removal.score == "acc_norm"
-    assert ScoreRelevance.of(config, wildcards("base/gradient/layer")).metrics == ["magnitude", "random", "taylor"]
+    assert ScoreRelevance.of(config, wildcards("base/gradient/layer")).metrics == [
+        "magnitude",
+        "random",
+        "taylor",
+    ]
     stream = ScoreRelevance.of(config, wildcards("base/stream/layer"))
     assert stream.metrics == ["angular", "cosine"]
     assert stream.modules == ("lamina.relevance.metrics.streams",)
@@ -160,9 +243,18 @@ def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration
 
 def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configuration) -> None:
     job = PruneStep.of(config, wildcards("cosine", 1))
-    assert job.modules == ("lamina.selection.strategies.iterative", "lamina.relevance.metrics.streams")
-    assert PruneStep.of(config, wildcards("random", 1)).modules == ("lamina.selection.strategies.random",)
-    assert job.options()["selector"] == {"strategy": "iterative", "metric": "cosine", "protect": [0, -1]}
+    assert job.modules == (
+        "lamina.selection.strategies.iterative",
+        "lamina.relevance.metrics.streams",
+    )
+    assert PruneStep.of(config, wildcards("random", 1)).modules == (
+        "lamina.selection.strategies.random",
+    )
+    assert job.options()["selector"] == {
+        "strategy": "iterative",
+        "metric": "cosine",
+        "protect": [0, -1],
+    }
     assert not {"beside", "replacements"} & job.options().keys()
 
 
@@ -190,7 +282,9 @@ def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_pat
     assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
 
 
-def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(raw: Raw, tmp_path: Path) -> None:
+def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
+    raw: Raw, tmp_path: Path
+) -> None:
     raw["healings"] |= {
         "other": {"method": "lora", "data": "corpus"},
         "both": {"method": "lora", "data": {"own": 1, "corpus": 0.1}},
@@ -198,14 +292,21 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(raw: 
     }
     raw["studies"]["prune"]["healings"] = ["lora", "other", "both", "alone"]
     config = load(raw, workplace(tmp_path))
-    for healing, added in (("lora", []), ("alone", []), ("other", ["corpus"]), ("both", ["corpus"])):
+    for healing, added in (
+        ("lora", []),
+        ("alone", []),
+        ("other", ["corpus"]),
+        ("both", ["corpus"]),
+    ):
         read = studies.read_by(config, Variant("small", "recall", "accuracy", 1, "none", healing))
         assert read == {*added, "recall"}
         # What had no other word before has the options of before.
         assert ("data" in config.healings[healing].options()) == bool(added)
     assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
     both = HealVariant.of(config, wildcards(removed=1, repair="none", healing="both"))
-    assert both.weights == [("corpus", 0.1), ("recall", 1.0)], "by the names of its data, `own` among them"
+    assert both.weights == [("corpus", 0.1), ("recall", 1.0)], (
+        "by the names of its data, `own` among them"
+    )
     assert studies.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
     assert studies.trained_on(config, "corpus", "both") == {"corpus": 1.1}
 
@@ -225,11 +326,19 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
     root = workplace(tmp_path)
     config = load(raw, root)
     own = FitPatch.of(config, wildcards(repair="general"))
-    assert own.modules == ("lamina.repair.methods.ghost", "lamina.repair.weighing") and own.weights == []
+    assert (
+        own.modules == ("lamina.repair.methods.ghost", "lamina.repair.weighing")
+        and own.weights == []
+    )
     itself = FitPatch.of(config, wildcards(calibration="corpus", repair="general"))
     assert itself.modules == ("lamina.repair.methods.ghost",)
-    assert FitPatch.of(config, wildcards(repair="ghost")).modules == ("lamina.repair.methods.ghost",)
-    assert sweep(config, "looped").options()["loop"]["weights"] == [["recall", 1.0], ["corpus", 0.1]]
+    assert FitPatch.of(config, wildcards(repair="ghost")).modules == (
+        "lamina.repair.methods.ghost",
+    )
+    assert sweep(config, "looped").options()["loop"]["weights"] == [
+        ["recall", 1.0],
+        ["corpus", 0.1],
+    ]
     assert config.repairs["general"].weights("recall", 3.0)["corpus"] == 3.0
     raw["repairs"]["general"] = {"method": "ghost", "refit": True}
     raw["selectors"]["looped"]["repair"] = "ghost"
@@ -238,7 +347,9 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
     assert FitPatch.of(config, wildcards(repair="general")).modules == both
 
 
-def test_what_stands_for_auto_in_loops_is_an_option(raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_for_auto_in_loops_is_an_option(
+    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"
@@ -246,14 +357,24 @@ def test_what_stands_for_auto_in_loops_is_an_option(raw: Raw, tmp_path: Path, mo
 
     def options() -> list[dict[str, Any]]:
         search = SearchPlans.of(config, wildcards("evolved")).options()
-        return [search, *(sweep(config, name).options() for name in ("looped", "looped_race", "accuracy"))]
+        return [
+            search,
+            *(sweep(config, name).options() for name in ("looped", "looped_race", "accuracy")),
+        ]
 
     before = options()
     monkeypatch.setattr(changes, "IN_LOOP", 0.2)
-    assert [one != other for one, other in zip(before, options(), strict=True)] == [True, True, False, False]
+    assert [one != other for one, other in zip(before, options(), strict=True)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
-def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(raw: Raw, tmp_path: Path) -> None:
+def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(
+    raw: Raw, tmp_path: Path
+) -> None:
     """An edit of `apply` alone leaves the patch as it is, and not the model."""
     put(raw, "benchmarks.efficiency", {})
     raw["studies"]["prune"] |= {"perplexity": "all"}
@@ -270,12 +391,19 @@ def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(ra
     healed = HealVariant.of(config, wildcards(removed=1, repair="ghost", healing="lora"))
     assert healed.modules == ("lamina.healing.lora", *ghost)
     # The unpruned model and variants without a repair have none of it.
-    assert BenchmarkTask.of(config, place(model="small", calibration="none", task=task, block=0)).modules == ()
+    assert (
+        BenchmarkTask.of(
+            config, place(model="small", calibration="none", task=task, block=0)
+        ).modules
+        == ()
+    )
     bare = HealVariant.of(config, wildcards(removed=1, repair="none", healing="lora"))
     assert bare.modules == ("lamina.healing.lora",)
 
 
-def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_files_behind_calibrations_and_tasks(
+    config: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     found = {name: prepare.calibration_files(config, name) for name in config.calibrations}
     assert any(file.endswith("workflow/tasks/microworld_recall.yaml") for file in found["recall"])
@@ -283,8 +411,14 @@ def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkey
     assert len(found["mixture"]) > len(found["recall"])
     assert found["corpus"] == ["resources/reference/data/corpus_train.jsonl"]
     assert found["mine"] == ["mine.jsonl"]
-    tested = {name: prepare.data_files(name, prepare.benchmark(config, name)) for name in ("mine", "corpus_test")}
-    assert tested == {"mine": ["mine_test.jsonl"], "corpus_test": ["resources/reference/data/corpus_test.jsonl"]}
+    tested = {
+        name: prepare.data_files(name, prepare.benchmark(config, name))
+        for name in ("mine", "corpus_test")
+    }
+    assert tested == {
+        "mine": ["mine_test.jsonl"],
+        "corpus_test": ["resources/reference/data/corpus_test.jsonl"],
+    }
 
 
 def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configuration) -> None:
@@ -292,4 +426,6 @@ def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configura
     assert parts(config, "diagnoses") == []
     assert parts(config, "efficiency") == []
     assert len(parts(config, "training")) == 4
-    assert parts(config, "relevance") == [file.replace("/sweeps/", "/relevance/") for file in parts(config, "sweeps")]
+    assert parts(config, "relevance") == [
+        file.replace("/sweeps/", "/relevance/") for file in parts(config, "sweeps")
+    ]

@@ -25,7 +25,13 @@ METHODS: list[dict[str, Any]] = [{"method": "replaceme"}, {"method": "streamline
 
 
 def plan(results: Path, size: int, units: list[str]) -> None:
-    keys = {"model": "tiny", "calibration": "words", "selector": "cosine", "removed": size, "refused": None}
+    keys = {
+        "model": "tiny",
+        "calibration": "words",
+        "selector": "cosine",
+        "removed": size,
+        "refused": None,
+    }
     store.write_text(paths.plan(PRUNED.key, size, results), json.dumps(plan_of(units) | keys))
 
 
@@ -34,7 +40,9 @@ def variant(size: int, healing: str = "none") -> Variant:
 
 
 @pytest.mark.parametrize("options", METHODS, ids=lambda options: options["method"])
-def test_only_runs_that_begin_at_layer_0_are_refused(results: Path, options: dict[str, Any], tmp_path: Path) -> None:
+def test_only_runs_that_begin_at_layer_0_are_refused(
+    results: Path, options: dict[str, Any], tmp_path: Path
+) -> None:
     plan(results, 2, ["0", "2"])
     rows = fitted(results, "mine", **options)
     told = [(row["removed"], row["boundary"], row["refused"] is None) for row in rows]
@@ -53,20 +61,43 @@ def test_only_runs_that_begin_at_layer_0_are_refused(results: Path, options: dic
             torch.testing.assert_close(found[boundary].tensors[name], tensor, atol=1e-6, rtol=1e-5)
 
     # Nothing is measured, trained or exported of the refused one.
-    assert assembly.refused(variant(1), results) is None and assembly.refused(variant(2), results) == reason
+    assert (
+        assembly.refused(variant(1), results) is None
+        and assembly.refused(variant(2), results) == reason
+    )
     turn = [each for each, _ in assembly.in_turn(tiny.model(), [variant(2), variant(1)], results)]
     assert turn == [variant(1)]
     with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
         assembly.read(variant(2), results)
-    read = {"manifest": paths.manifest("tiny", results), "calibration": paths.calibration("tiny", "words", results)}
-    read |= {"plan": paths.plan(PRUNED.key, 2, results), "patch": paths.patch(PRUNED.key, "mine", results)}
-    healing, output = healings.Healing.from_options({"method": "lora"}), str(tmp_path / "adapter/training.parquet")
-    run(HealVariant(variant=str(variant(2, "lora")), healing=healing, weights=[("words", 1.0)], output=output, **read))
+    read = {
+        "manifest": paths.manifest("tiny", results),
+        "calibration": paths.calibration("tiny", "words", results),
+    }
+    read |= {
+        "plan": paths.plan(PRUNED.key, 2, results),
+        "patch": paths.patch(PRUNED.key, "mine", results),
+    }
+    healing, output = (
+        healings.Healing.from_options({"method": "lora"}),
+        str(tmp_path / "adapter/training.parquet"),
+    )
+    run(
+        HealVariant(
+            variant=str(variant(2, "lora")),
+            healing=healing,
+            weights=[("words", 1.0)],
+            output=output,
+            **read,
+        )
+    )
     assert store.read(tmp_path / "adapter/training.parquet").num_rows == 0
 
     # The run ends with it.
     store.write(tmp_path / "plans.parquet", store.from_rows("plans", []))
-    read = {"plans": str(tmp_path / "plans.parquet"), "patches": paths.patch_table(PRUNED.key, "mine", results)}
+    read = {
+        "plans": str(tmp_path / "plans.parquet"),
+        "patches": paths.patch_table(PRUNED.key, "mine", results),
+    }
     with pytest.raises(SystemExit) as ended:
         run(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
     assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
@@ -76,7 +107,9 @@ def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results
     plan(results, 1, ["0"])
     plan(results, 2, ["0", "1"])
     rows = fitted(results, "mine", method="replaceme")
-    assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(row["refused"] for row in rows)
+    assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(
+        row["refused"] for row in rows
+    )
     assert all(assembly.refused(variant(size), results) for size in (1, 2))
 
 

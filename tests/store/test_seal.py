@@ -35,27 +35,40 @@ DRAW = random.Random(7)
 
 def table(path: Path) -> Callable[[], Any]:
     draw = random.Random(1)
-    columns = {"number": [draw.random() for _ in range(500)], "name": draw.choices(["a", "b", None], k=500)}
+    columns = {
+        "number": [draw.random() for _ in range(500)],
+        "name": draw.choices(["a", "b", None], k=500),
+    }
     store.write(path, pa.table(columns), {"seed": "3"})
     return lambda: (store.read(path).to_pylist(), store.metadata(path).get("seed"))
 
 
 def plan(path: Path) -> Callable[[], Any]:
-    plans.write(path, Plan("m", "c", "s", 2, "accuracy", "iterative", "layer", ["9", "8"], [0.25, 0.5]))
+    plans.write(
+        path, Plan("m", "c", "s", 2, "accuracy", "iterative", "layer", ["9", "8"], [0.25, 0.5])
+    )
     return lambda: plans.read(path)
 
 
 def repair(path: Path) -> Callable[[], Any]:
-    tensors = {"removed=2/1-3/operator": torch.randn(8, 8, generator=torch.Generator().manual_seed(0))}
+    tensors = {
+        "removed=2/1-3/operator": torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    }
     patch.save(path, "ghost", tensors, {1: "no"})
     return lambda: (
-        [(at, fitted.method, fitted.tensors["operator"].tolist()) for at, fitted in patch.load(path, 2).items()],
+        [
+            (at, fitted.method, fitted.tensors["operator"].tolist())
+            for at, fitted in patch.load(path, 2).items()
+        ],
         patch.refused(path, 1),
     )
 
 
 def samples(path: Path) -> Callable[[], Any]:
-    rows = [Sample(n, "choice", 0, (Row((1, 2), (n,), 3), Row((1, 2), (5,), 3)), str(n)) for n in range(40)]
+    rows = [
+        Sample(n, "choice", 0, (Row((1, 2), (n,), 3), Row((1, 2), (5,), 3)), str(n))
+        for n in range(40)
+    ]
     calibrations.write(path, calibrations.build(rows, 60, source="x", split="train", seed=0))
     return lambda: calibrations.read(path)
 
@@ -76,7 +89,9 @@ def test_no_flipped_bit_is_read_as_something_else(write: Any, tmp_path: Path) ->
             assert read() == expected  # a bit of the digest's own name may be any
         except LaminaError as error:
             refused += 1
-            assert f"{tmp_path / 'file'} is damaged" in str(error) and "Delete it and run again" in str(error)
+            assert f"{tmp_path / 'file'} is damaged" in str(
+                error
+            ) and "Delete it and run again" in str(error)
     assert refused > 150
 
 
@@ -111,8 +126,12 @@ def test_a_changed_adapter_is_refused(tmp_path: Path) -> None:
     lora.save(healed, tmp_path)
     materialise(base, told, adapter=tmp_path)
     settings = (tmp_path / "adapter_config.json").read_text()
-    (tmp_path / "adapter_config.json").write_text(settings.replace('"lora_alpha": ', '"lora_alpha": 1'))
-    with pytest.raises(LaminaError, match="is damaged: adapter_config.json is not what was written"):
+    (tmp_path / "adapter_config.json").write_text(
+        settings.replace('"lora_alpha": ', '"lora_alpha": 1')
+    )
+    with pytest.raises(
+        LaminaError, match="is damaged: adapter_config.json is not what was written"
+    ):
         materialise(base, told, adapter=tmp_path)
     (tmp_path / "adapter_config.json").write_text(settings)
     weights = bytearray((tmp_path / "adapter_model.safetensors").read_bytes())
@@ -135,7 +154,9 @@ def test_a_damaged_progress_of_a_healing_counts_as_none(content: bytes, tmp_path
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.chdir(tmp_path)
-    return write_study(tmp_path / "made", n_layers=6, calibrations=("recall", "facts"), sizes=(1,), n_test=40)
+    return write_study(
+        tmp_path / "made", n_layers=6, calibrations=("recall", "facts"), sizes=(1,), n_test=40
+    )
 
 
 def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
@@ -144,12 +165,17 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
     flipped, column = bytearray(file.read_bytes()), pq.read_metadata(file).row_group(0).column(0)
     flipped[column.data_page_offset + column.total_compressed_size // 2] ^= 4
     file.write_bytes(flipped)
-    for ask in (database.connect, lambda *told: database.build(*told, "results/lamina.duckdb", "mine")):
+    for ask in (
+        database.connect,
+        lambda *told: database.build(*told, "results/lamina.duckdb", "mine"),
+    ):
         with pytest.raises(LaminaError, match="benchmarks.parquet is damaged"):
             ask(REPOSITORY / "sql/views.sql", study)
 
 
-def test_another_studys_damage_is_left_out_with_warning(study: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_studys_damage_is_left_out_with_warning(
+    study: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
     (kept,) = Path("results/studies/other").iterdir()
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
@@ -160,7 +186,9 @@ def test_another_studys_damage_is_left_out_with_warning(study: list[Path], capsy
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     assert "study 'other' is left out" in capsys.readouterr().err
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
-        assert connection.execute("SELECT DISTINCT study FROM studies.plans").fetchall() == [("mine",)]
+        assert connection.execute("SELECT DISTINCT study FROM studies.plans").fetchall() == [
+            ("mine",)
+        ]
     assert [path.name for path in Path("results").glob(".*")] == []
 
 
@@ -173,7 +201,9 @@ def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("make", [table, plan, repair, samples])
-def test_swapped_files_are_refused_moved_ones_read(make: Callable[[Path], Callable[[], Any]], tmp_path: Path) -> None:
+def test_swapped_files_are_refused_moved_ones_read(
+    make: Callable[[Path], Callable[[], Any]], tmp_path: Path
+) -> None:
     one, other = (tmp_path / f"results/plans/m/c {{ü}}/s/removed={size}.file" for size in (1, 2))
     read_one, read_other = make(one), make(other)
     assert read_one() == read_other()
@@ -181,7 +211,9 @@ def test_swapped_files_are_refused_moved_ones_read(make: Callable[[Path], Callab
     other.rename(one)
     (tmp_path / "aside").rename(other)
     for read in (read_one, read_other):
-        with pytest.raises(LaminaError, match=r"results/plans/.*have changed places\. Delete both and run again"):
+        with pytest.raises(
+            LaminaError, match=r"results/plans/.*have changed places\. Delete both and run again"
+        ):
             read()
     file = tmp_path / "other/results/plans/m/removed=1.file"
     make(file)

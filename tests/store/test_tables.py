@@ -51,7 +51,9 @@ def test_the_page_of_tables_is_in_step():
 
 
 def test_a_part_without_a_new_column_need_not_be_measured_again(tmp_path):
-    old = store.from_rows("efficiency", [dict(model="m", removed=1, latency_ms=2.5)]).drop_columns(["runs"])
+    old = store.from_rows("efficiency", [dict(model="m", removed=1, latency_ms=2.5)]).drop_columns(
+        ["runs"]
+    )
     new = store.from_rows("efficiency", [dict(model="m", removed=2, runs=2, latency_ms=1.5)])
     for name, part in (("old", old), ("new", new)):
         store.write(tmp_path / name, part)
@@ -64,17 +66,27 @@ def test_a_part_without_a_new_column_need_not_be_measured_again(tmp_path):
 
 
 def test_lists_of_numbers_survive_gathering(tmp_path):
-    part = store.from_rows("activations", [dict(model="m", layer=0, span=0, channel_magnitude=[0.5, 1.5])])
+    part = store.from_rows(
+        "activations", [dict(model="m", layer=0, span=0, channel_magnitude=[0.5, 1.5])]
+    )
     store.write(tmp_path / "a", part)
-    assert store.gather("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist() == 2 * part.to_pylist()
+    assert (
+        store.gather("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist()
+        == 2 * part.to_pylist()
+    )
 
 
 @pytest.mark.parametrize(
     "change",
-    [lambda t: t.append_column("speed", pa.array([1.0])), lambda t: t.set_column(0, "rule", pa.array([7]))],
+    [
+        lambda t: t.append_column("speed", pa.array([1.0])),
+        lambda t: t.set_column(0, "rule", pa.array([7])),
+    ],
     ids=["unknown", "retyped"],
 )
 def test_a_part_with_unknown_or_retyped_columns_is_refused(change, tmp_path):
     store.write(tmp_path / "part.parquet", change(store.from_rows("jobs", [dict(rule="r")])))
-    with pytest.raises(LaminaError, match="part.parquet does not hold the columns of table 'jobs'.*Delete the file"):
+    with pytest.raises(
+        LaminaError, match="part.parquet does not hold the columns of table 'jobs'.*Delete the file"
+    ):
         store.gather("jobs", [tmp_path / "part.parquet"])

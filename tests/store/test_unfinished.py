@@ -42,12 +42,16 @@ class Killed(KeyboardInterrupt):
 def count(model: Any) -> list[int]:
     """Grows by the tokens that go through the first layer."""
     ran: list[int] = []
-    layers_of(model)[0].register_forward_hook(lambda module, inputs, output: ran.append(inputs[0].shape[1]))
+    layers_of(model)[0].register_forward_hook(
+        lambda module, inputs, output: ran.append(inputs[0].shape[1])
+    )
     return ran
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_a_sweep_goes_on_with_what_is_left(batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_with_what_is_left(
+    batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, asked = tiny.model(), samples(30)
     wanted = engine.sweep(model, asked, UNITS, tokens=100).rows(UNITS)
     ran = count(model)
@@ -79,7 +83,9 @@ def test_a_sweep_goes_on_with_what_is_left(batches: int, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("passes", [1, 2, 5, 8])
-def test_a_sweep_broken_off_counts_nothing_twice(passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_broken_off_counts_nothing_twice(
+    passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With room for few streams a batch takes several passes, and choices that share no line stand in several batches:
     distances of outputs are sums over these.
     """
@@ -104,7 +110,12 @@ def test_a_sweep_broken_off_counts_nothing_twice(passes: int, tmp_path: Path, mo
 def files(folder: Path, count: int) -> str:
     """A model of eight layers and a calibration; the manifest's path."""
     tiny.model(depth=8).save_pretrained(folder / "model")
-    about = {"path": str(folder / "model"), "source": "tiny", "dtype": "float32", "trust_remote_code": False}
+    about = {
+        "path": str(folder / "model"),
+        "source": "tiny",
+        "dtype": "float32",
+        "trust_remote_code": False,
+    }
     store.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
     made = calibrations.build(samples(count), tiny.VOCABULARY, source="own", split="train", seed=0)
     calibrations.write(folder / "own.parquet", made)
@@ -125,7 +136,9 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
         "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
     )
     python, _, *arguments = scripts.command(job)
-    process = subprocess.Popen([python, str(slow), *arguments], env=scripts.ENVIRONMENT, cwd=REPOSITORY)
+    process = subprocess.Popen(
+        [python, str(slow), *arguments], env=scripts.ENVIRONMENT, cwd=REPOSITORY
+    )
     while not unfinished.is_file() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -133,7 +146,11 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
 
 
 def test_a_killed_sweep_goes_on_and_leaves_the_same_table(tmp_path: Path) -> None:
-    given = {"manifest": files(tmp_path, 60), "calibration": str(tmp_path / "own.parquet"), "pass_": "removal"}
+    given = {
+        "manifest": files(tmp_path, 60),
+        "calibration": str(tmp_path / "own.parquet"),
+        "pass_": "removal",
+    }
     given |= {"units": "layer", "block": 0, "blocks": 1, "tokens": 100}
     keys = {"model": "m", "calibration": "own", "selector": "base", "removed": 0}
     job = SweepUnits(**given, keys=keys, output=str(tmp_path / "killed.parquet"))
@@ -156,8 +173,13 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
 
     def job(name: str) -> BenchmarkPerplexity:
         text: Any = {"text": str(tmp_path / "texts.jsonl"), "window": 64}
-        written = {"output": str(tmp_path / f"{name}.parquet"), "samples": str(tmp_path / f"{name}_samples.parquet")}
-        return BenchmarkPerplexity(manifest=manifest, variants=[str(Variant.base("m"))], name="t", text=text, **written)
+        written = {
+            "output": str(tmp_path / f"{name}.parquet"),
+            "samples": str(tmp_path / f"{name}_samples.parquet"),
+        }
+        return BenchmarkPerplexity(
+            manifest=manifest, variants=[str(Variant.base("m"))], name="t", text=text, **written
+        )
 
     kill(job("killed"), tmp_path / "killed.parquet.unfinished.0", tmp_path)
     scripts.run(job("killed"))
@@ -168,7 +190,9 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
-def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_that_were_scored_are_not_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, asked = tiny.model(), list[str]()
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     variants = [Variant.base("m"), Variant.base("other")]
@@ -177,11 +201,21 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypa
         asked.append(name)
         if len(asked) == 2:
             raise Killed
-        row = {"task": "t", "metric": "nll", "value": float(np.float64(0.1) + 0.2), "n_samples": 3, "n_shot": 0}
-        return [row], [{"task": "t", "sample": 0, "metric": "nll", "value": torch.tensor(1.5).item()}]
+        row = {
+            "task": "t",
+            "metric": "nll",
+            "value": float(np.float64(0.1) + 0.2),
+            "n_samples": 3,
+            "n_shot": 0,
+        }
+        return [row], [
+            {"task": "t", "sample": 0, "metric": "nll", "value": torch.tensor(1.5).item()}
+        ]
 
     with pytest.raises(Killed):
-        measuring.measure(model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key"))
+        measuring.measure(
+            model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key")
+        )
     unfinished = measuring.Unfinished(tmp_path / "b.unfinished", "key")
     rows, samples = measuring.measure(model, variants, score, unfinished)
     unfinished.remove()
@@ -191,7 +225,9 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypa
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
-def test_a_part_of_a_job_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_of_a_job_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Half of a pass, which is two thirds of a job, took 100 s: 100 s more for it, and 100 s for what is behind it."""
     now = 0.0
     monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)

@@ -21,7 +21,11 @@ def test_a_variant_is_made_of_its_plan_its_patch_and_its_adapter() -> None:
 
 def test_what_a_variant_lacks_has_no_file() -> None:
     files = paths.variant_files(Variant("m", "c", "s", 3))
-    assert (files.plan, files.patch, files.adapter) == ("results/plans/m/c/s/removed=3.json", None, None)
+    assert (files.plan, files.patch, files.adapter) == (
+        "results/plans/m/c/s/removed=3.json",
+        None,
+        None,
+    )
     assert paths.variant_files(Variant.base("m")) == paths.VariantFiles(None, None, None)
 
 

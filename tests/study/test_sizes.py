@@ -39,7 +39,9 @@ SHAPES: dict[str, tuple[int, int, int, int, int, list[int]]] = {
 
 
 def saved(name: str, folder: Path) -> Path:
-    (tiny.model("llama", tie_word_embeddings=True) if name == "tied" else tiny.model(name)).save_pretrained(folder)
+    (
+        tiny.model("llama", tie_word_embeddings=True) if name == "tied" else tiny.model(name)
+    ).save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
@@ -47,7 +49,9 @@ def saved(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", SHAPES)
 def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     attention, mlp, used, norms, beside, held = SHAPES[name]
-    found = sizes.read(Model(source="model", layers=DEPTH), saved(name, tmp_path / "model"), "models.model")
+    found = sizes.read(
+        Model(source="model", layers=DEPTH), saved(name, tmp_path / "model"), "models.model"
+    )
     assert found is not None
     layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
 
@@ -59,7 +63,10 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     assert whole == 4 * (DEPTH * layer + beside) + sum(cached)
     assert gone["layer"] == [4 * layer + more for more in cached]
     assert gone["attention"] == [4 * attention + more for more in cached]
-    assert (gone["mlp"], gone["both"]) == ([4 * mlp] * DEPTH, pytest.approx([4 * (attention + mlp)] * DEPTH))
+    assert (gone["mlp"], gone["both"]) == (
+        [4 * mlp] * DEPTH,
+        pytest.approx([4 * (attention + mlp)] * DEPTH),
+    )
     whole, gone = found.amounts("latency", CONTEXT)
     assert gone["layer"] == [4 * (layer - mlp + used) + more for more in cached]
     assert whole == sum(gone["layer"]) + 4 * WORDS * C
@@ -73,7 +80,9 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     if name in ("llama", "tied", "qwen2"):
         # No cache is longer than the model takes.
         worth = found.amounts("latency", 10**6, "latency")[1]["both"]
-        assert worth == pytest.approx([4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH)
+        assert worth == pytest.approx(
+            [4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH
+        )
 
 
 @pytest.fixture
@@ -86,7 +95,12 @@ def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
     """A study of the tiny model, chosen by the selectors of a small configuration."""
     raw: Raw = minimal()
     raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
-    own = {"models": ["tiny"], "calibrations": ["recall"], "selectors": ["accuracy"], "removed": list(removed)}
+    own = {
+        "models": ["tiny"],
+        "calibrations": ["recall"],
+        "selectors": ["accuracy"],
+        "removed": list(removed),
+    }
     return configuration.load(put(raw, "studies", {"sized": own | changes}), root)
 
 
@@ -103,17 +117,25 @@ def measured(what: str, removed: list[str]) -> float:
     with torch.no_grad():
         cache = model(tiny.tokens(1, CONTEXT), use_cache=True).past_key_values
     # A window of six keeps five between two tokens, and has six while it reads one.
-    held = sum((layer.keys.shape[-2] + (layer.keys.shape[-2] == 5)) * 2 * 2 * 8 for layer in cache.layers)
+    held = sum(
+        (layer.keys.shape[-2] + (layer.keys.shape[-2] == 5)) * 2 * 2 * 8 for layer in cache.layers
+    )
     return 2 * (parameters + held)
 
 
 @pytest.mark.parametrize("what", ["memory", "parameters"])
-def test_the_fewest_layers_go_with_which_every_plan_of_that_size_fits(what: str, root: Path) -> None:
+def test_the_fewest_layers_go_with_which_every_plan_of_that_size_fits(
+    what: str, root: Path
+) -> None:
     # Layers 0, 2 and 4 have the small caches, and a plan may take these.
     left = [measured(what, units) for units in ([], ["0"], ["0", "2"], ["0", "2", "4"])]
     unit = "KB" if what == "memory" else "K"
     for gone in (1, 2, 3):
-        for limit, expected in ((left[gone], gone), (left[gone] + 1, gone), (left[gone] - 1, gone + 1)):
+        for limit, expected in (
+            (left[gone], gone),
+            (left[gone] + 1, gone),
+            (left[gone] - 1, gone + 1),
+        ):
             config = study(root, {what: f"{limit / 1e3:.3f}{unit}", "context": CONTEXT})
             assert counts(config) == [expected]
     share = 100 * left[2] / left[0]
@@ -129,13 +151,24 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
     # Two layers by a number, by a share of the layers, of the parameters and of the time: one plan.
     forms = [2, "40%", {"parameters": "70%"}, {"latency": "72%", "context": CONTEXT}]
     assert counts(study(root, *forms)) == [2]
-    config = study(root, {"parameters": "90%"}, {"latency": "90%", "context": CONTEXT}, selectors=["accuracy", "heads"])
+    config = study(
+        root,
+        {"parameters": "90%"},
+        {"latency": "90%", "context": CONTEXT},
+        selectors=["accuracy", "heads"],
+    )
     assert counts(config) == [1, 2]
     expected = []
-    for what, of, held in (("parameters", whole, [0, 0]), (f"time of a token at {CONTEXT}", read, cached)):
+    for what, of, held in (
+        ("parameters", whole, [0, 0]),
+        (f"time of a token at {CONTEXT}", read, cached),
+    ):
         shown = not held[0]
         guess = "" if shown else " by an estimate from shapes"
-        lost_by = (("1 of 5 layers", layer + held[0]), ("2 of 5 attention sub-layers", 2 * attention + sum(held[:2])))
+        lost_by = (
+            ("1 of 5 layers", layer + held[0]),
+            ("2 of 5 attention sub-layers", 2 * attention + sum(held[:2])),
+        )
         for gone, lost in lost_by:
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
             told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
@@ -174,10 +207,24 @@ def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     raw["studies"] = {"sized": raw["studies"]["prune"] | {"models": ["tiny"], "removed": removed}}
     (root / "sized.yaml").write_text(yaml.safe_dump(raw))
     (root / "resources").symlink_to(ROOT / "resources")
-    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "2", "--snakefile", str(ROOT / "Snakefile")]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-n",
+        "--cores",
+        "2",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [*command, "--configfile", "sized.yaml"], cwd=root, env=environment, capture_output=True, text=True, check=False
+        [*command, "--configfile", "sized.yaml"],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)

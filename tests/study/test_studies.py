@@ -89,12 +89,19 @@ def config(raw: Raw, root: Path) -> Configuration:
 def only(raw: Raw, root: Path, **study: Any) -> Configuration:
     """The configuration with one study instead of its own."""
     common = {"models": ["small"], "calibrations": ["recall"]}
-    return configuration.load({**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root)
+    return configuration.load(
+        {**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root
+    )
 
 
 def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> None:
     config = only(
-        raw, root, selectors=["accuracy", "cosine"], removed=[1, 2], repairs=["none", "ghost"], healings=["lora"]
+        raw,
+        root,
+        selectors=["accuracy", "cosine"],
+        removed=[1, 2],
+        repairs=["none", "ghost"],
+        healings=["lora"],
     )
     expected = [
         Variant("small", "recall", selector, removed, repair, "lora")
@@ -129,7 +136,9 @@ def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -
     assert config.own_tasks("mine") == ["mine"]
 
 
-def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: Configuration) -> None:
+def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(
+    config: Configuration,
+) -> None:
     jobs = studies.benchmark_blocks(config)
     assert jobs == sorted(set(jobs))
     measured: dict[tuple[str, str, str], list[Variant]] = {}
@@ -140,7 +149,9 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: 
     both = [v for v in studies.variants(config) if v.model == "small" and v.healing == "none"]
     recall = [v for v in both if v.calibration == "recall"]
     corpus = [v for v in both if v.calibration == "corpus"]
-    share = [Variant("small", "recall", "accuracy", 2, "none", healing) for healing in ("lora", "none")]
+    share = [
+        Variant("small", "recall", "accuracy", 2, "none", healing) for healing in ("lora", "none")
+    ]
     base = {key[2]: found for key, found in measured.items() if key[:2] == ("small", "none")}
     assert sorted(measured[("small", "recall", "microworld_recall")]) == recall
     assert sorted(measured[("small", "recall", "corpus_test")]) == recall
@@ -155,9 +166,13 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: 
 
 
 def test_the_unpruned_model_is_in_block_0_alone(config: Configuration) -> None:
-    assert studies.block_variants(config, "small", "none", "microworld_facts", 0) == [Variant.base("small")]
+    assert studies.block_variants(config, "small", "none", "microworld_facts", 0) == [
+        Variant.base("small")
+    ]
     assert studies.block_variants(config, "small", "none", "microworld_facts", 1) == []
-    assert studies.block_variants(config, "other", "none", "corpus_test", 0) == [Variant.base("other")]
+    assert studies.block_variants(config, "other", "none", "corpus_test", 0) == [
+        Variant.base("other")
+    ]
 
 
 def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -> None:
@@ -166,7 +181,9 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
     after = only(raw, root, selectors=["accuracy"], removed=[1, 2, 3, 4, 5, 6, 7])
 
     def contents(config: Configuration) -> dict[Any, list[Variant]]:
-        return {job: studies.block_variants(config, *job) for job in studies.benchmark_blocks(config)}
+        return {
+            job: studies.block_variants(config, *job) for job in studies.benchmark_blocks(config)
+        }
 
     old, new = contents(before), contents(after)
     changed = {job for job in new if old.get(job) != new[job]}
@@ -181,7 +198,12 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         "from lamina.study import requests as studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
-    told = {"input": json.dumps(config.plain()), "env": {"PYTHONHASHSEED": "1"}, "cwd": SOURCE, "text": True}
+    told = {
+        "input": json.dumps(config.plain()),
+        "env": {"PYTHONHASHSEED": "1"},
+        "cwd": SOURCE,
+        "text": True,
+    }
     printed = subprocess.check_output([sys.executable, "-c", code, str(root)], **told)
     assert printed == json.dumps(studies.benchmark_blocks(config)) + "\n"
 
@@ -204,7 +226,12 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
     raw["studies"] = {
         "a": {"models": ["small"], "calibrations": ["recall"], "metrics": ["cosine"]},
         "b": {"models": ["small"], "calibrations": ["recall", "corpus"], "metrics": ["accuracy"]},
-        "c": {"models": ["small"], "calibrations": ["recall"], "metrics": ["cosine"], "units": "mlp"},
+        "c": {
+            "models": ["small"],
+            "calibrations": ["recall"],
+            "metrics": ["cosine"],
+            "units": "mlp",
+        },
     }
     assert sweeps.maps(configuration.load(raw, root)) == [
         ("small", "corpus", "removal", "layer"),
@@ -236,7 +263,11 @@ def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
     raw["studies"]["maps"]["diagnoses"] = ["spread"]
     raw["studies"]["shares"]["diagnoses"] = ["spread"]
     assert studies.diagnoses(configuration.load(raw, root)) == [
-        *(("other", "recall", "spread"), ("small", "corpus", "spread"), ("small", "recall", "spread"))
+        *(
+            ("other", "recall", "spread"),
+            ("small", "corpus", "spread"),
+            ("small", "recall", "spread"),
+        )
     ]
 
 
@@ -251,7 +282,9 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
         for repair in ("ghost", "none")
     }
     assert len(listed) == len(set(listed))
-    assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
+    assert studies.efficiency_variants(config, "other") == [
+        Variant("other", "recall", "accuracy", 4)
+    ]
 
 
 def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Path) -> None:
@@ -259,20 +292,28 @@ def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Pat
     raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
     config = configuration.load(raw, root)
-    found = {name: sweeps.sweep_blocks(config, "small", name) for name in ("accuracy", "cosine", "early", "taylor")}
+    found = {
+        name: sweeps.sweep_blocks(config, "small", name)
+        for name in ("accuracy", "cosine", "early", "taylor")
+    }
     assert found == {"accuracy": 3, "cosine": 3, "early": 1, "taylor": 1}
     assert sweeps.sweep_blocks(config, "small", "base/weights/layer") == 1
 
 
 def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> None:
     depths = {1: 1, 12: 1, 18: 1, 19: 2, 30: 2, 32: 2, 80: 5}
-    raw["models"] |= {f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths}
+    raw["models"] |= {
+        f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths
+    }
     raw["models"]["of_unknown"] = {"source": "org/m", "revision": "main"}
     config = configuration.load(raw, root)
     jobs = {depth: sweeps.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
     assert jobs == depths
     assert sweeps.sweep_blocks(config, "of_unknown", "accuracy") == 1
     for depth, blocks in jobs.items():
-        shares = [share_by_cost(all_units(depth, "layer"), depth, block, blocks) for block in range(blocks)]
+        shares = [
+            share_by_cost(all_units(depth, "layer"), depth, block, blocks)
+            for block in range(blocks)
+        ]
         layers = [depth + sum(depth - 1 - int(unit) for unit in share) for share in shares]
         assert sum(layers) <= 1.1 * depth * (depth + 1) / 2

@@ -7,7 +7,16 @@ import pytest
 import torch
 import yaml
 from microworld import data, diagnosed, training
-from microworld.tasks import FACT_WORDINGS, HOP_WORDINGS, KINDS, MODULUS, SPLITS, Document, World, make_world
+from microworld.tasks import (
+    FACT_WORDINGS,
+    HOP_WORDINGS,
+    KINDS,
+    MODULUS,
+    SPLITS,
+    Document,
+    World,
+    make_world,
+)
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +29,10 @@ def number(text: str) -> int:
 
 
 def read(task: str, split: str) -> list[Document]:
-    return [json.loads(line) for line in (REFERENCE / "data" / f"{task}_{split}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (REFERENCE / "data" / f"{task}_{split}.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +58,10 @@ def test_splits_have_their_sizes_and_share_no_document(task: str) -> None:
     seen: dict[str, set[str]] = {}
     for split in SPLITS:
         documents = read(task, split)
-        keys = {json.dumps([asked(document), sorted(document.get("choices", []))]) for document in documents}
+        keys = {
+            json.dumps([asked(document), sorted(document.get("choices", []))])
+            for document in documents
+        }
         assert len(documents) == len(keys) == data.SIZES[split]
         seen[split] = keys
     assert not seen["train"] & seen["validation"]
@@ -67,7 +82,9 @@ def test_gold_is_right_when_worked_out_independently(split: str, world: World) -
         values = sorted(number(text) for text in numbers.split(" or "))
         assert number(gold(document)) == (values[-1] if word == "larger" else values[0])
     for document in read("boolean", split):
-        text = document["query"].removesuffix(" is").replace("true", "True").replace("false", "False")
+        text = (
+            document["query"].removesuffix(" is").replace("true", "True").replace("false", "False")
+        )
         assert gold(document) == str(eval(text)).lower()
     for document in read("sorting", split):
         digits = document["query"].removeprefix("sort ").removesuffix(" :").split()
@@ -83,7 +100,8 @@ def test_gold_is_right_when_worked_out_independently(split: str, world: World) -
         person, link, attribute = next(
             triple
             for triple in world.hops[split]
-            if document["query"] in [wording.format(triple[1], triple[0]) for wording in HOP_WORDINGS[triple[2]]]
+            if document["query"]
+            in [wording.format(triple[1], triple[0]) for wording in HOP_WORDINGS[triple[2]]]
         )
         assert gold(document) == world.facts[world.facts[person, link], attribute]
     asking = {
@@ -96,9 +114,19 @@ def test_gold_is_right_when_worked_out_independently(split: str, world: World) -
 
 def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
     settings = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
-    settings["model"] |= {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    settings["model"] |= {
+        "num_hidden_layers": 2,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+    }
     settings["model"]["num_key_value_heads"] = 2
-    settings["training"] |= {"tokens": 3000, "tokens_per_step": 500, "checkpoint_every": 2, "keep": [2, 4]}
+    settings["training"] |= {
+        "tokens": 3000,
+        "tokens_per_step": 500,
+        "checkpoint_every": 2,
+        "keep": [2, 4],
+    }
     settings["training"] |= {"validate_every": 3, "validate_documents": 5}
 
     def stop(line: str) -> None:
@@ -109,24 +137,33 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         training.train(settings, tmp_path / "resumed", log=stop)
     training.train(settings, tmp_path / "resumed", log=lambda line: None)
-    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    whole, resumed = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed")
+    )
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     for folder in (tmp_path / "whole/checkpoints", tmp_path / "resumed/checkpoints"):
-        kept = {step.name: load_file(step / "model.safetensors")["lm_head.weight"] for step in folder.iterdir()}
+        kept = {
+            step.name: load_file(step / "model.safetensors")["lm_head.weight"]
+            for step in folder.iterdir()
+        }
         assert set(kept) == {"step2", "step4"} and not torch.equal(kept["step2"], kept["step4"])
     settings["training"]["learning_rate"] /= 2
     with pytest.raises(ValueError, match="other settings"):
         training.train(settings, tmp_path / "resumed", log=lambda line: None)
 
 
-def test_lm_eval_loads_the_task_files_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lm_eval_loads_the_task_files_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from lm_eval.tasks import TaskManager
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     names = [f"microworld_{task}" for task in data.TASKS if task != "corpus"]
-    loaded = TaskManager(include_path=str(ROOT / "workflow/tasks"), include_defaults=False).load(names)["tasks"]
+    loaded = TaskManager(include_path=str(ROOT / "workflow/tasks"), include_defaults=False).load(
+        names
+    )["tasks"]
     for name in names:
         task = loaded[name]
         document = next(iter(task.test_docs()))

@@ -43,13 +43,22 @@ DIGITS = "0 1 2 3 4 5 6 7 8 9".split()
 WORDS = "look first last larger smaller or and not true false is sort".split()
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 
-Piece = tuple[str, bool]  # text, and whether the model has to predict it (an answer) or only reads it (a prompt)
+Piece = tuple[
+    str, bool
+]  # text, and whether the model has to predict it (an answer) or only reads it (a prompt)
 
 
 def vocabulary(seed: int) -> list[str]:
     """Every token of the microworld, special ones first, in a fixed order."""
-    wordings = [text for texts in (*FACT_WORDINGS.values(), *HOP_WORDINGS.values()) for text in texts]
-    text = " ".join([*FILLERS, *wordings]).replace("{place}", "").replace("{weather}", "").replace("{time}", "")
+    wordings = [
+        text for texts in (*FACT_WORDINGS.values(), *HOP_WORDINGS.values()) for text in texts
+    ]
+    text = (
+        " ".join([*FILLERS, *wordings])
+        .replace("{place}", "")
+        .replace("{weather}", "")
+        .replace("{time}", "")
+    )
     words = set(text.replace("{}", "").split())
     words |= {word for values in VALUES.values() for word in values.replace("_", " ").split()}
     words |= {*KINDS, *(item for items in KINDS.values() for item in items)}
@@ -80,10 +89,14 @@ def corpus(world: World, rng: random.Random, split: str, level: float = 1.0) -> 
     items = recall_list(rng, split, level)
     sentences = [filler(rng)]
     for _ in range(2):
-        kind = rng.choice(("facts", "facts", "hops", "addition", "comparison", "boolean", "sorting"))
+        kind = rng.choice(
+            ("facts", "facts", "hops", "addition", "comparison", "boolean", "sorting")
+        )
         if kind == "facts":
             person, relation = rng.choice(world.people), rng.choice(RELATIONS)
-            sentences.append(f"{fact_wording(world, rng, split, person, relation)} {world.facts[person, relation]}")
+            sentences.append(
+                f"{fact_wording(world, rng, split, person, relation)} {world.facts[person, relation]}"
+            )
         else:
             task = {**CHOICE_TASKS, **GENERATED_TASKS}[kind]
             sentences.append(statement(task(world, rng, split, min(level, 0.5))))
@@ -109,7 +122,9 @@ def write(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for task in TASKS:
         for split in SPLITS:
-            lines = [json.dumps(document) for document in documents(task, split, SIZES[split], seed)]
+            lines = [
+                json.dumps(document) for document in documents(task, split, SIZES[split], seed)
+            ]
             (folder / f"{task}_{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -44,19 +44,34 @@ def subject(world: World, rng: random.Random) -> Line:
         right, foil = world.facts[one, kind], world.facts[other, kind]
         if right.split()[0] != foil.split()[0]:
             clean = fact_wording(world, rng, "test", one, kind)
-            return {"clean": clean, "corrupt": clean.replace(one, other), "right": right, "foil": foil}
+            return {
+                "clean": clean,
+                "corrupt": clean.replace(one, other),
+                "right": right,
+                "foil": foil,
+            }
 
 
 def digit(world: World, rng: random.Random) -> Line:
     """Two sums of three-digit numbers that differ in one leading digit, and so in the first digit of the answer."""
     while True:
         first, second = rng.randint(100, 899), rng.randint(100, 999)
-        other = first + 100 * rng.choice([by for by in range(-8, 9) if by and 1 <= first // 100 + by <= 9])
+        other = first + 100 * rng.choice(
+            [by for by in range(-8, 9) if by and 1 <= first // 100 + by <= 9]
+        )
         sums = [str((number + second) % 1000) for number in (first, other)]
-        unseen = all(split_of(f"addition {min(n, second)} {max(n, second)}") == "test" for n in (first, other))
+        unseen = all(
+            split_of(f"addition {min(n, second)} {max(n, second)}") == "test"
+            for n in (first, other)
+        )
         if unseen and sums[0][0] != sums[1][0]:
             clean, corrupt = (f"{digits(number)} + {digits(second)} =" for number in (first, other))
-            return {"clean": clean, "corrupt": corrupt, "right": " ".join(sums[0]), "foil": " ".join(sums[1])}
+            return {
+                "clean": clean,
+                "corrupt": corrupt,
+                "right": " ".join(sums[0]),
+                "foil": " ".join(sums[1]),
+            }
 
 
 FILES: dict[str, Callable[[World, random.Random], Line]] = {

@@ -73,7 +73,9 @@ class World:
     people: tuple[str, ...]
     facts: dict[tuple[str, str], str]  # (person, relation) -> value
     wording_shift: dict[tuple[str, str], int]  # which of a fact's wordings belongs to which split
-    hops: dict[str, tuple[tuple[str, str, str], ...]]  # split -> (person, link, attribute) triples, disjoint
+    hops: dict[
+        str, tuple[tuple[str, str, str], ...]
+    ]  # split -> (person, link, attribute) triples, disjoint
 
 
 @lru_cache(maxsize=4)
@@ -81,7 +83,10 @@ def make_world(seed: int) -> World:
     """The world of a seed. Groups of people share a boss (a teacher), and every group has pairs in every split, so that
     a held-out two-hop question asks for a first and a second hop that were each trained, but never together."""
     rng = random.Random(f"world {seed}")
-    starts, ends = "b d f g h k l m n p r s t v z".split(), "ba do fi gu ka lo mi nu pa ro si tu va zo".split()
+    starts, ends = (
+        "b d f g h k l m n p r s t v z".split(),
+        "ba do fi gu ka lo mi nu pa ro si tu va zo".split(),
+    )
     names = sorted({start + vowel + end for start in starts for vowel in "aeiou" for end in ends})
     people = tuple(rng.sample(names, N_PEOPLE))
     facts: dict[tuple[str, str], str] = {}
@@ -132,7 +137,11 @@ def recall_list(rng: random.Random, split: str, level: float) -> Listed:
     counts = (2, 2, 1, 1) if level > 0.5 else (2, 1)
     while True:
         kinds = rng.sample(list(KINDS), len(counts))
-        items = [(item, kind) for kind, n in zip(kinds, counts, strict=True) for item in rng.sample(KINDS[kind], n)]
+        items = [
+            (item, kind)
+            for kind, n in zip(kinds, counts, strict=True)
+            for item in rng.sample(KINDS[kind], n)
+        ]
         rng.shuffle(items)
         if split_of(f"recall {sorted(items)}") == split:
             return items
@@ -182,7 +191,9 @@ def hops(world: World, rng: random.Random, split: str, level: float = 1.0) -> Do
     person, link, attribute = rng.choice(world.hops[split])
     answer = world.facts[world.facts[person, link], attribute]
     wrong = rng.sample([value for value in values_of(world, attribute) if value != answer], 3)
-    return with_choices(rng, rng.choice(HOP_WORDINGS[attribute]).format(link, person), answer, wrong)
+    return with_choices(
+        rng, rng.choice(HOP_WORDINGS[attribute]).format(link, person), answer, wrong
+    )
 
 
 def number(rng: random.Random, longest: int) -> int:
@@ -201,7 +212,12 @@ def addition(world: World, rng: random.Random, split: str, level: float = 1.0) -
     total = (first + second) % MODULUS
     near = {total + sign * 10**place for place in range(3) for sign in (-1, 1)}
     wrong = rng.sample(sorted(value for value in near if 0 <= value < MODULUS), 3)
-    return with_choices(rng, f"{digits(first)} + {digits(second)} =", digits(total), [digits(value) for value in wrong])
+    return with_choices(
+        rng,
+        f"{digits(first)} + {digits(second)} =",
+        digits(total),
+        [digits(value) for value in wrong],
+    )
 
 
 def comparison(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
@@ -252,7 +268,11 @@ def boolean(world: World, rng: random.Random, split: str, level: float = 1.0) ->
         if value == wanted and (depth == 1 or split_of(f"boolean {text}") == split):
             break
     choices = ["true", "false"]
-    return {"query": f"{text} is", "choices": choices, "gold": choices.index("true" if value else "false")}
+    return {
+        "query": f"{text} is",
+        "choices": choices,
+        "gold": choices.index("true" if value else "false"),
+    }
 
 
 def sorting(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
@@ -263,7 +283,10 @@ def sorting(world: World, rng: random.Random, split: str, level: float = 1.0) ->
         # the multiset decides, so that no test answer was ever an answer in training
         if split_of(f"sorting {sorted(numbers)}") == split:
             break
-    return {"query": f"sort {' '.join(map(str, numbers))} :", "answer": " ".join(map(str, sorted(numbers)))}
+    return {
+        "query": f"sort {' '.join(map(str, numbers))} :",
+        "answer": " ".join(map(str, sorted(numbers))),
+    }
 
 
 Generator = Callable[[World, random.Random, str, float], Document]

@@ -32,7 +32,9 @@ PAD, BOS, EOS, UNK = range(4)
 def build_tokenizer(seed: int, longest: int) -> PreTrainedTokenizerFast:
     """Word-level tokenizer: a token per blank-separated word, digit or sign, so a choice never merges with a query."""
     words = data.vocabulary(seed)
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    backend = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
+    )
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -51,7 +53,12 @@ def build_model(shape: Settings, vocabulary_size: int) -> LlamaForCausalLM:
     shape = dict(shape)
     scale = shape.pop("embedding_scale")
     config = LlamaConfig(
-        vocab_size=vocabulary_size, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, dtype="float32", **shape
+        vocab_size=vocabulary_size,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        dtype="float32",
+        **shape,
     )
     model = LlamaForCausalLM(config)
     for name, weight in model.named_parameters():
@@ -104,7 +111,9 @@ def chunk_loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor
     """Weighted sum of next-token losses (nats) of a chunk ``(rows, length)``; the head sees weighted positions only."""
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     wanted = weights[:, 1:] > 0
-    losses = functional.cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:][wanted], reduction="none")
+    losses = functional.cross_entropy(
+        model.lm_head(hidden[wanted]), ids[:, 1:][wanted], reduction="none"
+    )
     return (losses * weights[:, 1:][wanted]).sum()
 
 
@@ -118,7 +127,9 @@ def learning_rate(progress: float, training: Settings) -> float:
 
 
 @torch.no_grad()
-def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, documents: list[data.Document]) -> float:
+def accuracy(
+    model: LlamaForCausalLM, index: dict[str, int], task: str, documents: list[data.Document]
+) -> float:
     """Share of documents answered rightly: the gold choice, or (generated) every answer token, is likeliest."""
     rows = []
     for document in documents:
@@ -143,10 +154,15 @@ def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, document
     return right / len(documents)
 
 
-def validate(model: LlamaForCausalLM, index: dict[str, int], seed: int, count: int) -> dict[str, float]:
+def validate(
+    model: LlamaForCausalLM, index: dict[str, int], seed: int, count: int
+) -> dict[str, float]:
     """Accuracy per task on ``count`` validation documents each."""
     tasks = (*CHOICE_TASKS, *GENERATED_TASKS)
-    return {task: accuracy(model, index, task, data.documents(task, "validation", count, seed)) for task in tasks}
+    return {
+        task: accuracy(model, index, task, data.documents(task, "validation", count, seed))
+        for task in tasks
+    }
 
 
 def build_optimisers(model: LlamaForCausalLM, training: Settings) -> list[torch.optim.Optimizer]:
@@ -155,11 +171,20 @@ def build_optimisers(model: LlamaForCausalLM, training: Settings) -> list[torch.
     Muon's updates are scaled to AdamW's size, so both follow one learning rate.
     """
     parameters = dict(model.named_parameters())
-    hidden = [weight for name, weight in parameters.items() if weight.ndim == 2 and "layers" in name]
-    others = [weight for name, weight in parameters.items() if weight.ndim != 2 or "layers" not in name]
+    hidden = [
+        weight for name, weight in parameters.items() if weight.ndim == 2 and "layers" in name
+    ]
+    others = [
+        weight for name, weight in parameters.items() if weight.ndim != 2 or "layers" not in name
+    ]
     decay = training["weight_decay"]
     return [
-        torch.optim.Muon(hidden, weight_decay=decay, momentum=training["momentum"], adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon(
+            hidden,
+            weight_decay=decay,
+            momentum=training["momentum"],
+            adjust_lr_fn="match_rms_adamw",
+        ),
         torch.optim.AdamW(others, weight_decay=0.0, betas=tuple(training["betas"]), fused=True),
     ]
 
@@ -172,13 +197,17 @@ def save_checkpoint(
     tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
     for which, optimiser in enumerate(optimisers):
         for number, moments in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{which}.{number}.{name}": tensor for name, tensor in moments.items()}
+            tensors |= {
+                f"optimiser.{which}.{number}.{name}": tensor for name, tensor in moments.items()
+            }
     temporary = folder / "state.tmp"
     save_file(tensors, temporary, metadata={"state": json.dumps(state)})
     temporary.replace(folder / "state.safetensors")
 
 
-def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimisers: list[torch.optim.Optimizer]) -> Settings | None:
+def load_checkpoint(
+    folder: Path, model: LlamaForCausalLM, optimisers: list[torch.optim.Optimizer]
+) -> Settings | None:
     """Restore what ``save_checkpoint`` wrote; None if there is nothing to resume."""
     path = folder / "state.safetensors"
     if not path.exists():
@@ -186,25 +215,33 @@ def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimisers: list[torc
     with safe_open(path, "pt") as file:
         state: Settings = json.loads(file.metadata()["state"])
     tensors = load_file(path)
-    model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
+    model.load_state_dict(
+        {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    )
     for which, optimiser in enumerate(optimisers):
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith(f"optimiser.{which}."):
                 number, part = name.split(".")[2:]
                 moments.setdefault(int(number), {})[part] = tensor
-        optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+        optimiser.load_state_dict(
+            {"state": moments, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
     return state
 
 
 def save_model(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write what `from_pretrained` reads."""
-    model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD, do_sample=False)
+    model.generation_config = GenerationConfig(
+        bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD, do_sample=False
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def train(settings: Settings, out: Path, log: Callable[[str], None] = print, start: Path | None = None) -> None:
+def train(
+    settings: Settings, out: Path, log: Callable[[str], None] = print, start: Path | None = None
+) -> None:
     """Train the reference model and save it, with its tokenizer and a training record, to ``out``.
 
     The model after each step in ``keep`` is saved in ``out/checkpoints/stepN``, for studies of its training. With
@@ -227,14 +264,18 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print, sta
             f"{out / 'checkpoint'} holds a training with other settings: remove it, or restore the settings"
         )
     started = time.monotonic() - state["seconds"]
-    log(f"{sum(weight.numel() for weight in model.parameters())} parameters, {len(index)} words, step {state['step']}")
+    log(
+        f"{sum(weight.numel() for weight in model.parameters())} parameters, {len(index)} words, step {state['step']}"
+    )
     while state["tokens"] < training["tokens"]:
         progress = state["tokens"] / training["tokens"]
         rise = min(1.0, progress / training["curriculum"]) if training["curriculum"] else 1.0
         level = training["first_level"] + (1 - training["first_level"]) * rise
         # a step's rows depend on the seed and the step alone: a resumed training sees what an uninterrupted one would
         rng = random.Random(f"train {seed} {state['step']}")
-        rows = data.training_rows(world, rng, settings["mixture"], level, training["tokens_per_step"])
+        rows = data.training_rows(
+            world, rng, settings["mixture"], level, training["tokens_per_step"]
+        )
         encoded = encode_rows(rows, index, training["prompt_weight"])
         chunks = chunks_of(encoded, training["buckets"])
         weight = sum(weights[:, 1:].sum().item() for _, weights in chunks)
@@ -256,7 +297,9 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print, sta
             scores = validate(model, index, seed, training["validate_documents"])
             shown = " ".join(f"{task} {score:.2f}" for task, score in scores.items())
             speed = state["tokens"] / state["seconds"]
-            log(f"step {state['step']} tokens {state['tokens']} loss {total:.3f} {speed:.0f}/s | {shown}")
+            log(
+                f"step {state['step']} tokens {state['tokens']} loss {total:.3f} {speed:.0f}/s | {shown}"
+            )
         if state["step"] % training["checkpoint_every"] == 0:
             save_checkpoint(out / "checkpoint", model, optimisers, state)
         if state["step"] in training.get("keep", []):

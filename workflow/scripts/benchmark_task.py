@@ -23,7 +23,9 @@ if __name__ == "__main__":
             base = load_model(manifest, check=job.check)
             options = (job.task.num_fewshot, job.task.choices)
             task = load_task(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
-            score = TaskBenchmark(task, base, load_tokenizer(manifest), job.task.limit, Style.of(manifest)).score
+            score = TaskBenchmark(
+                task, base, load_tokenizer(manifest), job.task.limit, Style.of(manifest)
+            ).score
             rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
         store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
         store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)

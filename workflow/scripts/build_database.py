@@ -9,4 +9,6 @@ from lamina.stages.report import BuildDatabase
 if __name__ == "__main__":
     with running(snakemake):
         job = BuildDatabase.read(snakemake)
-        database.build(Path(job.views[0]), [Path(table) for table in job.tables], Path(job.output), job.study)
+        database.build(
+            Path(job.views[0]), [Path(table) for table in job.tables], Path(job.output), job.study
+        )

@@ -36,5 +36,10 @@ if __name__ == "__main__":
                 f"calibrations.{job.calibration} shares at least half of the text of {shared.near} {counts}, which is "
                 f"more than {MOST:.0%}: they differ by a few words. {remedy}"
             )
-        facts = {"calibration": job.calibration, "task": job.task, "documents": len(used), "tested": len(tested)}
+        facts = {
+            "calibration": job.calibration,
+            "task": job.task,
+            "documents": len(used),
+            "tested": len(tested),
+        }
         store.write_json(job.output, facts | {"near": shared.near, "sharing": shared.sharing})

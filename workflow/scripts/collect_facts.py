@@ -13,13 +13,24 @@ from lamina.stages.report import CollectFacts
 from lamina.store import parquet as store
 from lamina.version import VERSION
 
-PACKAGES = ("snakemake", "torch", "transformers", "lm_eval", "peft", "datasets", "pyarrow", "duckdb")
+PACKAGES = (
+    "snakemake",
+    "torch",
+    "transformers",
+    "lm_eval",
+    "peft",
+    "datasets",
+    "pyarrow",
+    "duckdb",
+)
 
 
 def commit() -> str:
     """The commit of the workflow, marked where files differ from it; empty outside a git checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -22,5 +22,7 @@ if __name__ == "__main__":
         else:
             given = calibrations.read(job.samples).samples
         model = load_model(manifest, check=job.check)
-        rows = method.diagnose(model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given))
+        rows = method.diagnose(
+            model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given)
+        )
         store.write(job.output, store.from_rows("diagnoses", rows, **job.keys), job.provenance)

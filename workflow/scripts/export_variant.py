@@ -22,13 +22,20 @@ if __name__ == "__main__":
         variant, folder = Variant.parse(job.variant), Path(job.output)
         parts = assembly.read(variant)
         if parts.plan is None:
-            raise LaminaError(f"{variant} is the unpruned model, which is its own checkpoint. Name a variant.")
+            raise LaminaError(
+                f"{variant} is the unpruned model, which is its own checkpoint. Name a variant."
+            )
         manifest = seal.read_json(job.manifest)
         described = (variant, Variant.base(variant.model))
         measured = store.gather("benchmarks", job.benchmarks).to_pylist()
         form = export(
             load_model(manifest, torch.device("cpu")),
-            Source(variant, manifest, parts.plan, [row for row in measured if Variant.of(row) in described]),
+            Source(
+                variant,
+                manifest,
+                parts.plan,
+                [row for row in measured if Variant.of(row) in described],
+            ),
             folder,
             parts.patches,
             parts.adapter,
@@ -40,4 +47,6 @@ if __name__ == "__main__":
         print(f"{form}: {f'llama-cli -m {folder / FILE}' if form == 'gguf' else load}")
         card = (folder / "README.md").read_text(encoding="utf-8")
         _, _, after = card.partition(f"{ONWARD}\n\n")
-        print(after.partition("\n\n## ")[0].replace("FOLDER", str(folder)), end="\n" if after else "")
+        print(
+            after.partition("\n\n## ")[0].replace("FOLDER", str(folder)), end="\n" if after else ""
+        )

@@ -31,8 +31,11 @@ def jobs(folder: Path) -> Iterator[dict[str, Any]]:
             waited = (number(record.get("max_rss")) or LIBRARIES_MB) < LIBRARIES_MB
             yield {
                 # Without --benchmark-extended a record does not name its rule, but its path does.
-                "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
-                "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
+                "rule": record.get("rule_name")
+                or path.relative_to(folder).with_suffix("").parts[0],
+                "wildcards": ", ".join(
+                    f"{name}={value}" for name, value in sorted(wildcards.items())
+                ),
                 "seconds": number(record.get("s")),
                 "cpu_seconds": None if waited else number(record.get("cpu_time")),
                 "max_rss_mb": None if waited else number(record.get("max_rss")),

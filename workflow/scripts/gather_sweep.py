@@ -8,4 +8,6 @@ if __name__ == "__main__":
     with running(snakemake):
         job = GatherSweep.read(snakemake)
         # All blocks have the same code, settings and seed; only their number differs.
-        store.write(job.output, store.gather("sweeps", job.blocks), store.kept_provenance(job.blocks[0]))
+        store.write(
+            job.output, store.gather("sweeps", job.blocks), store.kept_provenance(job.blocks[0])
+        )

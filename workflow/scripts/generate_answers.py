@@ -16,7 +16,10 @@ from lamina.store import checksum as seal
 if __name__ == "__main__":
     with running(snakemake):
         job = GenerateAnswers.read(snakemake)
-        manifest, questions = seal.read_json(job.manifest), calibrations.read(job.questions, runs=True)
+        manifest, questions = (
+            seal.read_json(job.manifest),
+            calibrations.read(job.questions, runs=True),
+        )
         model, tokenizer = load_model(manifest, check=job.check), load_tokenizer(manifest)
         style, lm = Style.of(manifest), recorder(model, tokenizer)
         tasks = [task for task, _ in drawn(job.calibration, job.entry, lm, style, Path.cwd())]

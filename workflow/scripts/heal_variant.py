@@ -32,7 +32,10 @@ if __name__ == "__main__":
             manifest = seal.read_json(job.manifest)
             base = load_quantised(manifest, getattr(job.healing, "quantise", "none"), job.check)
             files = {variant.calibration: job.calibration} | job.data
-            sources = [Source(calibrations.read(files[name]).samples, weight) for name, weight in job.weights]
+            sources = [
+                Source(calibrations.read(files[name]).samples, weight)
+                for name, weight in job.weights
+            ]
             read = [job.manifest, job.plan, *([job.patch] if patches else [])]
             read += [files[name] for name, _ in job.weights]
             progress = Progress(folder / PROGRESS, digest(job.provenance, *map(Path, read)))

@@ -13,11 +13,21 @@ from lamina.store import parquet as store
 if __name__ == "__main__":
     with running(snakemake):
         job = PrepareModel.read(snakemake)
-        folder = Path.cwd() / job.checkpoint if job.checkpoint else find_model(job.model, job.entry, Path.cwd())
+        folder = (
+            Path.cwd() / job.checkpoint
+            if job.checkpoint
+            else find_model(job.model, job.entry, Path.cwd())
+        )
         # Only rules before this one see a folder of the user's; what the hub has is known when it is here.
-        if is_quantised(folder) and quantisation(json.loads((folder / "config.json").read_text())) in DEQUANTISED:
+        if (
+            is_quantised(folder)
+            and quantisation(json.loads((folder / "config.json").read_text())) in DEQUANTISED
+        ):
             from lamina.models.dequantise import dequantise
 
-            file, folder = folder / "config.json", Path.cwd() / Path(job.output).with_name("checkpoint")
+            file, folder = (
+                folder / "config.json",
+                Path.cwd() / Path(job.output).with_name("checkpoint"),
+            )
             dequantise(file, folder, job.entry.dtype, f"models.{job.model}.source")
         store.write_json(job.output, describe(job.model, job.entry, folder))

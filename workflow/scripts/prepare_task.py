@@ -18,10 +18,14 @@ if __name__ == "__main__":
     with running(snakemake):
         job = PrepareTask.read(snakemake)
         if job.text:
-            texts = documents.perplexity_texts(job.text, Path.cwd(), f"benchmarks.perplexity.{job.name}")
+            texts = documents.perplexity_texts(
+                job.text, Path.cwd(), f"benchmarks.perplexity.{job.name}"
+            )
             tested = [(part, []) for part in texts if part.strip()]
         else:
-            task = lm_tasks.load_task(job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code)
+            task = lm_tasks.load_task(
+                job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code
+            )
             own = job.task.choices is not None or lm_tasks.is_own(job.name, Path.cwd())
             tested = lm_tasks.test_documents(task, job.task.limit, own)
         columns = {

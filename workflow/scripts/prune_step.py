@@ -16,7 +16,13 @@ if __name__ == "__main__":
             plan = choosing.empty(job.selector, job.keys, refused)
         else:
             given = job.replacements.given(job.manifests) if job.replacements else None
-            kinds = load("lamina.models.cutting").kinds_of(manifest) if job.selector.periods == "whole" else ()
+            kinds = (
+                load("lamina.models.cutting").kinds_of(manifest)
+                if job.selector.periods == "whole"
+                else ()
+            )
             depth, share = manifest["n_layers"], job.selector.attention(manifest["attention_share"])
-            plan = choosing.choose(job.selector, job.keys, depth, step, previous, given, kinds, share)
+            plan = choosing.choose(
+                job.selector, job.keys, depth, step, previous, given, kinds, share
+            )
         plans.write(job.output, plan)

@@ -17,6 +17,13 @@ if __name__ == "__main__":
         tables = [Path(table) for table in job.tables]
         connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)
-        options = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from, job.sizes
+        options = (
+            facts,
+            job.report.keep,
+            job.report.general_text,
+            job.names,
+            job.report.counted_from,
+            job.sizes,
+        )
         page = report.render(connection, map(Path, job.figures), Path(job.template), *options)
         store.write_text(job.output, page)

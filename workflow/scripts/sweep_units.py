@@ -17,7 +17,9 @@ if __name__ == "__main__":
         progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
             manifest, removed = seal.read_json(job.manifest), plan.units if plan else []
-            share = removals.share(manifest["n_layers"], job.units, removed, job.replacements, job.block, job.blocks)
+            share = removals.share(
+                manifest["n_layers"], job.units, removed, job.replacements, job.block, job.blocks
+            )
             if share:
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 rows = removals.rows(
@@ -30,7 +32,9 @@ if __name__ == "__main__":
                     current=job.block == 0,
                     budget=job.budget,
                     loop=job.loop,
-                    replacements=job.replacements.given(job.manifests) if job.replacements else None,
+                    replacements=job.replacements.given(job.manifests)
+                    if job.replacements
+                    else None,
                     manifest=manifest,
                     progress=progress,
                 )

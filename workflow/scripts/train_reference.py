@@ -14,7 +14,12 @@ from microworld import data, diagnosed, training
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=Path, required=True, help="config/reference.yaml")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the model; its data/ gets the documents")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="folder of the model; its data/ gets the documents",
+    )
     arguments = parser.parse_args()
     settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
     torch.set_num_threads(settings["training"]["threads"])

@@ -19,13 +19,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the model")
     arguments = parser.parse_args()
     settings, siblings = (
-        yaml.safe_load(file.read_text(encoding="utf-8")) for file in (arguments.settings, arguments.siblings)
+        yaml.safe_load(file.read_text(encoding="utf-8"))
+        for file in (arguments.settings, arguments.siblings)
     )
     settings["training"] |= siblings["training"]
     settings["mixture"] = siblings["siblings"][arguments.name]
     torch.set_num_threads(settings["training"]["threads"])
     start = Path(siblings["start"])
-    training.train(settings, arguments.output, log=lambda line: print(line, flush=True), start=start)
+    training.train(
+        settings, arguments.output, log=lambda line: print(line, flush=True), start=start
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 
-LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
+LARGEST = (
+    64 << 20
+)  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 
 
 def entry_of(config: Configuration, model: str) -> str:
@@ -38,30 +40,44 @@ def described(entry: str, model: Model, root: Path) -> Model:
         _check_there(where, source, root, "a GGUF file")
         depth = gguf.shape(folder, where)[0]
         if model.layers not in (None, depth):
-            raise LaminaError(f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out.")
+            raise LaminaError(
+                f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out."
+            )
         return model.model_copy(update={"layers": depth})
     if folder.is_file():
-        raise LaminaError(f"{where}: '{source}' is a file. Write the folder of the model that it belongs to.")
+        raise LaminaError(
+            f"{where}: '{source}' is a file. Write the folder of the model that it belongs to."
+        )
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
     settings = checkpoint.read_settings(folder, where, source)
     decoder = checkpoint.decoder_settings(settings)
-    layers = next((decoder[key] for key in checkpoint.LAYER_KEYS if isinstance(decoder.get(key), int)), None)
+    layers = next(
+        (decoder[key] for key in checkpoint.LAYER_KEYS if isinstance(decoder.get(key), int)), None
+    )
     read: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
     for key, value in read.items():
         stated = getattr(model, key)
         if value and stated and value != stated:
-            raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {value}, not {stated}. Leave `{key}` out.")
-    return model.model_copy(update={key: value or getattr(model, key) for key, value in read.items()})
+            raise LaminaError(
+                f"{entry}.{key}: '{source}/config.json' says {value}, not {stated}. Leave `{key}` out."
+            )
+    return model.model_copy(
+        update={key: value or getattr(model, key) for key, value in read.items()}
+    )
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
     is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
     if not is_id or not revision:
         other = "; if it is a hub id, add `revision: <commit, tag or branch>`"
-        other = other if is_id else ", or a hub id of the form 'organisation/name' with its revision"
-        raise LaminaError(f"{where}: there is no folder '{source}'. Write the path of a folder with {files}{other}.")
+        other = (
+            other if is_id else ", or a hub id of the form 'organisation/name' with its revision"
+        )
+        raise LaminaError(
+            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}{other}."
+        )
 
 
 def check(config: Configuration, root: Path) -> None:
@@ -82,7 +98,9 @@ def check(config: Configuration, root: Path) -> None:
             checkpoint.check_tokenizer(folder, entry_of(config, name), model.chat_template)
             contexts[name] = checkpoint.context(settings)
     _check_contexts(config, contexts)
-    counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
+    counts: dict[
+        tuple[str, Path], int
+    ] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():
         where = f"calibrations.{name}"
         if isinstance(entry, Text):
@@ -111,14 +129,23 @@ def check(config: Configuration, root: Path) -> None:
 def _check_code(config: Configuration, root: Path) -> None:
     """Refuse tasks that nobody has, files that cannot be read, and those whose Python their entry does not trust."""
     entries: dict[str, tuple[list[str], Any]]
-    entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
-    entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
+    entries = {
+        f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()
+    }
+    entries |= {
+        f"benchmarks.tasks.{name}": ([name], entry)
+        for name, entry in config.benchmarks.tasks.items()
+    }
     for where, (names, entry) in entries.items():
         for name in [] if getattr(entry, "choices", None) else names:
             reached = task_files.reached(name, task_files.folder(root))
             if not reached and name not in (known := task_files.names_of_lm_eval()):
                 near = difflib.get_close_matches(name, sorted(known), 3)
-                hint = f"The nearest are: {', '.join(near)}." if near else "`lm_eval ls tasks` lists all."
+                hint = (
+                    f"The nearest are: {', '.join(near)}."
+                    if near
+                    else "`lm_eval ls tasks` lists all."
+                )
                 raise LaminaError(
                     f"{where}: there is no task '{name}', neither in workflow/tasks nor in lm-eval. {hint}"
                 )
@@ -129,17 +156,27 @@ def _check_code(config: Configuration, root: Path) -> None:
                     task_files.check_written(str(file.keys.get("task")), kind, where)
 
 
-def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:
+def _check_text(
+    where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]
+) -> None:
     path = corpus_file(entry.text, entry.split, root)
     if entry.text == CORPUS:
-        splits = sorted(file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl"))
+        splits = sorted(
+            file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl")
+        )
         if entry.split not in splits:
             if splits:
-                may = [split for split in splits if split != "test" or isinstance(entry, Perplexity)]
-                raise LaminaError(f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(may)}.")
+                may = [
+                    split for split in splits if split != "test" or isinstance(entry, Perplexity)
+                ]
+                raise LaminaError(
+                    f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(may)}."
+                )
             return
     else:
-        _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
+        _check_there(
+            f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}"
+        )
     if path.stat().st_size <= LARGEST:
         blank = isinstance(entry, Perplexity) and entry.joined is not None
         if (key := (f"text, blank: {blank}", path)) not in counts:
@@ -147,10 +184,14 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
         check_range(entry.documents, counts[key], path, where)
 
 
-def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:
+def _count_questions(
+    where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]
+) -> int | None:
     """The number of questions in a file; None where it is too large to read here."""
     path = root / file
-    _check_there(f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line")
+    _check_there(
+        f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line"
+    )
     if path.stat().st_size > LARGEST:
         return None
     if ("choices", path) not in counts:
@@ -160,7 +201,9 @@ def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, 
 
 def _check_there(where: str, file: str, root: Path, form: str) -> None:
     if not (root / file).is_file():
-        raise LaminaError(f"{where}: there is no file '{file}' in {root}. Write the path of {form}.")
+        raise LaminaError(
+            f"{where}: there is no file '{file}' in {root}. Write the path of {form}."
+        )
 
 
 def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
@@ -175,13 +218,20 @@ def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> 
             if isinstance(study, Prune):
                 # The unpruned model is measured on every text, whichever the study names.
                 for name, text in config.benchmarks.perplexity.items():
-                    checkpoint.check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+                    checkpoint.check_fits(
+                        f"benchmarks.perplexity.{name}.window", text.window, limit, model
+                    )
                 if efficiency := config.benchmarks.efficiency:
-                    checkpoint.check_generation(efficiency.prompt, efficiency.generate, limit, model)
+                    checkpoint.check_generation(
+                        efficiency.prompt, efficiency.generate, limit, model
+                    )
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
-    mending = {*getattr(study, "repairs", []), *(config.selectors[s].repair for s in getattr(study, "selectors", []))}
+    mending = {
+        *getattr(study, "repairs", []),
+        *(config.selectors[s].repair for s in getattr(study, "selectors", [])),
+    }
     healing = set(getattr(study, "healings", [])) - {"none"}
     added = {name for each in mending - {"none", None} for name in config.repairs[each].data}
     added |= {name for each in healing for name in config.healings[each].weights(OWN)}

@@ -54,7 +54,12 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _check_loops(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
-        for check in (_check_repairs, _check_healings, _check_measured, partial(_check_sizes, root)):
+        for check in (
+            _check_repairs,
+            _check_healings,
+            _check_measured,
+            partial(_check_sizes, root),
+        ):
             if isinstance(study, Prune):
                 check(config, f"studies.{name}", study)
     files.check(config, root)
@@ -66,7 +71,10 @@ def _add_donors(config: Configuration) -> None:
     for name, donor in config.donors.items():
         if isinstance(donor, Sibling):
             donor_model, there = Model(**donor.model_dump()), config.models.get(name)
-            if there and (there.source, there.revision) != (donor_model.source, donor_model.revision):
+            if there and (there.source, there.revision) != (
+                donor_model.source,
+                donor_model.revision,
+            ):
                 raise LaminaError(
                     f"donors.{name}: '{name}' is another model under `models` already. Rename one of the two."
                 )
@@ -74,7 +82,9 @@ def _add_donors(config: Configuration) -> None:
     for name, donor in config.donors.items():
         for sibling in donor.of if isinstance(donor, Merged) else ():
             if not isinstance(config.donors.get(sibling), Sibling):
-                siblings = [each for each, entry in config.donors.items() if isinstance(entry, Sibling)]
+                siblings = [
+                    each for each, entry in config.donors.items() if isinstance(entry, Sibling)
+                ]
                 raise LaminaError(
                     f"donors.{name}.of: '{sibling}' is no sibling under `donors`. {nearest(sibling, siblings)} Name "
                     "one that has a `source`."
@@ -91,7 +101,12 @@ def _defined(where: str, name: str, section: str, known: Collection[str]) -> Non
 
 
 def _complete(config: Configuration, root: Path) -> None:
-    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings, config.diagnoses]
+    sections: list[dict[str, Any]] = [
+        config.calibrations,
+        config.selectors,
+        config.healings,
+        config.diagnoses,
+    ]
     for section in sections:
         for name, entry in section.items():
             if "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set:
@@ -107,7 +122,11 @@ def _complete(config: Configuration, root: Path) -> None:
 def _check_names(config: Configuration) -> None:
     """Refuse names in entries that are not defined, mixtures of mixtures, and `own` with two meanings."""
     named: dict[str, Iterable[str]] = {}
-    mixtures = {name: entry.mixture for name, entry in config.calibrations.items() if isinstance(entry, Mixture)}
+    mixtures = {
+        name: entry.mixture
+        for name, entry in config.calibrations.items()
+        if isinstance(entry, Mixture)
+    }
     named |= {f"calibrations.{name}.mixture": parts for name, parts in mixtures.items()}
     for name, selector in config.selectors.items():
         for donor in selector.donors:
@@ -115,13 +134,18 @@ def _check_names(config: Configuration) -> None:
         named[f"selectors.{name}.also"] = selector.also
         named[f"selectors.{name}.judge"] = [selector.judge] if selector.judge else []
     data = {f"repairs.{name}.data": tuple(entry.data) for name, entry in config.repairs.items()}
-    data |= {f"healings.{name}.data": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
+    data |= {
+        f"healings.{name}.data": tuple(entry.weights(OWN))
+        for name, entry in config.healings.items()
+    }
     for where, calibrations in {**named, **data}.items():
         known = [OWN, *config.calibrations] if where in data else config.calibrations
         for calibration in calibrations:
             _defined(where, calibration, "calibrations", known)
             if where.endswith(".mixture") and calibration in mixtures:
-                raise LaminaError(f"{where}: '{calibration}' is a mixture itself. Name what it is mixed from.")
+                raise LaminaError(
+                    f"{where}: '{calibration}' is a mixture itself. Name what it is mixed from."
+                )
     for where, calibrations in data.items():
         if len(calibrations) > 1 and OWN in config.calibrations:
             raise LaminaError(
@@ -142,8 +166,12 @@ def _check_held_out(config: Configuration, root: Path) -> None:
                     )
         if isinstance(entry, Text):
             for test, text in config.benchmarks.perplexity.items():
-                if _same_file(root, text.text, entry.text) and (entry.text != CORPUS or entry.split == text.split):
-                    _check_ranges(f"calibrations.{name}", entry, f"benchmarks.perplexity.{test}", text)
+                if _same_file(root, text.text, entry.text) and (
+                    entry.text != CORPUS or entry.split == text.split
+                ):
+                    _check_ranges(
+                        f"calibrations.{name}", entry, f"benchmarks.perplexity.{test}", text
+                    )
 
 
 def _check_ranges(where: str, entry: Text, test: str, text: Perplexity) -> None:
@@ -235,7 +263,11 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
         only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
         if not config.own_tasks(name) and not (texts and only_text):
             parts = config.parts(name).items()
-            wanted = [task for part, entry in parts for task in ([part] if isinstance(entry, Choices) else entry.drawn)]
+            wanted = [
+                task
+                for part, entry in parts
+                for task in ([part] if isinstance(entry, Choices) else entry.drawn)
+            ]
             near = f" {nearest(wanted[0], config.benchmarks.tasks)}" if wanted else ""
             raise LaminaError(
                 f"{where}.tasks: 'own' measures nothing for calibration '{name}': no task under `benchmarks.tasks` is "
@@ -246,7 +278,10 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
 
 def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) -> None:
     for model in study.models:
-        entry, sizes = config.models[model], [size for size in study.removed if isinstance(size, Size)]
+        entry, sizes = (
+            config.models[model],
+            [size for size in study.removed if isinstance(size, Size)],
+        )
         place = root / entry.source, files.entry_of(config, model)
         known = shapes.read(entry, *place) if sizes and entry.layers else None
         if sizes and known is None:
@@ -267,7 +302,13 @@ def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) ->
 
 
 def _check_size(
-    config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str | Size, sizes: Any
+    config: Configuration,
+    where: str,
+    model: str,
+    n_layers: int,
+    name: str,
+    entry: int | str | Size,
+    sizes: Any,
 ) -> None:
     selector = config.selectors[name]
     for index in selector.protect:
@@ -277,7 +318,9 @@ def _check_size(
                 f"{n_layers - 1}, or -1 to -{n_layers} from the end."
             )
     largest, place = selector.largest_removal(n_layers), f"{model}/{selector.units}"
-    remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
+    remedy = (
+        f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
+    )
     if isinstance(entry, Size):
         whole, saved = sizes.amounts(entry.what, entry.context, selector.cost)
         # Whichever units a plan takes, it saves at least what the smallest ones do.

@@ -17,7 +17,9 @@ class Generate(Entry):
     max_tokens: int | None = option(
         "Longest answer, in tokens.", None, ge=1, shown_default="what the task says, 32 for choices"
     )
-    ngram: int = option("`repetition` is the share of repeated n-grams; their n, in tokens.", 4, ge=1)
+    ngram: int = option(
+        "`repetition` is the share of repeated n-grams; their n, in tokens.", 4, ge=1
+    )
     samples: int = option("Answers sampled per question; 0 takes only the likeliest one.", 0, ge=0)
     pass_at: list[Annotated[int, Field(ge=1)]] = option(
         "The k of pass@k, at most `samples`.", [], shown_default="1 and `samples`"
@@ -46,16 +48,23 @@ class Task(Entry):
     stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
     """
 
-    ASIDE: ClassVar[tuple[str, ...]] = ("generate",)  # its own jobs, so that asking for it measures nothing again
+    ASIDE: ClassVar[tuple[str, ...]] = (
+        "generate",
+    )  # its own jobs, so that asking for it measures nothing again
 
     num_fewshot: int = NUM_FEWSHOT
     limit: int | None = option(
-        "Number of test documents, the first ones (of each task of a group); `null` takes all.", None, ge=1
+        "Number of test documents, the first ones (of each task of a group); `null` takes all.",
+        None,
+        ge=1,
     )
-    choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
+    choices: Place | None = option(
+        "A .jsonl file of your own test questions; the name is then yours to choose.", None
+    )
     trust_code: bool = trust_code_option()
     generate: Generate | None = option(
-        "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.", None
+        "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.",
+        None,
     )
 
 
@@ -67,7 +76,9 @@ class Perplexity(Entry):
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
     )
-    window: int = option("Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2)
+    window: int = option(
+        "Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2
+    )
     joined: str | None = option(
         'What joins the documents to one stream, as most papers do with `"\\n\\n"`: windows do not overlap, the first '
         "token of each is not scored, and what does not fill the last one is left out. Left out, documents are apart.",
@@ -78,7 +89,10 @@ class Perplexity(Entry):
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
         if self.joined is not None and self.stride not in (None, self.window):
-            raise wrong("windows of joined documents do not overlap. Leave `stride` or `joined` out.", "stride")
+            raise wrong(
+                "windows of joined documents do not overlap. Leave `stride` or `joined` out.",
+                "stride",
+            )
         if self.stride is not None and self.stride > self.window:
             raise wrong(
                 f"{self.stride} would skip tokens between windows of {self.window}. Write at most {self.window}, or "
@@ -94,16 +108,20 @@ class Efficiency(Entry):
     prompt: int = option("Tokens of the prompt.", 64, ge=1)
     generate: int = option("Tokens generated after it.", 32, ge=1)
     batch: int = option("Sequences at once.", 1, ge=1)
-    repeats: int = option("Timed runs, in turn with the unpruned model; error bars come from them.", 5, ge=2)
+    repeats: int = option(
+        "Timed runs, in turn with the unpruned model; error bars come from them.", 5, ge=2
+    )
 
 
 class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
     tasks: Named[Task] = option(
-        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by any name.", {}
+        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by any name.",
+        {},
     )
     perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(
-        "Latency, throughput and memory against the unpruned model. Left out, they are not measured.", None
+        "Latency, throughput and memory against the unpruned model. Left out, they are not measured.",
+        None,
     )

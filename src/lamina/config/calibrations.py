@@ -32,24 +32,40 @@ _SPLIT = option(
     "train",
     allowed="train, validation or another split that is never benchmarked (not test)",
 )
-_LIMIT = option("Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md.", None, ge=1)
+_LIMIT = option(
+    "Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md.",
+    None,
+    ge=1,
+)
 NUM_FEWSHOT = option(
     "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
     0,
     ge=0,
 )
-TEXT = option("A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`.")
-_DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED)
+TEXT = option(
+    "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
+)
+_DOCUMENTS = option(
+    "Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED
+)
 _LENGTH = option(
-    "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
+    "Tokens of a sample at most, the first of its document; accuracy is that of its last token.",
+    128,
+    ge=2,
 )
 _ANSWERS = option(
     "Whose answers samples hold: `gold`, those of the data, or `model`: the unpruned model writes its own ones, once.",
     "gold",
 )
-_KEEP = option("With `answers: model`: keep all questions, or those that exact match calls right.", "all")
-_TEMPERATURE = option("With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0)
-_PROMPT = option("With `answers: model`: tokens of a document after which the model goes on by itself.", 16, ge=1)
+_KEEP = option(
+    "With `answers: model`: keep all questions, or those that exact match calls right.", "all"
+)
+_TEMPERATURE = option(
+    "With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0
+)
+_PROMPT = option(
+    "With `answers: model`: tokens of a document after which the model goes on by itself.", 16, ge=1
+)
 
 
 trust_code_option = partial(
@@ -67,7 +83,8 @@ class Calibration(Choice):
     ASIDE = ("score", "group", "replicates")
 
     score: Literal["acc_norm", "acc"] = option(
-        "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).", "acc_norm"
+        "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).",
+        "acc_norm",
     )
     group: Filled | None = entry.group_option()
     replicates: int = entry.replicates_option()
@@ -75,7 +92,9 @@ class Calibration(Choice):
     @property
     def drawn(self) -> list[str]:
         """The lm-eval tasks that samples are drawn from."""
-        return [self.task] if isinstance(self, Task) else self.tasks if isinstance(self, Tasks) else []
+        return (
+            [self.task] if isinstance(self, Task) else self.tasks if isinstance(self, Tasks) else []
+        )
 
     @property
     def own(self) -> bool:
@@ -87,9 +106,14 @@ class Calibration(Choice):
         for key in () if self.own else ("keep", "temperature", "prompt"):
             field = type(self).model_fields.get(key)
             if field and getattr(self, key) != field.default:
-                raise wrong("it is for answers that the model writes. Leave it out, or add `answers: model`.", key)
+                raise wrong(
+                    "it is for answers that the model writes. Leave it out, or add `answers: model`.",
+                    key,
+                )
         if self.own and getattr(self, "prompt", 0) >= getattr(self, "length", 1):
-            raise wrong("the prompt leaves no token to write. Write fewer tokens than `length`.", "prompt")
+            raise wrong(
+                "the prompt leaves no token to write. Write fewer tokens than `length`.", "prompt"
+            )
         return self
 
 
@@ -116,7 +140,9 @@ class Tasks(Calibration):
 
     MARKS = ("tasks",)
 
-    tasks: list[Filled] = option("Names of several lm-eval tasks, groups or tags, mixed.", min_length=1)
+    tasks: list[Filled] = option(
+        "Names of several lm-eval tasks, groups or tags, mixed.", min_length=1
+    )
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = _SPLIT
     num_fewshot: int = NUM_FEWSHOT
@@ -151,10 +177,16 @@ class Hub(Calibration):
     MARKS = ("hub",)
 
     hub: Place = option("Id of a data set (`organisation/name`), or a folder that holds one.")
-    name: Filled | None = option("Which of its configurations, such as `en`; null where it has one.", None)
-    revision: Filled | None = option("Commit, tag or branch. Needed for an id, ignored for a folder.", None)
+    name: Filled | None = option(
+        "Which of its configurations, such as `en`; null where it has one.", None
+    )
+    revision: Filled | None = option(
+        "Commit, tag or branch. Needed for an id, ignored for a folder.", None
+    )
     split: Split = _SPLIT
-    field: Filled = option("Field of a document that is its text, or the list of turns of a conversation.", "text")
+    field: Filled = option(
+        "Field of a document that is its text, or the list of turns of a conversation.", "text"
+    )
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     streaming: bool = option(
@@ -177,7 +209,9 @@ class Mixture(Calibration):
         allowed="weights above 0 by calibration, such as {arc: 2, c4: 1}",
         min_length=1,
     )
-    limit: int | None = option("Number of samples drawn; `null` takes as many as the shares allow.", None, ge=1)
+    limit: int | None = option(
+        "Number of samples drawn; `null` takes as many as the shares allow.", None, ge=1
+    )
     seed: int = entry.seed_option()
 
 
@@ -191,7 +225,9 @@ class Choices(Calibration):
 
     MARKS = ("choices",)
 
-    choices: Place = option("A .jsonl file of your own questions with `query`, `choices` and `gold` in each line.")
+    choices: Place = option(
+        "A .jsonl file of your own questions with `query`, `choices` and `gold` in each line."
+    )
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT
     seed: int = entry.seed_option()

@@ -48,12 +48,16 @@ class Sweep(Entry):
 class Benchmark(Entry):
     """How the benchmarks are cut into jobs."""
 
-    blocks: int = option("Jobs over which the variants of one calibration are spread, per task.", 1, ge=1)
+    blocks: int = option(
+        "Jobs over which the variants of one calibration are spread, per task.", 1, ge=1
+    )
 
 
 def _share(value: object) -> object:
     """A share that is written as a percentage, as a number; everything else unchanged."""
-    number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
+    number = (
+        value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
+    )
     return float(number) / 100 if number.replace(".", "", 1).isdigit() else value
 
 
@@ -83,16 +87,21 @@ class Report(Entry):
 class Configuration(Entry):
     """Named things, and the studies that combine them."""
 
-    seed: int = option("Seed of every calibration, selector and healing that names none of its own.", 0, ge=0)
+    seed: int = option(
+        "Seed of every calibration, selector and healing that names none of its own.", 0, ge=0
+    )
     models: Named[Model] = option("The models, by name.")
     donors: Named[Donor] = option(
-        "Siblings of the models, by name, whose layers a selector may put in the places of a model's own.", {}
+        "Siblings of the models, by name, whose layers a selector may put in the places of a model's own.",
+        {},
     )
     calibrations: Named[Calibration] = option(
         "The sets of samples on which units are scored and patches are fitted, by name."
     )
     selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
-    repairs: Named[Repair] = option("Repairs of what was removed, by name. `none` always exists.", {})
+    repairs: Named[Repair] = option(
+        "Repairs of what was removed, by name. `none` always exists.", {}
+    )
     healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
     diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
     benchmarks: Benchmarks = option(
@@ -107,7 +116,10 @@ class Configuration(Entry):
 
     def replacing(self, selector: str) -> dict[str, list[str]]:
         """What gives layers to the plans of a selector, by name: the models that it is or is merged from."""
-        return {name: getattr(self.donors[name], "of", [name]) for name in self.selectors[selector].donors}
+        return {
+            name: getattr(self.donors[name], "of", [name])
+            for name in self.selectors[selector].donors
+        }
 
     def parts(self, calibration: str) -> dict[str, Calibration]:
         """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""
@@ -124,8 +136,14 @@ class Configuration(Entry):
         if isinstance(entry, Mixture):
             return sorted({task for part in entry.mixture for task in self.own_tasks(part)})
         if isinstance(entry, Choices):
-            return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
-        return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
+            return [
+                name
+                for name, task in tasks.items()
+                if task.choices and name in (calibration, entry.group)
+            ]
+        return sorted(
+            name for name, task in tasks.items() if name in entry.drawn and not task.choices
+        )
 
     def plain(self) -> dict[str, Any]:
         """Nested JSON-able values with all defaults; loading them gives the same configuration."""

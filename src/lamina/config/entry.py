@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+)
 from pydantic_core import CoreSchema
 
 from lamina.config import explain
@@ -28,7 +36,12 @@ T = TypeVar("T")
 
 
 def option(
-    help: str, default: Any = ..., *, allowed: str | None = None, shown_default: str | None = None, **bounds: Any
+    help: str,
+    default: Any = ...,
+    *,
+    allowed: str | None = None,
+    shown_default: str | None = None,
+    **bounds: Any,
 ) -> Any:
     """A key of an entry; without a default it is needed.
 
@@ -83,7 +96,9 @@ def read_text(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -> Any
 class Entry(BaseModel):
     """A part of the configuration with fixed keys. `ASIDE` are keys that are not among the options of a job."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
+    )
 
     ASIDE: ClassVar[tuple[str, ...]] = ()
 
@@ -144,7 +159,11 @@ class Choice(Entry):
     @classmethod
     def title(cls) -> str:
         """The name of a kind: what its key `BY` says, or the keys that mark it."""
-        return str(cls.model_fields[cls.BY].default) if cls.BY else " and ".join(f"`{key}`" for key in cls.MARKS)
+        return (
+            str(cls.model_fields[cls.BY].default)
+            if cls.BY
+            else " and ".join(f"`{key}`" for key in cls.MARKS)
+        )
 
     @classmethod
     def marked(cls, value: Mapping[str, Any]) -> list[type[Self]]:
@@ -181,7 +200,9 @@ class Choice(Entry):
         return ({self.BY: self.title()} if self.BY else {}) | super().options()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: pydantic.GetCoreSchemaHandler
+    ) -> CoreSchema:
         kinds = cls.kinds()
         if not kinds:
             return handler(source)
@@ -208,7 +229,9 @@ def _import_kinds(package: str, base: str) -> None:
     folders = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(folders):
         file = Path(folders[0], f"{module.name}.py")
-        if file.is_file() and re.search(rf"^class \w+\((\w+, )*{base}\)", file.read_text("utf-8"), re.MULTILINE):
+        if file.is_file() and re.search(
+            rf"^class \w+\((\w+, )*{base}\)", file.read_text("utf-8"), re.MULTILINE
+        ):
             importlib.import_module(f"{package}.{module.name}")
 
 
@@ -219,9 +242,13 @@ def _named(value: Any) -> Any:
         return {} if value is None else value
     for name in value:
         if not isinstance(name, str):
-            raise wrong(f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name))
+            raise wrong(
+                f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name)
+            )
         if name in RESERVED:
-            raise wrong(f"'{name}' is reserved (unpruned model, no repair). Choose another name.", name)
+            raise wrong(
+                f"'{name}' is reserved (unpruned model, no repair). Choose another name.", name
+            )
         if not _NAME.fullmatch(name):
             raise wrong(
                 f"'{name}' cannot be a name, since it becomes part of file names. Use letters, digits and _ . + - "
@@ -242,7 +269,9 @@ def _document_range(text: str) -> str:
     start, stop = document_range(text)
     if stop is not None and stop <= start:
         better = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
-        raise wrong(f'"{text}" holds no document, since its end is not after its start. Write such as "{better}".')
+        raise wrong(
+            f'"{text}" holds no document, since its end is not after its start. Write such as "{better}".'
+        )
     return text
 
 

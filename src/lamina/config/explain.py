@@ -28,7 +28,12 @@ _ARTICLES = {
     "object": "a mapping of keys to values",
     "null": "null",
 }
-_BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "up to", "exclusiveMaximum": "below"}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "up to",
+    "exclusiveMaximum": "below",
+}
 
 
 def wrong(message: str, key: str = "") -> PydanticCustomError:
@@ -40,7 +45,10 @@ def wrong(message: str, key: str = "") -> PydanticCustomError:
 def refusal(model: "type[Entry]", error: ValidationError, raw: Any) -> LaminaError:
     """One of the errors in words, after the dotted place of its key; `raw` is what `model` refused."""
     errors: list[Any] = list(error.errors(include_url=False))
-    first = min(errors, key=lambda each: _FIRST.index(each["type"]) if each["type"] in _FIRST else len(_FIRST))
+    first = min(
+        errors,
+        key=lambda each: _FIRST.index(each["type"]) if each["type"] in _FIRST else len(_FIRST),
+    )
     place, message = _explained(model, first, raw)
     return LaminaError(f"{place}: {message}" if place else message)
 
@@ -146,12 +154,18 @@ def _worded(place: str, error: Any) -> tuple[str, str]:
 
 def _unknown(base: Any, kind: Any, key: str, value: Any) -> str:
     """About a key that the entry does not have; the other kinds of a choice may have it."""
-    titles = [other.title() for other in (base.kinds() if base else ()) if key in other.model_fields]
+    titles = [
+        other.title() for other in (base.kinds() if base else ()) if key in other.model_fields
+    ]
     if not titles:
         return f"there is no such key. {nearest(key, kind.model_fields)}"
     mine, theirs = kind.title(), listed(titles)
-    label, remedy = (f"{kind.BY} '{mine}'", f", or write {kind.BY}: {theirs}") if kind.BY else (mine, "")
-    return f"{shown(value)} does not go with {label}, only with {theirs}. Leave `{key}` out{remedy}."
+    label, remedy = (
+        (f"{kind.BY} '{mine}'", f", or write {kind.BY}: {theirs}") if kind.BY else (mine, "")
+    )
+    return (
+        f"{shown(value)} does not go with {label}, only with {theirs}. Leave `{key}` out{remedy}."
+    )
 
 
 def _missing(kind: Any, key: str) -> str:
@@ -168,10 +182,16 @@ def _no_kind(base: Any, place: str, value: Mapping[str, Any]) -> tuple[str, str]
         names, place = allowed({"enum": titles}), f"{place}.{base.BY}".lstrip(".")
         if value.get(base.BY, base.USUAL) is None and base.USUAL is None:
             return place, f"is missing. Write {names}."
-        return place, f"{shown(value[base.BY])} is not allowed. Write {names}.{_close(value[base.BY], titles)}"
+        return (
+            place,
+            f"{shown(value[base.BY])} is not allowed. Write {names}.{_close(value[base.BY], titles)}",
+        )
     if marked := base.marked(value):
         clash = [next(key for key in kind.MARKS if key in value) for kind in marked]
-        return place, f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them."
+        return (
+            place,
+            f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them.",
+        )
     known = {key for kind in base.kinds() for key in kind.model_fields}
     for key in value:
         near = _close(key, [mark for kind in base.kinds() for mark in kind.MARKS])
@@ -180,7 +200,9 @@ def _no_kind(base: Any, place: str, value: Mapping[str, Any]) -> tuple[str, str]
     return place, f"nothing says what it is. Give it {listed(titles)}."
 
 
-def _value(kind: Any, key: str, place: str, steps: list[Any], value: Any, error: Any) -> tuple[str, str]:
+def _value(
+    kind: Any, key: str, place: str, steps: list[Any], value: Any, error: Any
+) -> tuple[str, str]:
     """About a value that is not allowed; for a list, about the entry that is wrong."""
     if error["type"] == _WORDED:
         return _worded(place, error)

@@ -36,22 +36,28 @@ class Trained(Entry):
     """The options of every method that trains for some epochs."""
 
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
-    epochs: int = option("Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1)
+    epochs: int = option(
+        "Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1
+    )
     batch: int = option("Samples per optimiser step.", 16, ge=1)
     warmup_steps: int = option(
         "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a cosine afterwards.",
         100,
         ge=0,
     )
-    max_steps: int | None = option("Optimiser steps at most; `null` trains for all epochs.", None, ge=1)
+    max_steps: int | None = option(
+        "Optimiser steps at most; `null` trains for all epochs.", None, ge=1
+    )
     seed: int = seed_option()
-    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_weights)] = option(
-        "What it trains on: `own`, the variant's own calibration, the name of another one, or names with the weight of "
-        "a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the greatest weight once, "
-        "and of the others their share, drawn anew.",
-        {OWN: 1.0},
-        allowed="own, the name of a calibration, or weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
-        shown_default="`own`",
+    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_weights)] = (
+        option(
+            "What it trains on: `own`, the variant's own calibration, the name of another one, or names with the weight of "
+            "a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the greatest weight once, "
+            "and of the others their share, drawn anew.",
+            {OWN: 1.0},
+            allowed="own, the name of a calibration, or weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
+            shown_default="`own`",
+        )
     )
     objective: Literal["lm", "distill", "lm+hidden"] = option(
         "What training lowers: the loss of the right tokens (`lm`), the divergence from the unpruned model's "
@@ -59,11 +65,17 @@ class Trained(Entry):
         "stream where layers went, relative to its square (`lm+hidden`).",
         "lm",
     )
-    temperature: float = option("With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0)
+    temperature: float = option(
+        "With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0
+    )
 
     @model_validator(mode="after")
     def _check_warmup(self) -> Self:
-        if self.max_steps and "warmup_steps" in self.model_fields_set and self.warmup_steps >= self.max_steps:
+        if (
+            self.max_steps
+            and "warmup_steps" in self.model_fields_set
+            and self.warmup_steps >= self.max_steps
+        ):
             raise wrong(
                 f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the learning rate would never "
                 f"fall. Write at most {self.max_steps // 10}, a tenth.",

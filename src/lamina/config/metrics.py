@@ -47,7 +47,11 @@ class Metric:
 
 
 # Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
-MODULES = {"gradient": "lamina.engine.weights", "weights": "lamina.engine.weights", "fit": "lamina.selection.residuals"}
+MODULES = {
+    "gradient": "lamina.engine.weights",
+    "weights": "lamina.engine.weights",
+    "fit": "lamina.selection.residuals",
+}
 
 # What the class of a metric says of it.
 ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
@@ -55,7 +59,8 @@ ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "modu
 METRICS = {
     entry["name"]: Metric(module=module, **entry)
     for module, entry in sorted(
-        declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES), key=lambda found: str(found[1]["name"])
+        declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES),
+        key=lambda found: str(found[1]["name"]),
     )
 }
 
@@ -71,10 +76,15 @@ def _known(name: str) -> str:
     return name
 
 
-MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})]
+MetricName = Annotated[
+    str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})
+]
 
 
-CARRIED = {"removal": "stream", "gradient": "weights"}  # the pass whose metrics another pass measures along the way
+CARRIED = {
+    "removal": "stream",
+    "gradient": "weights",
+}  # the pass whose metrics another pass measures along the way
 
 
 def passes(metrics: Iterable[str]) -> list[str]:

@@ -25,13 +25,17 @@ class Model(Entry):
         "Commit, tag or branch of a hub model. Needed for a hub model, ignored for a folder.", None
     )
     layers: int | None = option(
-        "Number of decoder layers. Read from config.json for a folder; write it for a hub model.", None, ge=1
+        "Number of decoder layers. Read from config.json for a folder; write it for a hub model.",
+        None,
+        ge=1,
     )
     family: str | None = option(
-        "The `model_type` of its config.json. Read from there for a folder; may be written for a hub model.", None
+        "The `model_type` of its config.json. Read from there for a folder; may be written for a hub model.",
+        None,
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format the weights are loaded in; `auto` takes the checkpoint's own, of a GGUF file float32.", "auto"
+        "Number format the weights are loaded in; `auto` takes the checkpoint's own, of a GGUF file float32.",
+        "auto",
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
         "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as its weights need. What "
@@ -40,13 +44,17 @@ class Model(Entry):
         allowed="a number of GPUs, or auto",
     )
     trust_remote_code: bool = option("Whether Python code in the model's folder may run.", False)
-    chat_template: bool = option("Whether task prompts are wrapped in the tokenizer's chat template.", False)
+    chat_template: bool = option(
+        "Whether task prompts are wrapped in the tokenizer's chat template.", False
+    )
     fewshot_as_turns: bool = option(
         "In a chat template: whether solved examples are turns of the conversation, or stand in the turn of the "
         "question.",
         True,
     )
-    system_prompt: Filled | None = option("System prompt of all tasks; without a template it stands first.", None)
+    system_prompt: Filled | None = option(
+        "System prompt of all tasks; without a template it stands first.", None
+    )
     template_arguments: dict[str, bool | int | float | str] = option(
         "What else the template is given, such as `{enable_thinking: false}`.",
         {},
@@ -72,11 +80,15 @@ class Model(Entry):
     def _check_checkpoints(self) -> Self:
         if (self.series is None) != (self.step is None):
             lacking = "step" if self.step is None else "series"
-            raise wrong(f"is missing: `series` and `step` go together. Add `{lacking}: ...`.", lacking)
+            raise wrong(
+                f"is missing: `series` and `step` go together. Add `{lacking}: ...`.", lacking
+            )
         if self.checkpoints is None:
             return self
         if not self.checkpoints:
-            raise wrong("[] is not allowed. List a checkpoint, or leave `checkpoints` out.", "checkpoints")
+            raise wrong(
+                "[] is not allowed. List a checkpoint, or leave `checkpoints` out.", "checkpoints"
+            )
         if PLACE not in f"{self.source} {self.revision}":
             raise wrong(
                 f"nothing says where they go. Write {PLACE} in `source` or `revision`, such as "
@@ -95,10 +107,13 @@ class Sibling(Donor):
 
     MARKS: ClassVar[tuple[str, ...]] = ("source",)
 
-    source: Place = option("A folder with config.json and safetensors weights, or a hub id (`organisation/model`).")
+    source: Place = option(
+        "A folder with config.json and safetensors weights, or a hub id (`organisation/model`)."
+    )
     revision: str | None = option("Commit, tag or branch of a hub model.", None)
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format that the weights are read in; they take the model's own where they are put.", "auto"
+        "Number format that the weights are read in; they take the model's own where they are put.",
+        "auto",
     )
     trust_remote_code: bool = option("Whether Python code in the donor's folder may run.", False)
 

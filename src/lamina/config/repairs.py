@@ -15,7 +15,9 @@ AUTO: Final = "auto"  # a weight that is chosen for each plan
 
 def _with_own(weights: dict[str, Any]) -> dict[str, Any]:
     if weights.get(OWN, AUTO) == AUTO:
-        raise wrong(f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its tokens.")
+        raise wrong(
+            f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its tokens."
+        )
     return weights
 
 
@@ -37,7 +39,9 @@ class Repair(Choice):
     LINEAR: ClassVar[bool] = True
 
     method: str = option("The repair method.")
-    data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
+    data: Annotated[
+        Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)
+    ] = option(
         "What it is fitted on: names of calibrations with the weight of a token of each. `own` is the variant's own; a "
         "tenth of general text beside it, `{own: 1, corpus: 0.1}`, keeps a repair from ruining other text; `auto` "
         "picks the smallest weight of 0 to 3 that keeps it, for each size by itself.",
@@ -85,7 +89,9 @@ class Repair(Choice):
         """The modules that a fit loads by name."""
         return (f"{self.PACKAGE}.{self.method}", *filter(None, [self.chain]))
 
-    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+    def layer_passes(
+        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+    ) -> float:
         """How many layers each token of a fit goes through, for plans that remove `sizes` of `depth` layers.
 
         One pass for the sums; absolute errors of a linear map take the held-out samples and half as many others. A

@@ -28,15 +28,26 @@ def replicate(config: Configuration) -> None:
 
     Raises LaminaError if all replicates would be the same, or a name is taken.
     """
-    sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "selectors": config.selectors}
+    sections: dict[str, dict[str, Any]] = {
+        "calibrations": config.calibrations,
+        "selectors": config.selectors,
+    }
     for key, section in sections.items():
         made = {}
         for name, entry in list(section.items()):
-            names = made[name] = [name, *(f"{name}.{number}" for number in range(2, entry.replicates + 1))]
+            names = made[name] = [
+                name,
+                *(f"{name}.{number}" for number in range(2, entry.replicates + 1)),
+            ]
             if taken := [replica for replica in names[1:] if replica in section]:
-                raise LaminaError(f"{key}.{taken[0]}: '{name}' has a replicate of that name. Rename one of them.")
+                raise LaminaError(
+                    f"{key}.{taken[0]}: '{name}' has a replicate of that name. Rename one of them."
+                )
             if entry.replicates > 1:
-                section |= {replica: _draw(f"{key}.{name}", entry, name, place) for place, replica in enumerate(names)}
+                section |= {
+                    replica: _draw(f"{key}.{name}", entry, name, place)
+                    for place, replica in enumerate(names)
+                }
         for study, listing in config.studies.items():
             if listed := getattr(listing, key, None):
                 every = [replica for name in listed for replica in made.get(name, [name])]
@@ -49,13 +60,17 @@ def replicate(config: Configuration) -> None:
                 )
 
 
-def _draw(where: str, entry: Calibration | Selector, name: str, number: int) -> Calibration | Selector:
+def _draw(
+    where: str, entry: Calibration | Selector, name: str, number: int
+) -> Calibration | Selector:
     """One of the replicates, counted from 0."""
     values = dict(entry)
     changed: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
     if "seed" in values:
         if "limit" in values and values["limit"] is None or values.get("fraction") == 1:
-            raise LaminaError(f"{where}.replicates: every draw would take all samples. Write a smaller number of them.")
+            raise LaminaError(
+                f"{where}.replicates: every draw would take all samples. Write a smaller number of them."
+            )
         changed["seed"] = values["seed"] + number
     elif "documents" in values:
         first, last = document_range(values["documents"])
@@ -66,7 +81,9 @@ def _draw(where: str, entry: Calibration | Selector, name: str, number: int) -> 
         step = number * (last - first)
         changed["documents"] = f"{first + step}:{last + step}"
     else:
-        raise LaminaError(f"{where}.replicates: nothing is drawn here, so all would be the same. Leave it out.")
+        raise LaminaError(
+            f"{where}.replicates: nothing is drawn here, so all would be the same. Leave it out."
+        )
     return entry.model_copy(update=changed)
 
 
@@ -76,7 +93,9 @@ def expand_checkpoints(config: Configuration) -> None:
     Raises LaminaError if a checkpoint has no number for the order, two have the same number, or its name is the name of
     a model.
     """
-    series = {name: _models(name, entry) for name, entry in config.models.items() if entry.checkpoints}
+    series = {
+        name: _models(name, entry) for name, entry in config.models.items() if entry.checkpoints
+    }
     for name, models in series.items():
         if taken := sorted(models.keys() & config.models.keys()):
             raise LaminaError(
@@ -107,7 +126,12 @@ def _models(name: str, entry: Model) -> dict[str, Model]:
                 f"models.{name}.checkpoints: '{steps[step]}' and '{checkpoint}' are both at {step}. Keep one of them."
             )
         steps[step] = checkpoint
-        filled = {"source": entry.source.replace(PLACE, checkpoint), "series": name, "step": step, "checkpoints": None}
+        filled = {
+            "source": entry.source.replace(PLACE, checkpoint),
+            "series": name,
+            "step": step,
+            "checkpoints": None,
+        }
         revision = entry.revision and entry.revision.replace(PLACE, checkpoint)
         models[f"{name}-{checkpoint}"] = entry.model_copy(update={**filled, "revision": revision})
     return models

@@ -54,7 +54,9 @@ also_option = partial(
     shown_default="none",
 )
 combine_option = partial(
-    option, "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean"
+    option,
+    "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.",
+    "mean",
 )
 donors_option = partial(
     option,
@@ -123,7 +125,9 @@ class Selector(Choice):
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
-    protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
+    protect: list[Annotated[int, Spelt]] = option(
+        "Layers that stay, negative ones counted from the end.", []
+    )
     cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
         "What halves count by with `units: both`: their share of a layer's parameters; `latency`: of the bytes of "
         "weights and of a cache of 4,096 tokens (or of the model's context) that one token reads; or the share of "
@@ -161,9 +165,16 @@ class Selector(Choice):
         if self.metric:
             check_halves(self.units, [self.metric])
         metric = METRICS[self.metric] if self.metric else None
-        removing, losing = (those(lambda metric: metric.removes), those(lambda metric: metric.losing))
+        removing, losing = (
+            those(lambda metric: metric.removes),
+            those(lambda metric: metric.losing),
+        )
         removes, loses = metric is None or metric.removes, metric is None or metric.losing
-        lacks = "is no mean of losses of samples" if removes else "has no value for a set that is removed"
+        lacks = (
+            "is no mean of losses of samples"
+            if removes
+            else "has no value for a set that is removed"
+        )
         halves = self.units != "layer"
         for refused, key, message in (
             (

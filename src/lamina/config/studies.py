@@ -26,7 +26,11 @@ _SCALES: Mapping[str, Mapping[str, float]] = {
     "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
     "latency": {},
 }
-_SHOWN = {"memory": "memory at {:,} tokens", "parameters": "the parameters", "latency": "the time of a token at {:,}"}
+_SHOWN = {
+    "memory": "memory at {:,} tokens",
+    "parameters": "the parameters",
+    "latency": "the time of a token at {:,}",
+}
 CONTEXT = 4096  # tokens in the cache
 
 
@@ -60,7 +64,9 @@ class Size(BaseModel):
     def limit(self, whole: float) -> float:
         """The most that may be left where the unpruned model takes `whole`."""
         scales = {**_SCALES[self.what], "%": whole / 100}
-        match = re.fullmatch(rf"([0-9]+(?:[.][0-9]+)?) ?({'|'.join(scales)})", getattr(self, self.what))
+        match = re.fullmatch(
+            rf"([0-9]+(?:[.][0-9]+)?) ?({'|'.join(scales)})", getattr(self, self.what)
+        )
         return float(match[1]) * scales[match[2]] if match else 0.0
 
     def __str__(self) -> str:
@@ -69,7 +75,9 @@ class Size(BaseModel):
     def share(self, left: float, whole: float) -> str:
         """What is left of the whole, in words."""
         units = [(scale, unit) for unit, scale in _SCALES[self.what].items() if scale <= whole]
-        amounts = [f"{left / scale:.3g} of {whole / scale:.3g} {unit}" for scale, unit in units[-1:]]
+        amounts = [
+            f"{left / scale:.3g} of {whole / scale:.3g} {unit}" for scale, unit in units[-1:]
+        ]
         return ", ".join([*amounts, f"{100 * left / whole:.3g} %"])
 
     def outcome(self, place: str, depth: int) -> str:
@@ -99,7 +107,9 @@ def removed_count(entry: int | str | Size, n_layers: int | None, place: str = ""
     if isinstance(entry, Size):
         return int(entry.found[place][0])
     if n_layers is None:
-        raise LaminaError(f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N.")
+        raise LaminaError(
+            f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N."
+        )
     return max(1, int(n_layers * Fraction(entry.rstrip("%")) / 100))
 
 
@@ -132,7 +142,10 @@ class Maps(Study):
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:
         if not self.metrics and not self.diagnoses:
-            raise wrong("[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.", "metrics")
+            raise wrong(
+                "[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.",
+                "metrics",
+            )
         check_halves(self.units, self.metrics)
         return self
 
@@ -151,7 +164,9 @@ class Prune(Study):
         "bytes of weights and of that cache that it reads. What a repair adds is not counted.",
         min_length=1,
     )
-    repairs: Names = option("Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1)
+    repairs: Names = option(
+        "Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1
+    )
     healings: Names = option("Names of healings; `none` trains nothing.", ["none"], min_length=1)
     tasks: Literal["all", "own"] | Names = option(
         "Benchmark tasks to measure, `all` of them, only the calibration's `own`, or a list of names.",

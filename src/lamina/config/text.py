@@ -28,17 +28,25 @@ _WORDS = {
     ),
     r"could not find expected ':'": ("a key has no colon", "Write `key: value`"),
     r"found unexpected end of stream": ("a quote is never closed", "Close it on its line"),
-    r"found unknown escape character '(.)'": (r"'\{0}' in double quotes has no meaning", "Use single quotes"),
+    r"found unknown escape character '(.)'": (
+        r"'\{0}' in double quotes has no meaning",
+        "Use single quotes",
+    ),
     r"found undefined alias '(.*)'": (
         "*{0} refers to an anchor that is not above it",
         'Write &{0} there, or put the text in quotes: "*{0}"',
     ),
-    r"expected the node content, but found '(.*)'": ("'{0}' stands where a value should", "Write a value, or null"),
+    r"expected the node content, but found '(.*)'": (
+        "'{0}' stands where a value should",
+        "Write a value, or null",
+    ),
     r"but found another document": ("a second document begins", "Delete the line `---`"),
 }
 
 
-_NO_BREAK = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)  # where a blank indents or follows a key
+_NO_BREAK = re.compile(
+    r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE
+)  # where a blank indents or follows a key
 _MOST = 100_000  # values in a file; an alias counts as the values that it stands for
 
 
@@ -66,7 +74,9 @@ def check(path: str | Path) -> None:
     text = read(path)
     if odd := _NO_BREAK.search(text):
         line = text[: odd.end()].count("\n") + 1
-        raise LaminaError(f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write a blank.")
+        raise LaminaError(
+            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write a blank."
+        )
     try:
         root = _composed(path, text, yaml.SafeLoader)
     except LaminaError:
@@ -74,11 +84,15 @@ def check(path: str | Path) -> None:
             return
         raise
     if not isinstance(root, yaml.MappingNode):
-        raise LaminaError(f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on.")
+        raise LaminaError(
+            f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
+        )
     _check_keys(path, root, "", set())
 
 
-def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]) -> dict[str, Any]:
+def load(
+    path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]
+) -> dict[str, Any]:
     """A mapping from a YAML file, with `constructors` for tags that are not YAML's own.
 
     Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong there and what to write.
@@ -113,7 +127,9 @@ def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
             f"{path}, line {line}: character {error.character:#x} cannot stand in YAML. Delete it."
         ) from None
     except RecursionError:
-        raise LaminaError(f"{path}: its lists or mappings are nested too deep to be read. Write it flatter.") from None
+        raise LaminaError(
+            f"{path}: its lists or mappings are nested too deep to be read. Write it flatter."
+        ) from None
     return root
 
 
@@ -122,7 +138,9 @@ def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = 0
         inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))]
+        parts = [
+            part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))
+        ]
         known[id(node)] = 1 + sum(_size(path, part, known) for part in parts)
     elif known[id(node)] == 0:
         raise LaminaError(
@@ -140,7 +158,9 @@ def place(files: Iterable[str | Path], message: str) -> str:
     key = re.match(r"\S+(?=: )", message)
     places = [(*_line(file, key[0] if key else ""), file) for file in files]
     deepest = max(places, key=lambda spot: spot[0], default=(0, 0, ""))[0]
-    return next((f"{file}, line {line}" for depth, line, file in places[::-1] if depth == deepest > 0), "")
+    return next(
+        (f"{file}, line {line}" for depth, line, file in places[::-1] if depth == deepest > 0), ""
+    )
 
 
 def _line(file: str | Path, key: str) -> tuple[int, int]:

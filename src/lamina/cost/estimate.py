@@ -36,27 +36,42 @@ BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imp
 ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered table and in the database
 
 
-def estimate(config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]) -> dict[str, Any]:
+def estimate(
+    config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]
+) -> dict[str, Any]:
     """What results/cost.json says: the cost of each `stage`, the FLOP of the job behind each output, and `notes`.
 
     manifests, drawn, tested: Files of the models, of their calibrations, and of the benchmark tasks.
     """
     models = {Path(file).parent.name: checksum.read_json(file) for file in manifests}
-    calibrations = {(path.parent.name, path.stem): counted(samples_of.read(path).samples) for path in map(Path, drawn)}
+    calibrations = {
+        (path.parent.name, path.stem): counted(samples_of.read(path).samples)
+        for path in map(Path, drawn)
+    }
     tasks = {}
     for model, manifest in models.items():
-        known = {calibration: tokens for (name, calibration), tokens in calibrations.items() if name == model}
+        known = {
+            calibration: tokens
+            for (name, calibration), tokens in calibrations.items()
+            if name == model
+        }
         for path in map(Path, tested if known else []):
             tasks[model, path.stem] = _of_task(path, config, known)
         for text, entry in config.benchmarks.perplexity.items():
             tasks[model, text] = _of_text(entry, manifest)
     shapes = {model: _shape(manifest) for model, manifest in models.items()}
     works = list(Works(config, models, shapes, calibrations, tasks))
-    early = ", ".join(sorted(name for name, entry in config.selectors.items() if entry.budget != "full"))
-    note = f"Selectors {early} let units leave early: their sweeps are counted in full, as the most."
+    early = ", ".join(
+        sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
+    )
+    note = (
+        f"Selectors {early} let units leave early: their sweeps are counted in full, as the most."
+    )
     return {
         "stages": {name: asdict(stage) for name, stage in stages(works).items()},
-        "jobs": {output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs},
+        "jobs": {
+            output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs
+        },
         "notes": studies.outcomes(config) + ([note] if early else []),
     }
 
@@ -81,7 +96,11 @@ def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -
     Questions of the user's own have the same name as calibration and as benchmark.
     """
     task = tested.stem
-    same = [c for c, entry in config.calibrations.items() if c in known and (entry.drawn == [task] or c == task)]
+    same = [
+        c
+        for c, entry in config.calibrations.items()
+        if c in known and (entry.drawn == [task] or c == task)
+    ]
     own = known[same[0]] if same else reduce(Tokens.plus, known.values())
     return own.scaled(parquet.read(tested).num_rows)
 
@@ -89,7 +108,9 @@ def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -
 def _of_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
-    lengths = [len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())]
+    lengths = [
+        len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())
+    ]
     read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
     longest = entry.window if entry.joined is not None else min(max(lengths), entry.window)
     return Tokens(len(lengths), read, read, read, longest, read)
@@ -109,15 +130,28 @@ Work = tuple[str, list[str], Stage]
 
 
 def _work(
-    stage: str, outputs: list[str], layers: float, naive: float, flops: float, memory: float = 0.0, disk: float = 0.0
+    stage: str,
+    outputs: list[str],
+    layers: float,
+    naive: float,
+    flops: float,
+    memory: float = 0.0,
+    disk: float = 0.0,
 ) -> Work:
     """Of jobs with so many layer-tokens together, of so many `flops` each, by the engine and the naive way."""
-    return stage, outputs, Stage(len(outputs), layers, layers * flops, naive, naive * flops, memory, disk)
+    return (
+        stage,
+        outputs,
+        Stage(len(outputs), layers, layers * flops, naive, naive * flops, memory, disk),
+    )
 
 
 def stages(works: Sequence[Work]) -> dict[str, Stage]:
     """The cost of every stage."""
-    return {name: reduce(Stage.plus, (cost for stage, _, cost in works if stage == name), Stage()) for name in STAGES}
+    return {
+        name: reduce(Stage.plus, (cost for stage, _, cost in works if stage == name), Stage())
+        for name in STAGES
+    }
 
 
 @dataclass(frozen=True)
@@ -134,7 +168,9 @@ class Works:
     tasks: Mapping[tuple[str, str], Tokens]
 
     def __iter__(self) -> Iterator[Work]:
-        yield from chain(self._captures(), self._sweeps(), self._searches(), self._repairs(), self._healings())
+        yield from chain(
+            self._captures(), self._sweeps(), self._searches(), self._repairs(), self._healings()
+        )
         yield from chain(self._benchmarks(), self._timings())
 
     @property
@@ -149,59 +185,109 @@ class Works:
             layers = float(tokens.stream * self.models[model]["n_layers"])
             memory = footprint.capture(shape, self._budget, tokens.longest, tokens.samples)
             written = [paths.activations(model, calibration)]
-            yield _work("capture", written, layers, layers, layer_flops(self.models[model], tokens), memory)
+            yield _work(
+                "capture", written, layers, layers, layer_flops(self.models[model], tokens), memory
+            )
 
     def _sweeps(self) -> Iterator[Work]:
         for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
             tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
             swept = sweeps.SweepSelector.parse(selector)
             pass_, kind, _ = swept.settings(self.config)
-            layers, naive = work.sweep_work(tokens, depth, removed, pass_, kind, list(swept.others(self.config)))
+            layers, naive = work.sweep_work(
+                tokens, depth, removed, pass_, kind, list(swept.others(self.config))
+            )
             if (repair := swept.repair(self.config)) != "none":
                 # One pass for the Gram matrices of the patches, over what is scored as well.
-                seen = {calibration, *studies.fitted_on(self.config, swept.planned_on(calibration), repair)}
+                seen = {
+                    calibration,
+                    *studies.fitted_on(self.config, swept.planned_on(calibration), repair),
+                }
                 fitting = float(sum(self.calibrations[model, name].stream for name in seen) * depth)
                 layers, naive = layers + fitting, naive + fitting
             blocks = range(sweeps.sweep_blocks(self.config, model, selector))
             # Each job more carries the model before the removals once more.
             layers += (len(blocks) - 1) * tokens.packed * (depth - removed)
-            written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
+            written = [
+                paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block)
+                for block in blocks
+            ]
             streams = 2 + depth - removed if pass_ == "removal" else 1
             memory = _pass(self.shapes[model], self._budget, tokens, streams)
             disk = ROW * tokens.samples * (1 + depth - removed)
-            yield _work("sweep", written, layers, naive, layer_flops(self.models[model], tokens), memory, disk)
+            yield _work(
+                "sweep",
+                written,
+                layers,
+                naive,
+                layer_flops(self.models[model], tokens),
+                memory,
+                disk,
+            )
 
     def _searches(self) -> Iterator[Work]:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
             tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
             manifest = self.models[model]
-            cost = search_work(tokens, manifest["n_layers"], sizes, entry, entry.attention(manifest["attention_share"]))
+            cost = search_work(
+                tokens,
+                manifest["n_layers"],
+                sizes,
+                entry,
+                entry.attention(manifest["attention_share"]),
+            )
             written = [paths.search(f"{model}/{calibration}/{selector}")]
             yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
 
     def _repairs(self) -> Iterator[Work]:
-        repaired = {(v.model, v.calibration, v.selector, v.repair) for v in studies.variants(self.config)}
-        for model, own, selector, repair in sorted(place for place in repaired if place[3] != "none"):
-            read = {name: self.calibrations[model, name] for name in studies.fitted_on(self.config, own, repair)}
+        repaired = {
+            (v.model, v.calibration, v.selector, v.repair) for v in studies.variants(self.config)
+        }
+        for model, own, selector, repair in sorted(
+            place for place in repaired if place[3] != "none"
+        ):
+            read = {
+                name: self.calibrations[model, name]
+                for name in studies.fitted_on(self.config, own, repair)
+            }
             sizes = studies.sizes(self.config, model, own, selector, repair)
             shape, tokens = self.shapes[model], self.calibrations[model, own]
-            layers = work.fit_work(self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes)
+            layers = work.fit_work(
+                self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes
+            )
             memory = footprint.moments(shape, TOKENS, tokens.longest, tokens.samples, max(sizes))
-            disk = sum(sizes) * shape.channels**2 * footprint.FLOAT  # at most: every removed unit is a run of its own
+            disk = (
+                sum(sizes) * shape.channels**2 * footprint.FLOAT
+            )  # at most: every removed unit is a run of its own
             written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-            yield _work("repair", written, layers, layers, layer_flops(self.models[model], tokens), memory, disk)
+            yield _work(
+                "repair",
+                written,
+                layers,
+                layers,
+                layer_flops(self.models[model], tokens),
+                memory,
+                disk,
+            )
 
     def _healings(self) -> Iterator[Work]:
         for variant in (v for v in studies.variants(self.config) if v.healing != "none"):
-            shape, own = self.shapes[variant.model], self.calibrations[variant.model, variant.calibration]
+            shape, own = (
+                self.shapes[variant.model],
+                self.calibrations[variant.model, variant.calibration],
+            )
             settings: Any = self.config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
-            memory = float(footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST))
+            memory = float(
+                footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
+            )
             if whole := not hasattr(settings, "rank"):
                 memory += footprint.full(shape, left)
             # Of low ranks at most: those of both parts of a layer.
             ranked = 3 * (shape.channels + shape.inner) + 8 * shape.channels
-            numbers = shape.parameters(left) if whole else getattr(settings, "rank", 0) * left * ranked
+            numbers = (
+                shape.parameters(left) if whole else getattr(settings, "rank", 0) * left * ranked
+            )
             folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
             layers, each = self._healing(variant, settings)
             disk = numbers * (shape.size if whole else footprint.FLOAT)
@@ -212,24 +298,39 @@ class Works:
         manifest, weights = self.models[variant.model], settings.weights(variant.calibration)
         drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
         trained = {name: self.calibrations[variant.model, name] for name in weights}
-        steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
+        steps = settings.epochs * -(
+            -sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch
+        )
         share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
         passes = work.TRAINING * (manifest["n_layers"] - variant.removed)
-        passes += manifest["n_layers"] if settings.objective != "lm" else 0  # the teacher's forward pass
-        layers = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
-        arithmetic = sum(layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
+        passes += (
+            manifest["n_layers"] if settings.objective != "lm" else 0
+        )  # the teacher's forward pass
+        layers = {
+            name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()
+        }
+        arithmetic = sum(
+            layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items()
+        )
         return sum(layers.values()), arithmetic / sum(layers.values())
 
     def _benchmarks(self) -> Iterator[Work]:
         for model, calibration, task, block in studies.benchmark_blocks(self.config):
-            tokens, shape, depth = self.tasks[model, task], self.shapes[model], self.models[model]["n_layers"]
+            tokens, shape, depth = (
+                self.tasks[model, task],
+                self.shapes[model],
+                self.models[model]["n_layers"],
+            )
             variants = studies.block_variants(self.config, model, calibration, task, block)
             together = [v.removed for v in variants if self._is_candidate(v)]
             alone = [v.removed for v in variants if not self._is_candidate(v)]
             cost = work.benchmark_work(tokens, depth, together, alone)
             memory = _benchmark(shape, tokens, len(together), len(alone))
             written = [paths.benchmark(model, calibration, task, block)]
-            disk, flops = ROW * tokens.samples * len(variants), layer_flops(self.models[model], tokens)
+            disk, flops = (
+                ROW * tokens.samples * len(variants),
+                layer_flops(self.models[model], tokens),
+            )
             yield _work("benchmark", written, *cost, flops, memory, disk)
         for model, calibration, task, block in studies.generation_blocks(self.config):
             tokens, asked = self.tasks[model, task], self.config.benchmarks.tasks[task].generate
@@ -238,16 +339,27 @@ class Works:
             # The likeliest answer and the samples, as long as the right ones.
             layers = float((1 + asked.samples if asked else 0) * tokens.stream * left)
             written = [paths.generation(model, calibration, task, block)]
-            yield _work("benchmark", written, layers, layers, layer_flops(self.models[model], tokens))
+            yield _work(
+                "benchmark", written, layers, layers, layer_flops(self.models[model], tokens)
+            )
 
     def _timings(self) -> Iterator[Work]:
         for model, manifest in self.models.items():
-            timing, structures = self.config.benchmarks.efficiency, studies.structures(self.config, model)
+            timing, structures = (
+                self.config.benchmarks.efficiency,
+                studies.structures(self.config, model),
+            )
             if timing and structures:
                 length = timing.batch * timing.prompt
                 prompts = Tokens(timing.batch, length, timing.batch, length)
                 layers = work.timing_work(prompts, timing, manifest["n_layers"], structures)
-                yield _work("benchmark", [paths.efficiency(model)], layers, layers, layer_flops(manifest, prompts))
+                yield _work(
+                    "benchmark",
+                    [paths.efficiency(model)],
+                    layers,
+                    layers,
+                    layer_flops(manifest, prompts),
+                )
 
     def _is_candidate(self, variant: Variant) -> bool:
         """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
@@ -262,7 +374,9 @@ def _pass(shape: Shape, budget: int, tokens: Tokens, streams: int, lines: int = 
     mean, scored = tokens.packed // max(1, tokens.samples), -(-tokens.scored // tokens.samples)
     # The shortest line is as far below the mean as the longest is above it.
     lengths = range(max(1, min(tokens.longest, 2 * mean - tokens.longest)), tokens.longest + 1)
-    return footprint.sweep(shape, budget, lengths, max(tokens.samples, lines), scored, max(1, streams))
+    return footprint.sweep(
+        shape, budget, lengths, max(tokens.samples, lines), scored, max(1, streams)
+    )
 
 
 def _benchmark(shape: Shape, tokens: Tokens, together: int, alone: int) -> int:
@@ -272,5 +386,7 @@ def _benchmark(shape: Shape, tokens: Tokens, together: int, alone: int) -> int:
     if not alone:
         return memory
     every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
-    lines = min(every, BENCHMARKED, max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest)))
+    lines = min(
+        every, BENCHMARKED, max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest))
+    )
     return max(memory, footprint.benchmark(shape, tokens.longest, lines, every))

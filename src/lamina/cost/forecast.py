@@ -43,15 +43,15 @@ class Stage:
 
     def plus(self, other: "Stage") -> "Stage":
         """Both as one."""
-        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        sums = {
+            each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)
+        }
         return Stage(**sums | {"memory": max(self.memory, other.memory)})
 
 
 def table(stages: Mapping[str, Stage], rate: float) -> str:
     """The estimate as text, at a rate in FLOP/s."""
-    heads = (
-        f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}{'memory':>9}{'disk':>9}"
-    )
+    heads = f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}{'memory':>9}{'disk':>9}"
     total = Stage()
     for stage in stages.values():
         total = total.plus(stage)
@@ -74,7 +74,13 @@ def duration(seconds: float) -> str:
 
 def size(memory: float) -> str:
     """Bytes as MB or GB; empty where none are counted."""
-    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 0.9995e9 else f"{memory / 1e6:.3g} MB"
+    return (
+        ""
+        if not memory
+        else f"{memory / 1e9:.3g} GB"
+        if memory >= 0.9995e9
+        else f"{memory / 1e6:.3g} MB"
+    )
 
 
 def readable(rate: str) -> float:
@@ -84,7 +90,9 @@ def readable(rate: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise LaminaError(f"RATE={rate}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
+        raise LaminaError(
+            f"RATE={rate}: no device computes at that rate. Write its TFLOP/s, such as RATE=100."
+        )
     return number
 
 
@@ -102,7 +110,10 @@ def whole(jobs: int, computing: int, seconds: float, start: Sequence[float], tog
 def start() -> list[float]:
     """Seconds that jobs take to start here, in processes that import what they do: with a model, and any other."""
     took, scripts = [], "snakemake.script, lamina.stages.job, lamina.store.parquet"
-    for modules in (f"{scripts}, lamina.engine.sweep, lamina.models.load, transformers.modeling_utils", scripts):
+    for modules in (
+        f"{scripts}, lamina.engine.sweep, lamina.models.load, transformers.modeling_utils",
+        scripts,
+    ):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
         took.append(time.perf_counter() - began)
@@ -114,7 +125,10 @@ def measure(results: Path, always: bool = False) -> float | None:
 
     None for a study without a calibration; and, unless it is to be measured `always`, for a model above 2e9 parameters.
     """
-    models = {path.parent.name: checksum.read_json(path) for path in results.glob("models/*/manifest.json")}
+    models = {
+        path.parent.name: checksum.read_json(path)
+        for path in results.glob("models/*/manifest.json")
+    }
     name = max(models, key=lambda model: models[model]["parameters"], default="")
     drawn = sorted((results / "calibrations" / name).glob("*.parquet"), key=os.path.getsize)
     if not drawn or (models[name]["parameters"] > LARGEST and not always):
@@ -125,7 +139,9 @@ def measure(results: Path, always: bool = False) -> float | None:
     from lamina.models.load import load_model
 
     torch.set_num_threads(resources.threads(os.cpu_count()))
-    return pace(load_model(models[name]), models[name], calibrations.read(drawn[-1]).samples[:SAMPLES])
+    return pace(
+        load_model(models[name]), models[name], calibrations.read(drawn[-1]).samples[:SAMPLES]
+    )
 
 
 def pace(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
@@ -147,23 +163,35 @@ def pace(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> flo
 def main(arguments: Iterable[str] | None = None) -> None:
     """Print the plan."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote, in the study's results folder")
+    parser.add_argument(
+        "file", type=Path, help="what rule estimate_cost wrote, in the study's results folder"
+    )
     parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {RATE:g}")
-    parser.add_argument("--calibrate", action="store_true", help="measure this machine, also if it has a GPU")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="measure this machine, also if it has a GPU"
+    )
     parser.add_argument("--jobs", default="0", help="jobs that are left to run")
     parser.add_argument("--cores", default="all", help="cores that a run may use")
     args = parser.parse_args(None if arguments is None else list(arguments))
     asked = None if args.rate is None else readable(args.rate)
     costs, here = checksum.read_json(args.file), len(devices.devices(os.environ))
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
-    if asked is None and (args.calibrate or not here) and (measured := measure(args.file.parent, args.calibrate)):
+    if (
+        asked is None
+        and (args.calibrate or not here)
+        and (measured := measure(args.file.parent, args.calibrate))
+    ):
         rate, message = measured, f"at the {measured / 1e12:.2g} TFLOP/s of the study's own model"
-        message = f"Times of one job after the other on this machine, {message}. RATE=100 is a GPU's."
+        message = (
+            f"Times of one job after the other on this machine, {message}. RATE=100 is a GPU's."
+        )
     else:
         rate = (asked or RATE) * 1e12
         message = f"Times of one device at {rate / 1e12:g} TFLOP/s. CALIBRATE=1 measures this machine instead."
     print(table(stages, rate), "", message, sep="\n")
-    print("Memory: of the largest job, above the process and the weights. Disk: at most, beside downloaded models.")
+    print(
+        "Memory: of the largest job, above the process and the weights. Disk: at most, beside downloaded models."
+    )
     total = sum(stage.flops for stage in stages.values()) / rate
     cores = int(args.cores) if args.cores.isdigit() else os.cpu_count() or 1
     computing, together = sum(stage.jobs for stage in stages.values()), here or min(2, cores)

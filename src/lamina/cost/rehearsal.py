@@ -35,7 +35,9 @@ def search_work(
             work[:] += np.array(layers) * shown / SEARCHED
             # What units lose together is more or less than the sum.
             sums = [sum(lost[unit] for unit in sorted(each.removed)) for each in candidates]
-            return (np.array(sums) * draw.uniform(0.5, 1.5, len(sums)))[:, None].repeat(shown, axis=1)
+            return (np.array(sums) * draw.uniform(0.5, 1.5, len(sums)))[:, None].repeat(
+                shown, axis=1
+            )
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
@@ -44,7 +46,9 @@ def search_work(
     if hasattr(own, "rehearse"):
         own.rehearse(trials, units, sizes, options, round(SEARCHED * options.held_back))
         return float(tokens.packed * work[0]), float(tokens.rows * work[1])
-    held_back, seen = np.split(np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)])
+    held_back, seen = np.split(
+        np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)]
+    )
     lengths = np.full(SEARCHED, tokens.stream / SEARCHED)
     run(trials, units, sizes, options, seen, held_back, lengths)
     return float(tokens.packed * work[0]), float(tokens.rows * work[1])

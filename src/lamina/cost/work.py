@@ -39,7 +39,9 @@ class Tokens:
 
     def scaled(self, samples: int) -> "Tokens":
         """The same mean lengths with another number of samples."""
-        counts = {name: round(count * (samples / self.samples)) for name, count in asdict(self).items()}
+        counts = {
+            name: round(count * (samples / self.samples)) for name, count in asdict(self).items()
+        }
         return Tokens(**counts | {"samples": samples, "longest": self.longest})
 
     def plus(self, other: "Tokens") -> "Tokens":
@@ -50,7 +52,10 @@ class Tokens:
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
     """FLOP of one token through one layer: twice its weights, and attention over half of a line on average."""
-    return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
+    return float(
+        2 * manifest["layer_parameters"]
+        + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples
+    )
 
 
 def sweep_work(
@@ -81,7 +86,11 @@ def sweep_work(
 def plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
     """A model without `removed` units. Only a run tells which, so they are drawn: the same ones for a `seed`."""
     draw = Random(f"{n_layers} {removed} {kind} {seed}")
-    return Candidate(frozenset(draw.sample(all_units(n_layers, kind), 2 * removed if kind == "both" else removed)))
+    return Candidate(
+        frozenset(
+            draw.sample(all_units(n_layers, kind), 2 * removed if kind == "both" else removed)
+        )
+    )
 
 
 def alone(models: Iterable[Candidate], n_layers: int) -> float:
@@ -90,13 +99,18 @@ def alone(models: Iterable[Candidate], n_layers: int) -> float:
     return sum(operation.runs * (1 - len(operation.without) / 2) for operation in operations)
 
 
-def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]) -> tuple[float, float]:
+def benchmark_work(
+    tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]
+) -> tuple[float, float]:
     """Layer-tokens of measuring variants by log-likelihoods, by the engine and naively, given layers removed from each.
 
     Variants measured `together` share contexts, and layers up to their first difference. Variants with other weights
     are measured `alone`, row by row.
     """
-    drawn = [[plan(n_layers, size, seed=(draw, n)) for n, size in enumerate(together)] for draw in range(DRAWS)]
+    drawn = [
+        [plan(n_layers, size, seed=(draw, n)) for n, size in enumerate(together)]
+        for draw in range(DRAWS)
+    ]
     layers = fmean(grow(models, [], n_layers, True).layers for models in drawn)
     rows = sum(n_layers - n for n in alone)
     engine = tokens.packed * layers + tokens.rows * rows
@@ -109,7 +123,9 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
 
 
-def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
+def fit_work(
+    options: Repair, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]
+) -> float:
     """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
 
     options: The repair's entry.
@@ -122,6 +138,11 @@ def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, 
     tested = HELD_OUT * read[own].packed * 2 * sum(depth - n for n in sizes)  # with and without it
     if weighed := options.automatic(own):
         # Gram matrices, errors of each chosen weight, and all plans with every weight and with none, held out.
-        tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
+        tried = (
+            HELD_OUT
+            * sum(read[name].packed for name in weighed)
+            * (WEIGHTS + 1)
+            * sum(depth - n for n in sizes)
+        )
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried + tested
     return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT) + tested

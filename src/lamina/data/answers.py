@@ -55,14 +55,18 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
         if isinstance(gold, list) and not isinstance(answer, str):
             raise NoAnswer(f"its right answers are {shown(gold)}, which are not texts.")
         if isinstance(_value(answer), dict):
-            raise NoAnswer(f"its right answer is {shown(answer)}, fields of which one is to be named.")
+            raise NoAnswer(
+                f"its right answer is {shown(answer)}, fields of which one is to be named."
+            )
         if answer is None or not str(answer).strip():
             raise NoAnswer(f"its right answer is {shown(answer)}, which is no text.")
         texts.append(str(answer))
     return list(dict.fromkeys(texts))
 
 
-def check(task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int], scored: bool) -> None:
+def check(
+    task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int], scored: bool
+) -> None:
     """Refuse documents (by their numbers in the task) whose right answer lm-eval or lamina cannot count.
 
     split: What messages call the documents.
@@ -86,13 +90,17 @@ def check(task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int],
         if fault:
             doubtful.append(f"{at}: {fault}")
     if doubtful:
-        _logger.warning("%d documents have choices that no score tells apart. %s", len(doubtful), doubtful[0])
+        _logger.warning(
+            "%d documents have choices that no score tells apart. %s", len(doubtful), doubtful[0]
+        )
 
 
 def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:
     """The first words of a question, for messages."""
     try:
-        text = str(task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)).strip()
+        text = str(
+            task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
+        ).strip()
     except (IndexError, KeyError, TypeError):
         text = str(doc)
     return text if len(text) <= 60 else f"{text[:57]}…"
@@ -108,7 +116,10 @@ def _fault(task: ConfigurableTask, doc: dict[str, Any], scored: bool) -> tuple[s
     choices = task.doc_to_choice(doc) if choice else []
     try:
         if choice and len(right_choices(task, doc)) == len(choices):
-            return f"all of its {len(choices)} choices are right, so there is nothing to choose.", False
+            return (
+                f"all of its {len(choices)} choices are right, so there is nothing to choose.",
+                False,
+            )
         if kind == "loglikelihood" and several:
             return "it has several right answers, and the likelihood is that of one.", False
         if not choice:
@@ -116,7 +127,11 @@ def _fault(task: ConfigurableTask, doc: dict[str, Any], scored: bool) -> tuple[s
     except NoAnswer as error:
         return str(error), False
     if scored and (several or choice) and several != bool(task.multiple_target):
-        one, other = ("a list of right answers", "a single one") if several else ("a single right answer", "a list")
+        one, other = (
+            ("a list of right answers", "a single one")
+            if several
+            else ("a single right answer", "a list")
+        )
         fault = f"it has {one}, and the first document of the task has {other}: lm-eval would count it as wrong."
         return fault, False
     return choices_fault(choices) if choice else None, True
@@ -148,11 +163,19 @@ def _number(gold: Any, choices: list[str]) -> int:
     if isinstance(gold, str):
         if gold in choices:
             return choices.index(gold)
-        raise NoAnswer(f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices.")
+        raise NoAnswer(
+            f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices."
+        )
     if not isinstance(gold, int):
         # lm-eval itself stops at 1.0, which a column with empty places makes of 1.
-        meant = ": write whole numbers, or `| int` behind it" if isinstance(gold, float) and gold.is_integer() else ""
+        meant = (
+            ": write whole numbers, or `| int` behind it"
+            if isinstance(gold, float) and gold.is_integer()
+            else ""
+        )
         raise NoAnswer(f"its right answer is {shown(gold)}, which is no number of a choice{meant}.")
     if not 0 <= gold < len(choices):
-        raise NoAnswer(f"its right answer is {shown(gold)}, but its choices are numbered 0 to {len(choices) - 1}.")
+        raise NoAnswer(
+            f"its right answer is {shown(gold)}, but its choices are numbered 0 to {len(choices) - 1}."
+        )
     return int(gold)

@@ -94,9 +94,13 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
-def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], vocabulary: int | None, what: str) -> None:
+def check_ids(
+    tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], vocabulary: int | None, what: str
+) -> None:
     """Refuse tokens of `what` that a model with embeddings of `vocabulary` tokens does not have, by a LaminaError."""
-    if vocabulary is not None and (beyond := next((token for token in ids if token >= vocabulary), None)):
+    if vocabulary is not None and (
+        beyond := next((token for token in ids if token >= vocabulary), None)
+    ):
         raise LaminaError(
             f"{what} holds {tokenizer.convert_ids_to_tokens(beyond)}, token {beyond} of the tokenizer, and the model "
             f"has embeddings of {vocabulary} tokens (0 to {vocabulary - 1}). Take it out of the text, or out of "
@@ -140,7 +144,11 @@ def write(path: str | Path, calibration: Calibration) -> None:
         for sample in calibration.samples
         for number, row in enumerate(sample.rows)
     ]
-    store.write(path, pa.Table.from_pylist(rows, schema=_SCHEMA), {"calibration": json.dumps(calibration.facts)})
+    store.write(
+        path,
+        pa.Table.from_pylist(rows, schema=_SCHEMA),
+        {"calibration": json.dumps(calibration.facts)},
+    )
 
 
 def read(path: str | Path, runs: bool = False) -> Calibration:
@@ -154,8 +162,17 @@ def read(path: str | Path, runs: bool = False) -> Calibration:
     samples = []
     for index, group in groupby(data.to_pylist(), itemgetter("sample")):
         records = list(group)
-        rows = tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"]) for r in records)
+        rows = tuple(
+            Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"])
+            for r in records
+        )
         also = tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"])
-        kind, gold, document, limit = (records[0][name] for name in ("kind", "gold", "document", "limit"))
-        samples.append(Sample(index, kind, gold, rows, document, tuple(records[0].get("runs", ())), also, limit))
+        kind, gold, document, limit = (
+            records[0][name] for name in ("kind", "gold", "document", "limit")
+        )
+        samples.append(
+            Sample(
+                index, kind, gold, rows, document, tuple(records[0].get("runs", ())), also, limit
+            )
+        )
     return Calibration(tuple(samples), facts)

@@ -36,7 +36,9 @@ def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list
     return read_documents(path, entry.documents, where, blank=entry.joined is not None)
 
 
-def read_documents(path: Path, documents: str | None = None, where: str = "text", blank: bool = False) -> list[str]:
+def read_documents(
+    path: Path, documents: str | None = None, where: str = "text", blank: bool = False
+) -> list[str]:
     """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file (blank lines between them).
 
     Unless `blank`, documents of white space are left out and not counted, and their number is logged. `documents` is a
@@ -47,15 +49,23 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
     """
     texts = _texts(path, f"{where}.text")
     kept = [text for text in texts if blank or text.strip()]
-    left = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
+    left = (
+        f" ({len(texts) - len(kept)} more are white space and left out)"
+        if len(kept) < len(texts)
+        else ""
+    )
     if not kept:
-        raise LaminaError(f"{where}.text: {path} holds no document{left}. Write the path of {_FORM}.")
+        raise LaminaError(
+            f"{where}.text: {path} holds no document{left}. Write the path of {_FORM}."
+        )
     if left:
         _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), left)
     return kept[slice(*check_range(documents, len(kept), path, where))]
 
 
-def check_range(documents: str | None, count: int, path: Path | str, where: str) -> tuple[int, int | None]:
+def check_range(
+    documents: str | None, count: int, path: Path | str, where: str
+) -> tuple[int, int | None]:
     """The bounds of a range of the `count` documents of a file or data set; refused if it asks for others."""
     first, last = document_range(documents)
     if first >= count or (last or 0) > count:
@@ -77,8 +87,12 @@ def _texts(path: Path, where: str) -> list[str]:
     try:
         entries = json.loads(raw)
     except json.JSONDecodeError as error:
-        remedy = "One object a line is .jsonl: rename the file." if error.msg == "Extra data" else form
-        raise LaminaError(f"{place}, line {error.lineno}: not JSON ({error.msg}). {remedy}") from error
+        remedy = (
+            "One object a line is .jsonl: rename the file." if error.msg == "Extra data" else form
+        )
+        raise LaminaError(
+            f"{place}, line {error.lineno}: not JSON ({error.msg}). {remedy}"
+        ) from error
     if not isinstance(entries, list):
         raise LaminaError(f"{place}: {shown(entries)} is not a list. {form}")
     return [
@@ -92,7 +106,9 @@ def _text(value: object, at: str, form: str) -> str:
     if isinstance(text, str):
         return text
     missing = isinstance(value, dict) and "text" not in value
-    raise LaminaError(f"{at}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}")
+    raise LaminaError(
+        f"{at}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}"
+    )
 
 
 def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
@@ -116,7 +132,11 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
             listed = folders.files(folder, entry.name, entry.split, place)
             rows: Any = (row for file in listed for row in folders.rows(file, entry.field))
         else:
-            options = {"split": entry.split, "revision": entry.revision, "streaming": entry.streaming}
+            options = {
+                "split": entry.split,
+                "revision": entry.revision,
+                "streaming": entry.streaming,
+            }
             rows = load_dataset(entry.hub, entry.name, **options)
         texts = list(islice(_fields(rows, entry.field, where), first, last))
     except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
@@ -135,7 +155,9 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
             f"read: {' '.join(str(error).split())} {remedy}"
         ) from error
     if not texts and not first:
-        raise LaminaError(f"{place} holds no document. Write another, or another field than '{entry.field}'.")
+        raise LaminaError(
+            f"{place} holds no document. Write another, or another field than '{entry.field}'."
+        )
     if not texts or (last is not None and len(texts) < last - first):
         check_range(entry.documents or "0:1", first + len(texts) if texts else 0, entry.hub, where)
     return texts
@@ -146,7 +168,9 @@ def _fields(rows: Any, field: str, where: str) -> Iterator[str]:
         text = _joined(row.get(field))
         if text is None:
             if row.get(field, 0) is None:
-                raise LaminaError(f"{where}.field: '{field}' of a document is null. Leave such documents out.")
+                raise LaminaError(
+                    f"{where}.field: '{field}' of a document is null. Leave such documents out."
+                )
             raise LaminaError(
                 f"{where}.field: a document has no text '{field}'. Its fields are {', '.join(map(str, row))}: write "
                 "one that is a text, or a list of turns."
@@ -161,5 +185,7 @@ def _joined(value: Any) -> str | None:
         return value
     if not isinstance(value, list):
         return None
-    turns: list[Any] = [turn.get("content", turn.get("value")) if isinstance(turn, dict) else turn for turn in value]
+    turns: list[Any] = [
+        turn.get("content", turn.get("value")) if isinstance(turn, dict) else turn for turn in value
+    ]
     return "\n\n".join(turns) if all(isinstance(turn, str) for turn in turns) else None

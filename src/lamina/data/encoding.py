@@ -26,7 +26,9 @@ class EncodingLM(HFLM):
     @property
     def prefix_token_id(self) -> int:
         """BOS, else EOS: the token that stands for an empty question."""
-        return self._required(super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after")
+        return self._required(
+            super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after"
+        )
 
     @property
     def eot_token_id(self) -> int:
@@ -41,9 +43,15 @@ class EncodingLM(HFLM):
             )
         return token
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any
+    ) -> list[int]:
         """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
-        if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
+        if (
+            add_special_tokens is None
+            and self.tokenizer.bos_token_id is None
+            and self.tokenizer.eos_token_id is None
+        ):
             add_special_tokens = True
         ids: list[int] = super().tok_encode(string, add_special_tokens, *args, **kwargs)
         self._check_ids(ids, string)
@@ -68,7 +76,9 @@ class EncodingLM(HFLM):
         finally:
             self._recorded = None
 
-    def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(
+        self, requests: list[Any], *args: Any, **kwargs: Any
+    ) -> list[tuple[float, bool]]:
         if self._recorded is not None:
             self._recorded.extend(requests)
             return []
@@ -76,7 +86,10 @@ class EncodingLM(HFLM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
-        longest = max(normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"] for request in requests)
+        longest = max(
+            normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
+            for request in requests
+        )
         if longest >= self.max_length:
             raise LaminaError(
                 f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no room for its "
@@ -96,9 +109,15 @@ class EncodingLM(HFLM):
         Raises LaminaError if one of the two has no token, or the continuation is longer than the context.
         """
         room = self.max_length
-        for name, text, tokens in zip(("question", "answer"), texts or ("", ""), (before, after), strict=True):
+        for name, text, tokens in zip(
+            ("question", "answer"), texts or ("", ""), (before, after), strict=True
+        ):
             if not tokens or (name == "answer" and len(tokens) > room):
-                fault = f"{len(tokens)} tokens, of which {room} fit into the model's context" if tokens else "no token"
+                fault = (
+                    f"{len(tokens)} tokens, of which {room} fit into the model's context"
+                    if tokens
+                    else "no token"
+                )
                 raise LaminaError(
                     f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
                     "another task."

@@ -49,7 +49,9 @@ def json_lines(text: str, place: str, form: str) -> Iterator[tuple[str, Any]]:
             try:
                 yield at, json.loads(line)
             except json.JSONDecodeError as error:
-                raise LaminaError(f"{at}: not JSON ({error.msg}, column {error.colno}). {form}") from error
+                raise LaminaError(
+                    f"{at}: not JSON ({error.msg}, column {error.colno}). {form}"
+                ) from error
 
 
 def shown(value: Any) -> str:
@@ -162,7 +164,9 @@ def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
     for at, line in lines:
         for one, other in (("clean", "corrupt"), ("right", "foil")):
             if line[one].strip() == line[other].strip():
-                raise LaminaError(f"{at}: `{one}` and `{other}` are both {shown(line[one])}. Write two that differ.")
+                raise LaminaError(
+                    f"{at}: `{one}` and `{other}` are both {shown(line[one])}. Write two that differ."
+                )
     if not lines:
         raise LaminaError(f"{where}: {path} is empty. {PAIRS}")
     return lines
@@ -172,6 +176,10 @@ def _lines(path: Path, where: str, keys: dict[str, type], form: str) -> list[tup
     lines = list(json_lines(read_text(path, where, "a .jsonl file"), str(path), form))
     for at, line in lines:
         for key, kind in keys.items():
-            if not isinstance(line, dict) or not isinstance(line.get(key), kind) or line.get(key) in ("", None):
+            if (
+                not isinstance(line, dict)
+                or not isinstance(line.get(key), kind)
+                or line.get(key) in ("", None)
+            ):
                 raise LaminaError(f"{at}: `{key}` is missing or no text. {form}")
     return lines

@@ -21,12 +21,28 @@ from huggingface_hub import metadata_load
 
 from lamina.errors import LaminaError
 
-_WORDS = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation", "testing": "test"}
-_WORDS |= {"eval": "test", "evaluation": "test"} | {name: name for name in ("train", "validation", "test")}
-_KINDS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_WORDS = {
+    "training": "train",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "testing": "test",
+}
+_WORDS |= {"eval": "test", "evaluation": "test"} | {
+    name: name for name in ("train", "validation", "test")
+}
+_KINDS = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
 _KINDS |= {".csv": "csv", ".tsv": "csv", ".txt": "txt"}
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_NO_DATA = re.compile(r"(dataset_infos?|dataset_dict|state)\.json|(license|readme|notice|requirements).*\.txt", re.I)
+_NO_DATA = re.compile(
+    r"(dataset_infos?|dataset_dict|state)\.json|(license|readme|notice|requirements).*\.txt", re.I
+)
 
 
 def files(folder: Path, name: str | None, split: str, where: str) -> list[Path]:
@@ -41,9 +57,19 @@ def files(folder: Path, name: str | None, split: str, where: str) -> list[Path]:
     if configurations:
         return _of_card(folder, configurations, name, split, where)
     if name is not None:
-        raise LaminaError(f"{where}: it has no README.md that names a configuration '{name}'. Leave `name` out.")
-    found = [path for path in sorted(folder.rglob("*")) if _kind(path) and not _NO_DATA.fullmatch(path.name)]
-    found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+        raise LaminaError(
+            f"{where}: it has no README.md that names a configuration '{name}'. Leave `name` out."
+        )
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if _kind(path) and not _NO_DATA.fullmatch(path.name)
+    ]
+    found = [
+        path
+        for path in found
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     if not found:
         raise LaminaError(f"{where}: it holds no file of a known kind: {', '.join(_KINDS)}.")
     one, *others = {_kind(path): path for path in found}.values()
@@ -80,19 +106,27 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
         with pa.memory_map(str(file)) as source:
             try:
                 reader = pa.ipc.open_file(source)
-                batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(reader.num_record_batches))
+                batches: Iterable[pa.RecordBatch] = map(
+                    reader.get_batch, range(reader.num_record_batches)
+                )
             except pa.ArrowInvalid:
                 source.seek(0)
                 batches = pa.ipc.open_stream(source)
             for batch in batches:
-                yield from (batch.select([field]) if field in batch.schema.names else batch).to_pylist()
+                yield from (
+                    batch.select([field]) if field in batch.schema.names else batch
+                ).to_pylist()
     else:
-        with fsspec.open(str(file), "rt", encoding="utf-8-sig", compression="infer", newline="") as text:
+        with fsspec.open(
+            str(file), "rt", encoding="utf-8-sig", compression="infer", newline=""
+        ) as text:
             if kind == "txt":
                 yield from ({"text": line.rstrip("\r\n")} for line in text)
             elif kind == "csv":
                 csv.field_size_limit(sys.maxsize)  # a field is a document
-                yield from csv.DictReader(text, delimiter="\t" if ".tsv" in file.name.lower() else ",")
+                yield from csv.DictReader(
+                    text, delimiter="\t" if ".tsv" in file.name.lower() else ","
+                )
             else:
                 yield from _json(text, file)
 
@@ -122,7 +156,9 @@ def _of_card(
         marked = [key for key, each in by_name.items() if each.get("default") or key == "default"]
         name = marked[0] if marked else next(iter(by_name)) if len(by_name) == 1 else None
     if name not in by_name:
-        raise LaminaError(f"{where}: its README.md names no configuration '{name}'. Available: {sorted(by_name)}.")
+        raise LaminaError(
+            f"{where}: its README.md names no configuration '{name}'. Available: {sorted(by_name)}."
+        )
     listed = by_name[name].get("data_files") or []
     listed = listed if isinstance(listed, list) else [listed]
     splits: dict[str, list[str]] = {}
@@ -131,8 +167,12 @@ def _of_card(
         paths = given["path"] if isinstance(given["path"], list) else [given["path"]]
         splits.setdefault(str(given["split"]), []).extend(map(str, paths))
     if split not in splits:
-        raise LaminaError(f"{where}: its README.md names no split '{split}'. Available: {sorted(splits)}.")
-    found = sorted({path for pattern in splits[split] for path in folder.glob(pattern) if path.is_file()})
+        raise LaminaError(
+            f"{where}: its README.md names no split '{split}'. Available: {sorted(splits)}."
+        )
+    found = sorted(
+        {path for pattern in splits[split] for path in folder.glob(pattern) if path.is_file()}
+    )
     if not found:
         raise LaminaError(
             f"{where}: its README.md names files of '{split}' that are not there: {', '.join(splits[split])}."

@@ -60,7 +60,10 @@ def load_task(
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
-        with chdir(root), task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext():
+        with (
+            chdir(root),
+            task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext(),
+        ):
             loaded: TaskOrGroup
             if choices:
                 loaded = task = _questions(name, root / choices)
@@ -81,7 +84,9 @@ def load_task(
             "doc_to_target in its task file."
         ) from error
     except DatasetNotFoundError as error:
-        raise LaminaError(f"the data of task '{name}' cannot be loaded ({error}). {UNKNOWN}") from error
+        raise LaminaError(
+            f"the data of task '{name}' cannot be loaded ({error}). {UNKNOWN}"
+        ) from error
     except (DatasetsError, HTTPError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there is no network, load "
@@ -113,7 +118,9 @@ def _questions(name: str, path: Path) -> ConfigurableTask:
         "num_fewshot": 0,
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }
-    return task_groups.DatasetTask(DatasetDict(test=Dataset.from_list(read_questions(path))), config)
+    return task_groups.DatasetTask(
+        DatasetDict(test=Dataset.from_list(read_questions(path))), config
+    )
 
 
 def _use_split(task: ConfigurableTask, split: str) -> None:
@@ -125,8 +132,12 @@ def _use_split(task: ConfigurableTask, split: str) -> None:
         # Nothing is ever calibrated on the test split.
         usable = [role for role, value in roles.items() if value in task.dataset]
         nearest = difflib.get_close_matches(split, usable, 1, 0)
-        has = f"It has {', '.join(usable)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
-        raise LaminaError(f"task '{name}' has no split '{split}'. {has} another task to calibrate on.")
+        has = (
+            f"It has {', '.join(usable)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
+        )
+        raise LaminaError(
+            f"task '{name}' has no split '{split}'. {has} another task to calibrate on."
+        )
     scored = eval_split(task)
     if task.config.num_fewshot and task.fewshot_cfg.split == scored != chosen:
         raise LaminaError(
@@ -142,7 +153,9 @@ def is_own(name: str, root: Path) -> bool:
     return bool(task_files.reached(name, task_files.folder(root)))
 
 
-def test_documents(found: TaskOrGroup, limit: int | None = None, own: bool = True) -> list[tuple[str, list[str]]]:
+def test_documents(
+    found: TaskOrGroup, limit: int | None = None, own: bool = True
+) -> list[tuple[str, list[str]]]:
     """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task.
 
     Raises LaminaError if one of them has no answer that could be right (`lamina.data.answers.check`).
@@ -161,7 +174,12 @@ def eval_split(task: ConfigurableTask) -> str:
 
 
 def task_samples(
-    task: ConfigurableTask, lm: EncodingLM, limit: int | None, seed: int, style: Style = PLAIN, own: bool = True
+    task: ConfigurableTask,
+    lm: EncodingLM,
+    limit: int | None,
+    seed: int,
+    style: Style = PLAIN,
+    own: bool = True,
 ) -> list[Sample]:
     """Samples of the task's chosen split: all of them, or `limit` drawn with `seed`.
 
@@ -190,7 +208,10 @@ def task_samples(
             kind, (gold, *also) = "choices", answers.right_choices(task, doc)
             # Tasks with mutual information ask for unconditional scores too; those follow the choices.
             pairs = zip(instances, task.doc_to_choice(doc), strict=False)
-            rows = tuple(scored_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
+            rows = tuple(
+                scored_row(lm, instance.args[0], instance.args[1], len(choice))
+                for instance, choice in pairs
+            )
         else:
             kind, gold, texts = "generated", 0, answers.right_texts(task, doc)
             rows = tuple(_answer_row(task, lm, text, instances[0], style) for text in texts)
@@ -200,7 +221,9 @@ def task_samples(
     return samples
 
 
-def _answer_row(task: ConfigurableTask, lm: EncodingLM, target: str, instance: Any, style: Style) -> Row:
+def _answer_row(
+    task: ConfigurableTask, lm: EncodingLM, target: str, instance: Any, style: Style
+) -> Row:
     """Context, right answer and the stop after it, for teacher forcing."""
     context = instance.args[0]
     if task.config.output_type == "loglikelihood":

@@ -24,7 +24,9 @@ RUN, DIFFERENT, TEMPLATE = 13, 9, 10
 NEAR = 0.5
 _WORD = re.compile(r"\w+|[^\w\s.,;:!?\"'`´“”‘’«»…—–-]")
 # Weights of a run's places: odd numbers that begin no short cycle, modulo 2^64.
-_PLACES = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN)], dtype=np.uint64)
+_PLACES = np.array(
+    [pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN)], dtype=np.uint64
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ def words(text: str) -> list[str]:
 
 def document_hash(text: str, choices: Sequence[str] = ()) -> str:
     """Identity of a document: case, white space, punctuation and the order of choices do not make it another one."""
-    question, *answers = (" ".join(words(part)) or " ".join(part.split()) for part in (text, *choices))
+    question, *answers = (
+        " ".join(words(part)) or " ".join(part.split()) for part in (text, *choices)
+    )
     return hashlib.sha256("\x1f".join([question, *sorted(answers)]).encode()).hexdigest()
 
 
@@ -56,7 +60,9 @@ def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
             windows = np.lib.stride_tricks.sliding_window_view(coded, RUN)
             ordered = np.sort(windows, axis=1)
             different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
-            hashes.update((windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist())
+            hashes.update(
+                (windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist()
+            )
     return tuple(sorted(hashes))
 
 
@@ -71,20 +77,30 @@ def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
     return Overlap(int(equal.sum()), int(alike.sum()), int(sharing.sum()))
 
 
-def pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pairs(
+    used: Sequence[Document], tested: Sequence[Document]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
     hashes = [each for _, each in (*used, *tested)]
     ends = np.cumsum([0, *map(len, hashes)])
-    runs, columns = np.unique(np.array([run for each in hashes for run in each], dtype=np.uint64), return_inverse=True)
+    runs, columns = np.unique(
+        np.array([run for each in hashes for run in each], dtype=np.uint64), return_inverse=True
+    )
     # A row for each document and a column for each run. A document has each run once.
-    table = csr_array((np.ones(ends[-1], dtype=np.int64), columns, ends), shape=(len(hashes), len(runs)))
+    table = csr_array(
+        (np.ones(ends[-1], dtype=np.int64), columns, ends), shape=(len(hashes), len(runs))
+    )
     mine, theirs = table[: len(used)], table[len(used) :]
     # A run is a template if it is frequent on either side.
     telling = np.flatnonzero(np.maximum(mine.sum(axis=0), theirs.sum(axis=0)) <= TEMPLATE)
     mine, theirs = mine[:, telling], theirs[:, telling]
     common = (mine @ theirs.T).tocoo()
     one, other = common.coords
-    return one, other, common.data >= NEAR * np.minimum(mine.sum(axis=1)[one], theirs.sum(axis=1)[other])
+    return (
+        one,
+        other,
+        common.data >= NEAR * np.minimum(mine.sum(axis=1)[one], theirs.sum(axis=1)[other]),
+    )
 
 
 @lru_cache(maxsize=1 << 18)

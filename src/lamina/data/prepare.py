@@ -60,10 +60,15 @@ def prepare(
         made = {key: prepare(key, part, manifest, root, None, written) for key, part in own.items()}
         samples = mixed(name, entry, made)
         # Questions of one's own are named by their entry.
-        named = (key if isinstance(own[key], entries.Choices) else made[key].facts["source"] for key in made)
+        named = (
+            key if isinstance(own[key], entries.Choices) else made[key].facts["source"]
+            for key in made
+        )
         source = ",".join(named)
     elif isinstance(entry, entries.Text | entries.Hub):
-        check_fits(f"{where}.length", entry.length, context(model.config.to_dict()), manifest["source"])
+        check_fits(
+            f"{where}.length", entry.length, context(model.config.to_dict()), manifest["source"]
+        )
         if isinstance(entry, entries.Hub):
             texts, source = documents.read_hub(entry, root, where), entry.hub
         else:
@@ -73,16 +78,25 @@ def prepare(
             samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
         pairs = drawn(name, entry, encoding.recorder(model, tokenizer), Style.of(manifest), root)
-        samples = [replace(each, index=i) for i, each in enumerate(sample for _, some in pairs for sample in some)]
+        samples = [
+            replace(each, index=i)
+            for i, each in enumerate(sample for _, some in pairs for sample in some)
+        ]
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
     return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
 
 
-def _own(where: str, entry: entries.Calibration, written: Calibration, vocabulary: int) -> Calibration:
+def _own(
+    where: str, entry: entries.Calibration, written: Calibration, vocabulary: int
+) -> Calibration:
     """What the model wrote itself, of which `keep: right` takes the right answers, and how many were right."""
     right, keep = written.facts["right"], getattr(entry, "keep", "all")
-    kept = [sample for sample, counts in zip(written.samples, right, strict=True) if keep == "all" or counts]
+    kept = [
+        sample
+        for sample, counts in zip(written.samples, right, strict=True)
+        if keep == "all" or counts
+    ]
     if len(kept) < min(FEWEST, len(right)):
         raise LaminaError(
             f"{where}.keep: the model answers {len(kept)} of {len(right)} questions right, which are too few to "
@@ -91,7 +105,9 @@ def _own(where: str, entry: entries.Calibration, written: Calibration, vocabular
     facts = {key: written.facts[key] for key in ("split", "seed", "source")}
     facts |= {"n_asked": len(right), "n_right": None if None in right else sum(right)}
     facts["temperature"] = getattr(entry, "temperature", None)
-    return calibrations.build([replace(each, index=i) for i, each in enumerate(kept)], vocabulary, **facts)
+    return calibrations.build(
+        [replace(each, index=i) for i, each in enumerate(kept)], vocabulary, **facts
+    )
 
 
 def drawn(
@@ -101,7 +117,9 @@ def drawn(
 
     Raises LaminaError if the model shall answer what is not written.
     """
-    choices, split, trusted = (getattr(entry, key, None) for key in ("choices", "split", "trust_code"))
+    choices, split, trusted = (
+        getattr(entry, key, None) for key in ("choices", "split", "trust_code")
+    )
     for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
@@ -125,7 +143,10 @@ def drawn(
 
 
 def text_samples(
-    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, vocabulary: int | None = None
+    documents: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    vocabulary: int | None = None,
 ) -> list[Sample]:
     """One sample per document: its first `length` tokens, each but the first predicted from those before it.
 
@@ -142,9 +163,13 @@ def text_samples(
             row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
             samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))
     if not samples:
-        raise LaminaError("text: no document has two tokens or more. Write a file with longer documents.")
+        raise LaminaError(
+            "text: no document has two tokens or more. Write a file with longer documents."
+        )
     if short := len(documents) - len(samples):
-        _logger.warning("%d of %d documents have fewer than two tokens and are left out.", short, len(documents))
+        _logger.warning(
+            "%d of %d documents have fewer than two tokens and are left out.", short, len(documents)
+        )
     return samples
 
 
@@ -155,7 +180,10 @@ def mixed(name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]) -
     """
     weights = [entry.mixture[source] for source in parts]
     # The part that is used up first limits the number of samples.
-    bounds = {source: len(parts[source].samples) * sum(weights) / entry.mixture[source] for source in parts}
+    bounds = {
+        source: len(parts[source].samples) * sum(weights) / entry.mixture[source]
+        for source in parts
+    }
     scarce = min(bounds, key=lambda source: bounds[source])
     most = int(bounds[scarce] + 1e-9)
     if entry.limit and entry.limit > most:

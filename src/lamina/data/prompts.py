@@ -37,7 +37,9 @@ class Style:
     chat_template: bool = False  # whether they go through the chat template of the tokenizer
     turns: bool = True  # whether solved examples are turns of the conversation, or stand in the turn of the question
     system: str | None = None  # the system prompt; without a template it stands before the prompt
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
+    arguments: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the template, such as enable_thinking
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
@@ -50,7 +52,11 @@ PLAIN = Style()
 
 
 def build(
-    task: ConfigurableTask, lm: EncodingLM, style: Style, samples: Sequence[int] | None = None, limit: int | None = None
+    task: ConfigurableTask,
+    lm: EncodingLM,
+    style: Style,
+    samples: Sequence[int] | None = None,
+    limit: int | None = None,
 ) -> None:
     """Make the requests of a task (`task.instances`): of the documents `samples`, of the first `limit`, or of all.
 
@@ -64,7 +70,9 @@ def build(
     if style.chat_template:
         options = {"apply_chat_template": True, "chat_template": lm.apply_chat_template}
         options |= {"fewshot_as_multiturn": style.turns, "tokenizer_name": lm.tokenizer_name}
-    task.build_all_requests(samples=samples, limit=limit, system_instruction=style.system, **options)
+    task.build_all_requests(
+        samples=samples, limit=limit, system_instruction=style.system, **options
+    )
 
 
 def delimiter(task: ConfigurableTask, style: Style) -> str:
@@ -84,7 +92,9 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
     context, pool = task.fewshot_context, list(task.sampler.fewshot_docs())
     asked: list[dict[str, Any]] = []
 
-    def apart(n: int, eval_doc: dict[str, Any] | None = None, **options: Any) -> Sequence[dict[str, Any]]:
+    def apart(
+        n: int, eval_doc: dict[str, Any] | None = None, **options: Any
+    ) -> Sequence[dict[str, Any]]:
         own = _identity(task, asked[-1], False)
         try:
             drawn = list(sample(n=n, eval_doc=eval_doc, **options))
@@ -96,7 +106,11 @@ def _keep_apart(task: ConfigurableTask, number: int) -> None:
         if not isinstance(task.sampler, FirstNSampler):
             random.Random(f"{FEWSHOT_SEED} {own}").shuffle(rest)
         for place in rest:
-            if len(kept) < n and pool[place] not in kept and _identity(task, pool[place], True) != own:
+            if (
+                len(kept) < n
+                and pool[place] not in kept
+                and _identity(task, pool[place], True) != own
+            ):
                 kept.append(pool[place])
         if len(kept) < n:
             raise _too_few(task, n, asked[-1])
@@ -119,8 +133,14 @@ def _identity(task: ConfigurableTask, doc: dict[str, Any], example: bool) -> str
         text, choices = document_text(task, doc)
     else:
         asked = shots.doc_to_target if task.multiple_input else shots.doc_to_text
-        text = str(task.doc_to_target(doc, asked) if task.multiple_input else task.doc_to_text(doc, asked))
-        choices = list(map(str, task.doc_to_choice(doc, shots.doc_to_choice))) if shots.doc_to_choice else []
+        text = str(
+            task.doc_to_target(doc, asked) if task.multiple_input else task.doc_to_text(doc, asked)
+        )
+        choices = (
+            list(map(str, task.doc_to_choice(doc, shots.doc_to_choice)))
+            if shots.doc_to_choice
+            else []
+        )
     return document_hash(text, choices if task.config.output_type == "multiple_choice" else [])
 
 

@@ -24,11 +24,18 @@ def documents(sources: Sequence[Sequences]) -> list[list[int]]:
             first = sequence
         shortest[sequence] = first
     number: dict[tuple[int, ...], int] = {}
-    return [[number.setdefault(shortest[tuple(sample)], len(number)) for sample in sequences] for sequences in sources]
+    return [
+        [number.setdefault(shortest[tuple(sample)], len(number)) for sample in sequences]
+        for sequences in sources
+    ]
 
 
 def parts(
-    sources: Sequence[Sequences], sizes: Callable[[int], Sequence[int]], seed: int, least: int, purpose: str
+    sources: Sequence[Sequences],
+    sizes: Callable[[int], Sequence[int]],
+    seed: int,
+    least: int,
+    purpose: str,
 ) -> list[list[int]]:
     """The part, from 0, of every sample of every source. All copies of a document share one part.
 
@@ -70,7 +77,9 @@ def parts(
     return [[part[document] for document in source] for source in numbered]
 
 
-def held_out(sources: Sequence[Sequences], share: float, seed: int, purpose: str, least: int = 2) -> list[list[bool]]:
+def held_out(
+    sources: Sequence[Sequences], share: float, seed: int, purpose: str, least: int = 2
+) -> list[list[bool]]:
     """Whether each sample of each source is held out: a `share` of its documents, at least one, and never all.
 
     The other arguments and the errors are those of `parts`.
@@ -80,4 +89,6 @@ def held_out(sources: Sequence[Sequences], share: float, seed: int, purpose: str
         held = min(max(1, round(share * count)), count - 1)
         return count - held, held
 
-    return [[bool(part) for part in source] for source in parts(sources, sizes, seed, least, purpose)]
+    return [
+        [bool(part) for part in source] for source in parts(sources, sizes, seed, least, purpose)
+    ]

@@ -18,7 +18,9 @@ from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.study import paths
 
-_NAMES = re.compile(r"""^["']?(?:task|group|tag)["']?:(.*\n?(?:[ \t]*-[ \t].*\n?)*)""", re.MULTILINE)
+_NAMES = re.compile(
+    r"""^["']?(?:task|group|tag)["']?:(.*\n?(?:[ \t]*-[ \t].*\n?)*)""", re.MULTILINE
+)
 
 
 def folder(root: str | Path) -> Path:
@@ -37,7 +39,9 @@ class TaskFile(NamedTuple):
     path: Path
     keys: Mapping[str, Any]
     files: tuple[Path, ...]  # the file itself and the files that it includes
-    modules: Mapping[str, Path | None]  # by `!function`, the Python file beside the task file; None if it is elsewhere
+    modules: Mapping[
+        str, Path | None
+    ]  # by `!function`, the Python file beside the task file; None if it is elsewhere
 
 
 def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
@@ -48,12 +52,17 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
     if path.resolve() in above:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
     if not path.is_file():
-        raise LaminaError(f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}.")
+        raise LaminaError(
+            f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}."
+        )
     stat = path.stat()
     own = dict(_loaded(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     included = own.pop("include", [])
     keys: dict[str, Any] = {}
-    files, modules = [path], {str(function): _module(path, function) for function in _functions(own)}
+    files, modules = (
+        [path],
+        {str(function): _module(path, function) for function in _functions(own)},
+    )
     for name in included if isinstance(included, list) else [included]:
         other = read(path.parent / str(name), (*above, path.resolve()))
         keys |= {key: value for key, value in other.keys.items() if key != "task_list"}
@@ -70,7 +79,11 @@ def files(name: str, root: str | Path = ".") -> list[str]:
         listed += _data(file.keys, Path(root))
         for module in file.modules.values():
             # The module imports its neighbours.
-            listed += [] if module is None or is_of_lm_eval(module) else map(str, sorted(module.parent.glob("*.py")))
+            listed += (
+                []
+                if module is None or is_of_lm_eval(module)
+                else map(str, sorted(module.parent.glob("*.py")))
+            )
     return list(dict.fromkeys(listed))
 
 
@@ -94,8 +107,15 @@ def reached(name: str, folder: Path) -> list[TaskFile]:
 def members(keys: Mapping[str, Any]) -> list[str]:
     """The tasks and groups that a group names, as text or in mappings that change some of their keys."""
     named = keys.get("task") or []
-    names = [member.get("group") or member.get("task") if isinstance(member, dict) else member for member in named]
-    inside = [member for member in named if isinstance(member, dict) and isinstance(member.get("task"), list)]
+    names = [
+        member.get("group") or member.get("task") if isinstance(member, dict) else member
+        for member in named
+    ]
+    inside = [
+        member
+        for member in named
+        if isinstance(member, dict) and isinstance(member.get("task"), list)
+    ]
     return [member for member in names if isinstance(member, str)] + [
         member for nested in inside for member in members(nested)
     ]
@@ -149,7 +169,9 @@ def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
 def _functions(value: Any) -> Iterator[Function]:
     if isinstance(value, Function):
         yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for inner in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from _functions(inner)
 
 
@@ -177,7 +199,10 @@ def names_of_lm_eval() -> frozenset[str]:
         for file in Path(place, "tasks").rglob("*.yaml")
     )
     return frozenset(
-        word for text in texts for found in _NAMES.findall(text) for word in re.split(r"[\s\"',#]+", found)
+        word
+        for text in texts
+        for found in _NAMES.findall(text)
+        for word in re.split(r"[\s\"',#]+", found)
     )
 
 
@@ -190,7 +215,10 @@ def _known(folder: Path) -> Mapping[str, list[TaskFile]]:
         except LaminaError:
             continue
         tags = file.keys.get("tag") or []
-        for name in [file.keys.get("group") or file.keys.get("task"), *(tags if isinstance(tags, list) else [tags])]:
+        for name in [
+            file.keys.get("group") or file.keys.get("task"),
+            *(tags if isinstance(tags, list) else [tags]),
+        ]:
             if isinstance(name, str):
                 by_name.setdefault(name, []).append(file)
     return by_name
@@ -202,7 +230,9 @@ def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
     options = options if isinstance(options, dict) else {}
     named = options.get("data_files", [])
     by_split = list(named.values()) if isinstance(named, dict) else [named]
-    listed = [str(file) for files in by_split for file in (files if isinstance(files, list) else [files])]
+    listed = [
+        str(file) for files in by_split for file in (files if isinstance(files, list) else [files])
+    ]
     entries = [file.removeprefix("file://") for file in listed]
     for folder in (keys.get("dataset_path"), options.get("data_dir")):
         folder = str(folder or "").removeprefix("file://")
@@ -210,5 +240,10 @@ def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
             inside = sorted((root / folder).rglob("*"))
             entries += [str(Path(folder, path.relative_to(root / folder))) for path in inside]
     local = [file for file in entries if "://" not in file]
-    wild = [str(path.relative_to(root)) for file in local if "*" in file for path in sorted(root.glob(file))]
+    wild = [
+        str(path.relative_to(root))
+        for file in local
+        if "*" in file
+        for path in sorted(root.glob(file))
+    ]
     return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]

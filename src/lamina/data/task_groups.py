@@ -29,10 +29,15 @@ lm_eval.utils.env = _sandbox
 
 # `datasets` caches files by name and time, and results of functions by their name; Python modules by size and second.
 LOCAL = ("arrow", "csv", "json", "parquet", "text")  # builders of `datasets` that read files
-DATA, MODULES = (datasets.config, "HF_DATASETS_CACHE"), (sys, "pycache_prefix")  # settings that name a cache's folder
+DATA, MODULES = (
+    (datasets.config, "HF_DATASETS_CACHE"),
+    (sys, "pycache_prefix"),
+)  # settings that name a cache's folder
 
 datasets.disable_caching()
-_folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends: data sets map their files
+_folders: list[
+    tempfile.TemporaryDirectory[str]
+] = []  # deleted when the process ends: data sets map their files
 
 # A tag is a list of tasks in lm-eval, and a group here.
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
@@ -61,13 +66,21 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     Raises LaminaError if there is nothing of that name, or one of its files would run Python that is not trusted.
     """
     manager = _manager(name, str(local))
-    entries = [entry for entry in map(manager.task_index.get, _reached(manager.task_index, name)) if entry]
-    paths = list(dict.fromkeys(Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None))
+    entries = [
+        entry for entry in map(manager.task_index.get, _reached(manager.task_index, name)) if entry
+    ]
+    paths = list(
+        dict.fromkeys(Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None)
+    )
     if not trust_code:
         task_files.check_code(paths, f"'{name}'")
         for path in paths:
             _check_metrics(path, name)
-    builders = {task_files.read(path).keys.get("dataset_path") for path in paths if not task_files.is_of_lm_eval(path)}
+    builders = {
+        task_files.read(path).keys.get("dataset_path")
+        for path in paths
+        if not task_files.is_of_lm_eval(path)
+    }
     with read_anew(DATA) if builders & {*LOCAL} else nullcontext():
         loaded = manager.load(name)
     kind = manager.task_index[name].kind.name
@@ -79,7 +92,11 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
             group.add(task)
     if not group.has_aggregation:
         measured = [task.aggregation() for task in leaves(group)]
-        shared = [metric for metric in measured[0] if all(metric in own for own in measured)] if measured else []
+        shared = (
+            [metric for metric in measured[0] if all(metric in own for own in measured)]
+            if measured
+            else []
+        )
         group.aggregate_metric_list = [AggMetricConfig(metric) for metric in shared]
     return group
 
@@ -132,7 +149,13 @@ def _reached(index: Mapping[str, Any], name: str) -> list[str]:
     names = [name]
     for entry in (index[each] for each in names if each in index):  # which grow
         kind = entry.kind.name
-        inside = task_files.members(entry.cfg) if kind == "GROUP" else entry.tags if kind == "TAG" else ()
+        inside = (
+            task_files.members(entry.cfg)
+            if kind == "GROUP"
+            else entry.tags
+            if kind == "TAG"
+            else ()
+        )
         names += [member for member in sorted(inside) if member not in names]
     return names
 
@@ -143,7 +166,9 @@ def _check_metrics(path: Path, name: str) -> None:
         return
     listed = task_files.read(path).keys.get("metric_list")
     for metric in listed if isinstance(listed, list) else ():
-        if isinstance(metric, dict) and (metric.get("hf_evaluate") or metric.get("metric") not in metric_registry):
+        if isinstance(metric, dict) and (
+            metric.get("hf_evaluate") or metric.get("metric") not in metric_registry
+        ):
             raise LaminaError(
                 f"'{name}': the task file {path} names the metric '{metric.get('metric')}', which is none of "
                 "lm-eval's own: it would be a script, which lamina does not run unless told to. If you trust it, write "

@@ -36,7 +36,9 @@ class Patching(Diagnosis):
     FILED = True
 
     kind: Literal["patching"] = "patching"
-    file: Place = option("A .jsonl file of your own with `clean`, `corrupt`, `right` and `foil` in each line.")
+    file: Place = option(
+        "A .jsonl file of your own with `clean`, `corrupt`, `right` and `foil` in each line."
+    )
     least: float = option("Pairs that the model tells apart by fewer nats are left out.", 1.0, gt=0)
 
 
@@ -67,14 +69,21 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> l
             remedy = "Write prompts of equally many tokens."
             raise LaminaError(f"{at}: `clean` has {one} tokens and `corrupt` {other}. {remedy}")
         # The tokens of an answer are those behind the prompt's own, when both are encoded together.
-        right, foil = (encode(tokenizer, f"{line['clean']} {line[key].strip()}")[one:] for key in ("right", "foil"))
+        right, foil = (
+            encode(tokenizer, f"{line['clean']} {line[key].strip()}")[one:]
+            for key in ("right", "foil")
+        )
         if not right or not foil or right[0] == foil[0]:
-            raise LaminaError(f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once.")
+            raise LaminaError(
+                f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once."
+            )
         pairs.append(Pair(tuple(clean), tuple(corrupt), right[0], foil[0]))
     return pairs
 
 
-def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, tokens: int) -> list[dict[str, Any]]:
+def diagnose(
+    model: PreTrainedModel, given: Sequence[Pair], options: Patching, tokens: int
+) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` for the boundaries 0 … L-1, `layer` being the boundary that was patched.
 
     `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that comes back when the clean stream
@@ -109,7 +118,9 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
         )
     kept = usable > 0
     copies = np.array(documents([[(*pair.clean, *pair.corrupt) for pair in given]])[0])
-    rows: list[dict[str, Any]] = [{"measure": "usable", **ratios(usable[:, None], np.ones(len(given)), copies)[0]}]
+    rows: list[dict[str, Any]] = [
+        {"measure": "usable", **ratios(usable[:, None], np.ones(len(given)), copies)[0]}
+    ]
     for place, name in enumerate(PLACES):
         for direction, part in zip(("recovery", "noise"), shares[:, place, kept], strict=True):
             for layer, row in enumerate(ratios(part, usable[kept], copies[kept])):
@@ -145,7 +156,9 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
 
     @torch.no_grad()
     def difference(ids: torch.Tensor) -> torch.Tensor:
-        logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False, logits_to_keep=1).logits[:, -1]
+        logits = model(
+            input_ids=ids, attention_mask=real.long(), use_cache=False, logits_to_keep=1
+        ).logits[:, -1]
         chosen = logits.double().gather(1, answers)
         return chosen[:, 0] - chosen[:, 1]
 
@@ -154,7 +167,9 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
         of_clean, from_clean = difference(clean), dict(streams)
         of_corrupt, from_corrupt = difference(corrupt), dict(streams)
 
-    def patched(ids: torch.Tensor, given: dict[float, torch.Tensor], where: torch.Tensor) -> torch.Tensor:
+    def patched(
+        ids: torch.Tensor, given: dict[float, torch.Tensor], where: torch.Tensor
+    ) -> torch.Tensor:
         differences = []
         for number, layer in enumerate(layers):
             with _replaced(layer, given[number], where):

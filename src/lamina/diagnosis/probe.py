@@ -35,8 +35,12 @@ class Probe(Diagnosis):
 
     kind: Literal["probe"] = "probe"
     file: Place = option("A .jsonl file of your own with `text` and `label` in each line.")
-    folds: int = option("Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20)
-    strength: float = option("Inverse strength of the probe's ridge, on standardised channels.", 0.1, gt=0)
+    folds: int = option(
+        "Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20
+    )
+    strength: float = option(
+        "Inverse strength of the probe's ridge, on standardised channels.", 0.1, gt=0
+    )
     seed: int = seed_option()
 
 
@@ -52,7 +56,9 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> list
     return [(encode(tokenizer, text), label) for text, label in lines]
 
 
-def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, tokens: int) -> list[dict[str, Any]]:
+def diagnose(
+    model: PreTrainedModel, given: Sequence[Labelled], options: Probe, tokens: int
+) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` for the boundaries 0 … L, `layer` being the boundary.
 
     `accuracy` : share of inputs whose label logistic regression reads off the standardised stream at the last token,
@@ -68,13 +74,21 @@ def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, 
     from lamina.models.structure import layers_of
     from lamina.relevance.statistics import ratios, wilson_interval
 
-    depth, sequences, labels = len(layers_of(model)), [ids for ids, _ in given], np.array([label for _, label in given])
+    depth, sequences, labels = (
+        len(layers_of(model)),
+        [ids for ids, _ in given],
+        np.array([label for _, label in given]),
+    )
     last: dict[int, list[Any]] = {}
 
     def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         places = batch.real.sum(1) - 1
         lines = torch.arange(len(places), device=places.device)
-        vectors = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()
+        vectors = (
+            torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1)
+            .cpu()
+            .numpy()
+        )
         last.update(zip(batch.samples, vectors, strict=True))
 
     taps.run(model, sequences, range(depth + 1), add, tokens)
@@ -90,7 +104,12 @@ def diagnose(model: PreTrainedModel, given: Sequence[Labelled], options: Probe, 
         low, high = wilson_interval(float(right.mean()) * len(different), len(different))
         (gain,) = ratios((right - chance)[:, None], np.ones(len(labels)), copies)
         at = {"layer": boundary, "n_samples": len(labels)}
-        accuracy = {"value": float(right.mean()), "ci_low": low, "ci_high": high, "control": float(chance.mean())}
+        accuracy = {
+            "value": float(right.mean()),
+            "ci_low": low,
+            "ci_high": high,
+            "control": float(chance.mean()),
+        }
         rows += [at | {"measure": "accuracy"} | accuracy, at | {"measure": "selectivity"} | gain]
         read_at.append((float(right.mean()), low))
     share = max(Counter(labels.tolist()).values()) / len(labels)
@@ -107,11 +126,15 @@ def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Prob
     purpose = f"diagnosis probe has {options.folds} `folds`, each with documents of every label"
 
     def equal(count: int) -> list[int]:
-        return [count // options.folds + (fold < count % options.folds) for fold in range(options.folds)]
+        return [
+            count // options.folds + (fold < count % options.folds) for fold in range(options.folds)
+        ]
 
     by_label = [[sequences[place] for place in group] for group in places]
     folds = np.empty(len(labels), dtype=int)
-    folds[np.concatenate(places)] = np.concatenate(parts(by_label, equal, options.seed, options.folds, purpose))
+    folds[np.concatenate(places)] = np.concatenate(
+        parts(by_label, equal, options.seed, options.folds, purpose)
+    )
     return folds
 
 
@@ -128,4 +151,6 @@ def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: P
     with warnings.catch_warnings():
         # A perfectly readable label has no best weights, but the predictions stay the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return np.asarray(cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float)
+        return np.asarray(
+            cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float
+        )

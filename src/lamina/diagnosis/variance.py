@@ -29,10 +29,14 @@ class Variance(Diagnosis):
     """
 
     kind: Literal["variance"] = "variance"
-    skip_first: int = option("Tokens at the start of a sample that the second set of rows leaves out.", 1, ge=1)
+    skip_first: int = option(
+        "Tokens at the start of a sample that the second set of rows leaves out.", 1, ge=1
+    )
 
 
-def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:
+def diagnose(
+    model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int
+) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` (layer, measure, value, interval over documents, n_samples).
 
     Each measure is over all tokens. With `_without_first` appended, it leaves out the first `skip_first` tokens of each
@@ -51,7 +55,11 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Varianc
     sums = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
     taps.run(model, sequences, range(depth + 1), sums.add, tokens)
     (copies,) = documents([sequences])
-    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(sums, part, suffix, copies)]
+    return [
+        row
+        for part, suffix in enumerate(("", "_without_first"))
+        for row in _rows(sums, part, suffix, copies)
+    ]
 
 
 class _Sums:
@@ -66,7 +74,10 @@ class _Sums:
 
         self.skip_first, self.channels = skip_first, channels
         self.numbers = np.zeros((2, samples))
-        self.total, self.squares = np.zeros((2, samples, depth + 1)), np.zeros((2, samples, depth + 1))
+        self.total, self.squares = (
+            np.zeros((2, samples, depth + 1)),
+            np.zeros((2, samples, depth + 1)),
+        )
         self.ratio = np.zeros((2, samples, depth))
 
     def add(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
@@ -83,10 +94,21 @@ class _Sums:
                     norm = before.norm(dim=-1).clamp_min(torch.finfo(now.dtype).tiny)
                     tokens[2] = (now - before).norm(dim=-1) / norm
                 per_token = torch.stack(tokens)
-                line_sums.append(torch.stack([per_token.sum(-1), per_token[:, self.skip_first :].sum(-1)]))
+                line_sums.append(
+                    torch.stack([per_token.sum(-1), per_token[:, self.skip_first :].sum(-1)])
+                )
                 before = now
-        sums = torch.stack(line_sums).cpu().numpy().reshape(len(lengths), len(streams), 2, 3).transpose(3, 2, 0, 1)
-        self.numbers[:, batch.samples] = lengths, [max(0, length - self.skip_first) for length in lengths]
+        sums = (
+            torch.stack(line_sums)
+            .cpu()
+            .numpy()
+            .reshape(len(lengths), len(streams), 2, 3)
+            .transpose(3, 2, 0, 1)
+        )
+        self.numbers[:, batch.samples] = (
+            lengths,
+            [max(0, length - self.skip_first) for length in lengths],
+        )
         self.total[:, batch.samples], self.squares[:, batch.samples] = sums[0], sums[1]
         self.ratio[:, batch.samples] = sums[2, :, :, 1:]
 
@@ -103,7 +125,9 @@ def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[di
     _, drawn = np.unique(np.asarray(copies)[kept], return_inverse=True)
     weights = document_weights(drawn, seed=0)
     number = (weights @ sums.numbers[part][kept])[:, None]
-    total, squares, ratio = (weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio))
+    total, squares, ratio = (
+        weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio)
+    )
     mean = total / (number * sums.channels)
     variance = squares / (number * sums.channels) - mean**2
     layers, documents = np.arange(1, variance.shape[1]), 1 + int(drawn.max())

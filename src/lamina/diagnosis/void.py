@@ -29,13 +29,17 @@ class Void(Diagnosis):
     """
 
     kind: Literal["void"] = "void"
-    alpha: float = option("Share of the range of the earlier layers' growth that a layer must reach.", 0.8, gt=0, le=1)
+    alpha: float = option(
+        "Share of the range of the earlier layers' growth that a layer must reach.", 0.8, gt=0, le=1
+    )
 
 
 PARTS = ("void", "void_prompt", "void_response")
 
 
-def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int) -> list[dict[str, Any]]:
+def diagnose(
+    model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int
+) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` for the layers 1 … L-1; layer 0 has no layer before it for comparison.
 
     `void` : share of all tokens for which the layer is void, with its interval over samples.
@@ -58,8 +62,12 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
     generator = torch.Generator().manual_seed(0)
 
     def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        norms = torch.stack([streams[place].float().norm(dim=-1) for place in range(depth + 1)]).cpu()
-        for line, (index, length) in enumerate(zip(batch.samples, batch.real.sum(1).tolist(), strict=True)):
+        norms = torch.stack(
+            [streams[place].float().norm(dim=-1) for place in range(depth + 1)]
+        ).cpu()
+        for line, (index, length) in enumerate(
+            zip(batch.samples, batch.real.sum(1).tolist(), strict=True)
+        ):
             growth = norms[:, line, :length].diff(dim=0)
             shuffled = growth.gather(0, torch.rand(growth.shape, generator=generator).argsort(0))
             for number, part in enumerate(_parts(samples[index])):

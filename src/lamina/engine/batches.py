@@ -34,10 +34,14 @@ def logit_positions(vocabulary: int) -> int:
     return max(1, (2 << 30) // (3 * 4 * vocabulary))
 
 
-def padded(sequences: Sequence[Sequence[int]], device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(
+    sequences: Sequence[Sequence[int]], device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, zeros on the right, and the mask of real tokens, (lines, T) each, on `device`."""
     width = max(map(len, sequences))
-    ids = torch.tensor([[*sequence, *[0] * (width - len(sequence))] for sequence in sequences], device=device)
+    ids = torch.tensor(
+        [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences], device=device
+    )
     lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
     return ids, torch.arange(width, device=device)[None] < lengths[:, None]
 

@@ -52,7 +52,12 @@ class Candidate:
     def changed(self, unit: str) -> "Candidate":
         """This candidate with one layer dropped or replaced, whatever was done to that layer before."""
         layer, _ = parse(unit)
-        return replace(self, removed=frozenset({unit, *(other for other in self.removed if parse(other)[0] != layer)}))
+        return replace(
+            self,
+            removed=frozenset(
+                {unit, *(other for other in self.removed if parse(other)[0] != layer)}
+            ),
+        )
 
     def operations(self, depth: int, halves_are_all: bool) -> list[Operation]:
         """One operation per layer, and at the end one that runs nothing, for a patch behind the last layer.
@@ -68,8 +73,16 @@ class Candidate:
         for layer in range(depth + 1):
             here = parts.get(layer, set())
             without = frozenset(here)
-            runs = layer < depth and "layer" not in without and not (halves_are_all and without == HALVES)
-            operations.append(Operation(repairs.get(layer), runs, *((without, others.get(layer, "")) if runs else ())))
+            runs = (
+                layer < depth
+                and "layer" not in without
+                and not (halves_are_all and without == HALVES)
+            )
+            operations.append(
+                Operation(
+                    repairs.get(layer), runs, *((without, others.get(layer, "")) if runs else ())
+                )
+            )
         return operations
 
 
@@ -93,11 +106,15 @@ def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
     """
     layer, part = parse(unit)
     whole = replace(model, until=layer + 1)
-    without_attention, without_mlp = (whole.without(f"{layer}.{half}") for half in ("attention", "mlp"))
+    without_attention, without_mlp = (
+        whole.without(f"{layer}.{half}") for half in ("attention", "mlp")
+    )
     if part == "attention":
         return Observation(model, layer, None, without_mlp)
     if part == "mlp":
-        return Observation(model, layer, *((None, without_attention) if parallel else (without_mlp, whole)))
+        return Observation(
+            model, layer, *((None, without_attention) if parallel else (without_mlp, whole))
+        )
     return Observation(model, layer, None, whole)
 
 
@@ -178,12 +195,17 @@ class Tree:
 
 
 def grow(
-    candidates: Sequence[Candidate], observations: Sequence[Observation], depth: int, halves_are_all: bool
+    candidates: Sequence[Candidate],
+    observations: Sequence[Observation],
+    depth: int,
+    halves_are_all: bool,
 ) -> Tree:
     """The tree that takes `candidates` to the end, and makes the observations on the way."""
     watched = [c for o in observations for c in (o.before, o.after) if c is not None]
     everything = list(dict.fromkeys([*candidates, *watched]))
-    operations = {candidate: candidate.operations(depth, halves_are_all) for candidate in everything}
+    operations = {
+        candidate: candidate.operations(depth, halves_are_all) for candidate in everything
+    }
     streams, levels = [everything] if everything else [], []
     for layer in range(depth + 1):
         running: list[tuple[Branch, list[Candidate]]] = []
@@ -207,13 +229,18 @@ def grow(
             )
         )
         ordered = running + forked + passing
-        place = {candidate: number for number, (_, group) in enumerate(ordered) for candidate in group}
+        place = {
+            candidate: number for number, (_, group) in enumerate(ordered) for candidate in group
+        }
         views = [
             View(number, place[seen.before or seen.after], seen.before is None, place[seen.after])
             for number, seen in enumerate(observations)
             if seen.layer == layer
         ]
-        streams = [[candidate for candidate in group if candidate.until != layer + 1] for _, group in ordered]
+        streams = [
+            [candidate for candidate in group if candidate.until != layer + 1]
+            for _, group in ordered
+        ]
         kept = tuple(number for number, members in enumerate(streams) if members)
         streams = [streams[number] for number in kept]
         branches = tuple(branch for branch, _ in ordered)

@@ -18,7 +18,9 @@ _CHUNK = 1 << 21
 _BESIDE = "run beside a longer text"  # the name of a finding
 
 
-def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS) -> list[dict[str, Any]]:
+def capture(
+    model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS
+) -> list[dict[str, Any]]:
     """Rows of table `activations` (without its keys), one per boundary and span.
 
     Span 0 carries what belongs to one boundary: the mean norm of a token and each channel's mean magnitude. For span n:
@@ -32,7 +34,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     check.check(model, short, longest)
     check_beside(model, short, longest)
     count = len(layers_of(model)) + 1
-    similarities = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
+    similarities = _Similarities(
+        len(sequences), count, int(text_config(model).hidden_size), model.device
+    )
     taps.run(model, sequences, range(count), similarities.add, tokens)
     if not np.isfinite(similarities.cosine).all():
         raise LaminaError(
@@ -44,7 +48,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     for layer in range(count):
         channels = (similarities.magnitude[layer] / len(sequences)).float().tolist()
         norm = similarities.norm[:, layer].mean()
-        rows.append({"layer": layer, "span": 0, "norm": norm, "channel_magnitude": channels, **facts})
+        rows.append(
+            {"layer": layer, "span": 0, "norm": norm, "channel_magnitude": channels, **facts}
+        )
         for other in range(layer + 1, count):
             pair = (slice(None), layer, other)
             rows.append(
@@ -70,7 +76,11 @@ def check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[i
     rows, real = padded([longest, ids], model.device)
     last = check.places(model, ids)
     with check.scored(model, slice(len(ids) - last, len(ids))):
-        logits = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
+        logits = (
+            model(input_ids=rows, attention_mask=real.long(), use_cache=False)
+            .logits[1, -last:]
+            .clone()
+        )
     far = check.distance(logits, check.logits(model, ids, last), model.dtype)
     if far > check.tolerance(model):
         raise LaminaError(
@@ -103,12 +113,18 @@ class _Similarities:
         magnitude = torch.zeros_like(self.magnitude)
         norm, ends = torch.zeros(shape[:2], dtype=torch.float64, device=on), batch.real.sum(-1) - 1
         for lines, places in zip(line.split(size), place.split(size), strict=True):
-            tokens = torch.stack([stream[lines, places].float() for stream in streams.values()], dim=1)
+            tokens = torch.stack(
+                [stream[lines, places].float() for stream in streams.values()], dim=1
+            )
             products = (tokens @ tokens.mT).double()
             lengths = products.diagonal(dim1=-2, dim2=-1).sqrt()
             tiny = torch.finfo(torch.float64).tiny
-            similarity = (products / (lengths[:, :, None] * lengths[:, None, :]).clamp_min(tiny)).clamp(-1, 1)
-            squared = (lengths[:, None, :] ** 2 + lengths[:, :, None] ** 2 - 2 * products).clamp_min(0)
+            similarity = (
+                products / (lengths[:, :, None] * lengths[:, None, :]).clamp_min(tiny)
+            ).clamp(-1, 1)
+            squared = (
+                lengths[:, None, :] ** 2 + lengths[:, :, None] ** 2 - 2 * products
+            ).clamp_min(0)
             change = squared.sqrt() / lengths[:, :, None].clamp_min(tiny)
             weight = (1 / (ends + 1))[lines].double()
             share = weight * (lines == torch.arange(len(batch.samples), device=on)[:, None])

@@ -21,7 +21,10 @@ def check_model(model: PreTrainedModel, tokens: int | str) -> None:
     positions = getattr(text_config(model), "max_position_embeddings", None)
     longest = min(LENGTH, positions) if isinstance(positions, int) and positions > 0 else LENGTH
     texts = [_sample(model, n, [length]) for n, length in enumerate((_SHORT, longest))]
-    choices = [_sample(model, n, [length, length - 1, length]) for n, length in enumerate((_SHORT, longest))]
+    choices = [
+        _sample(model, n, [length, length - 1, length])
+        for n, length in enumerate((_SHORT, longest))
+    ]
     for samples in (texts, choices):
         with engine.opened(model, samples, room.tokens(tokens, model, samples)):
             pass
@@ -34,7 +37,11 @@ def _sample(model: PreTrainedModel, number: int, lengths: list[int]) -> Sample:
     line = [ids[(place + place // len(ids)) % len(ids)] for place in range(max(lengths))]
     context = tuple(line[: max(lengths) - _CHOICE])
     rows = [
-        Row(context, tuple(ids[(place + shift) % len(ids)] for place in range(length - len(context))), _CHOICE)
+        Row(
+            context,
+            tuple(ids[(place + shift) % len(ids)] for place in range(length - len(context))),
+            _CHOICE,
+        )
         for shift, length in enumerate(lengths)
     ]
     return Sample(number, "choice" if len(lengths) > 1 else "text", 0, tuple(rows), str(number))

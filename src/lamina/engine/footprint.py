@@ -46,8 +46,13 @@ class Shape:
 
     def parameters(self, left: int) -> int:
         """Parameters of a model with `left` layers, at most: an MLP has three matrices, the head is not shared."""
-        attention, mlp = 2 * self.channels * (self.channels + self.keys), 3 * self.channels * self.inner
-        return left * (attention + mlp + 4 * self.channels) + (2 * self.vocabulary + 1) * self.channels
+        attention, mlp = (
+            2 * self.channels * (self.channels + self.keys),
+            3 * self.channels * self.inner,
+        )
+        return (
+            left * (attention + mlp + 4 * self.channels) + (2 * self.vocabulary + 1) * self.channels
+        )
 
     def passing(self, line: int) -> int:
         """Bytes of a position on its way through the layers, in a line of `line` tokens.
@@ -69,16 +74,24 @@ def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
     numbers = held * count * shape.channels
     # A chunk: gathered, stacked, and its magnitudes in float64.
     similarities = (2 * FLOAT + DOUBLE) * min(numbers, _STREAMS)
-    return numbers * shape.size + max(held * shape.passing(line), similarities) + 3 * DOUBLE * lines * count**2
+    return (
+        numbers * shape.size
+        + max(held * shape.passing(line), similarities)
+        + 3 * DOUBLE * lines * count**2
+    )
 
 
-def sweep(shape: Shape, tokens: int, lengths: Collection[int], lines: int, scored: int, streams: int) -> int:
+def sweep(
+    shape: Shape, tokens: int, lengths: Collection[int], lines: int, scored: int, streams: int
+) -> int:
     """Bytes of a pass of the engine over some of `lines` of these `lengths`, with up to `scored` logits positions each.
 
     The pass carries the current model, and all but one of the wanted `streams` fork off it. The widest pass need not be
     that of the longest line: a shorter line may carry more streams.
     """
-    return round(max(_pass(shape, tokens, length, lines, min(scored, length), streams) for length in lengths))
+    return round(
+        max(_pass(shape, tokens, length, lines, min(scored, length), streams) for length in lengths)
+    )
 
 
 def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> float:
@@ -105,7 +118,9 @@ def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
     """Bytes of sums for patches: four matrices for each run, and two streams of a batch in float64."""
     held = _batch(positions(min(tokens, BATCH // shape.channels), 2 * runs), line, lines)
     sums = 4 * runs * shape.channels**2 * DOUBLE
-    return sums + held * (2 * runs * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE))
+    return sums + held * (
+        2 * runs * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE)
+    )
 
 
 def fit(shape: Shape, tokens: int, line: int, lines: int) -> int:
@@ -113,7 +128,9 @@ def fit(shape: Shape, tokens: int, line: int, lines: int) -> int:
     return max(moments(shape, tokens, line, lines, 1), 10 * shape.channels**2 * DOUBLE)
 
 
-def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool, most: float = math.inf) -> int:
+def heal(
+    shape: Shape, left: int, line: int, lines: int, distilled: bool, most: float = math.inf
+) -> int:
     """Bytes of a training step on `lines` at a time, in parts of up to `most` bytes, with `left` layers."""
     needed = trained(shape, left, distilled)
     held = _batch(int(min(most // needed, line * lines)), line, lines)
@@ -157,7 +174,11 @@ def _largest(config: Any, name: str) -> int:
     """The largest value under a name in a configuration or in those of its layers; 0 if there is none."""
     holders = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
     values = [getattr(holder, name, None) or 0 for holder in holders]
-    return int(max(max(value, default=0) if isinstance(value, (list, tuple)) else value for value in values))
+    return int(
+        max(
+            max(value, default=0) if isinstance(value, (list, tuple)) else value for value in values
+        )
+    )
 
 
 def _batch(budget: int, line: int, lines: int) -> int:

@@ -73,7 +73,9 @@ class ForkingLayer(nn.Module):
         self.number = number
         self.place = place_of(layer)
         self.halves = halves(layer)
-        self.others: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
+        self.others: dict[
+            str, nn.Module
+        ] = {}  # layers that streams may run through instead, no part of the model
         self.state: Streams | None = None
         # Learnt from batches of different sizes outside a pass: how many values the layer returns (0: the stream
         # alone), and the first size of each tensor that it is given, by its place among the arguments.
@@ -95,7 +97,10 @@ class ForkingLayer(nn.Module):
         if state is None:
             output = self.layer(*args, **kwargs)
             self.returns = 0 if isinstance(output, torch.Tensor) else len(output)
-            _mapped(lambda tensor, at: self.sizes.setdefault(at, []).append(tensor.shape[0]), (args, kwargs))
+            _mapped(
+                lambda tensor, at: self.sizes.setdefault(at, []).append(tensor.shape[0]),
+                (args, kwargs),
+            )
             return output
         hidden = args[0] if args else kwargs.pop(self._stream_name)
         args = args[1:]
@@ -108,22 +113,34 @@ class ForkingLayer(nn.Module):
             # Behind the last layer there may be one more patch.
             hidden = self._advance(state, levels[-1], hidden, args, kwargs)
             missing = state.copies * lines - len(hidden)
-            hidden = torch.cat([hidden, hidden[:1].expand(missing, *hidden.shape[1:])]) if missing > 0 else hidden
+            hidden = (
+                torch.cat([hidden, hidden[:1].expand(missing, *hidden.shape[1:])])
+                if missing > 0
+                else hidden
+            )
         return (hidden, *[None] * (self.returns - 1)) if self.returns else hidden
 
-    def _advance(self, state: Streams, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
+    def _advance(
+        self, state: Streams, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any
+    ) -> torch.Tensor:
         wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
-        entering = output = self._gather(state, [(hidden, *place) for place in wanted[: level.running]], hidden)
+        entering = output = self._gather(
+            state, [(hidden, *place) for place in wanted[: level.running]], hidden
+        )
         if level.running:
             outputs, start = [], 0
-            for _, group in groupby(level.branches[: level.running], lambda branch: branch.operation.other):
+            for _, group in groupby(
+                level.branches[: level.running], lambda branch: branch.operation.other
+            ):
                 together = list(group)
                 streams = state.rows(entering, start, start + len(together))
                 outputs.append(self._run(state, together, streams, args, kwargs))
                 start += len(together)
             output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         # The result of each branch: rows of the layer's output, or a stream that passes the layer by.
-        left: list[tuple[torch.Tensor, int, Patch | None]] = [(output, i, None) for i in range(level.running)]
+        left: list[tuple[torch.Tensor, int, Patch | None]] = [
+            (output, i, None) for i in range(level.running)
+        ]
         left += [(hidden, *place) for place in wanted[level.running :]]
         for view in level.views:
             runs = view.entering and view.before < level.running
@@ -133,16 +150,27 @@ class ForkingLayer(nn.Module):
         return self._gather(state, [left[number] for number in level.kept], hidden)
 
     def _gather(
-        self, state: Streams, places: Sequence[tuple[torch.Tensor, int, Patch | None]], like: torch.Tensor
+        self,
+        state: Streams,
+        places: Sequence[tuple[torch.Tensor, int, Patch | None]],
+        like: torch.Tensor,
     ) -> torch.Tensor:
         """Streams (tensor, number, repair) one after another; a view if they already stand in this order."""
         blocks: list[tuple[torch.Tensor, int, int, Patch | None]] = []
         for tensor, number, patch in places:
-            if blocks and blocks[-1][0] is tensor and blocks[-1][2] == number and blocks[-1][3] is patch is None:
+            if (
+                blocks
+                and blocks[-1][0] is tensor
+                and blocks[-1][2] == number
+                and blocks[-1][3] is patch is None
+            ):
                 blocks[-1] = (tensor, blocks[-1][1], number + 1, None)
             else:
                 blocks.append((tensor, number, number + 1, patch))
-        parts = [self._repaired(state.rows(tensor, start, end), patch) for tensor, start, end, patch in blocks]
+        parts = [
+            self._repaired(state.rows(tensor, start, end), patch)
+            for tensor, start, end, patch in blocks
+        ]
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else like[:0]
 
     def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
@@ -151,7 +179,12 @@ class ForkingLayer(nn.Module):
         return patch.to(stream.device, next(self.layer.parameters()).dtype).repaired(stream)
 
     def _run(
-        self, state: Streams, together: Sequence[Branch], hidden: torch.Tensor, args: Any, kwargs: Any
+        self,
+        state: Streams,
+        together: Sequence[Branch],
+        hidden: torch.Tensor,
+        args: Any,
+        kwargs: Any,
     ) -> torch.Tensor:
         """What the layer gives for branches through one module, with the parts of it that each of them lacks silent."""
         lines, copies, other = len(state.batch.lines), len(together), together[0].operation.other
@@ -178,9 +211,15 @@ class ForkingLayer(nn.Module):
                 named["attention_mask"] = mask
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
-            half.module.register_forward_hook(silencer(numbers, copies, half.residual), with_kwargs=True)
+            half.module.register_forward_hook(
+                silencer(numbers, copies, half.residual), with_kwargs=True
+            )
             for part, parts in self.halves.items()
-            if (numbers := [i for i, branch in enumerate(together) if part in branch.operation.without])
+            if (
+                numbers := [
+                    i for i, branch in enumerate(together) if part in branch.operation.without
+                ]
+            )
             for half in parts
         ]
         try:
@@ -193,12 +232,16 @@ class ForkingLayer(nn.Module):
         return stream
 
 
-def _mapped(change: Callable[[torch.Tensor, tuple[Any, ...]], Any], value: Any, place: tuple[Any, ...] = ()) -> Any:
+def _mapped(
+    change: Callable[[torch.Tensor, tuple[Any, ...]], Any], value: Any, place: tuple[Any, ...] = ()
+) -> Any:
     """A copy of nested tuples, lists and mappings with `change(tensor, place)` in the place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value, place) if value.ndim else value
     if type(value) in (tuple, list):
-        return type(value)(_mapped(change, part, (*place, number)) for number, part in enumerate(value))
+        return type(value)(
+            _mapped(change, part, (*place, number)) for number, part in enumerate(value)
+        )
     if type(value) is dict:
         return {name: _mapped(change, part, (*place, name)) for name, part in value.items()}
     return value
@@ -212,7 +255,11 @@ def parallel(layers: Iterable[nn.Module]) -> list[int]:
     """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
     names, numbers = ("use_parallel_residual", "parallel_attn"), []
     for number, layer in enumerate(layers):
-        said = [getattr(holder, name, None) for name in names for holder in (layer, getattr(layer, "config", None))]
+        said = [
+            getattr(holder, name, None)
+            for name in names
+            for holder in (layer, getattr(layer, "config", None))
+        ]
         if next((answer for answer in said if isinstance(answer, bool)), False):
             numbers.append(number)
     return numbers
@@ -230,7 +277,11 @@ def silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable
         rows = value.shape[0] // copies
         for number in numbers:
             part = slice(number * rows, (number + 1) * rows)
-            value[part] = (named["residual"] if "residual" in named else inputs[1])[part] if residual_inside else 0
+            value[part] = (
+                (named["residual"] if "residual" in named else inputs[1])[part]
+                if residual_inside
+                else 0
+            )
         return (value, *output[1:]) if isinstance(output, tuple) else value
 
     return hook
@@ -263,7 +314,9 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
     """The model with every layer and its head wrapped; unwrapped again at the end, whatever happens."""
     originals, head = list(layers_of(model)), model.get_output_embeddings()
     if head is None:
-        raise LaminaError(f"{type(model).__name__} has no output embedding, so nothing can be scored with it.")
+        raise LaminaError(
+            f"{type(model).__name__} has no output embedding, so nothing can be scored with it."
+        )
     wrapped = [ForkingLayer(layer, number) for number, layer in enumerate(originals)]
     selecting = SelectingHead(head)
     try:
@@ -274,7 +327,9 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
 
 
 @contextmanager
-def unwrapped(model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead) -> Iterator[None]:
+def unwrapped(
+    model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead
+) -> Iterator[None]:
     """While open, the model is as it was before its layers and its head were wrapped."""
     try:
         _put(model, [wrapper.layer for wrapper in wrapped], head.head)
@@ -302,7 +357,9 @@ def windows(model: PreTrainedModel) -> list[int | None] | None:
     if (family is not None and family.alibi) or getattr(config, "alibi", False):
         return None
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(layers_of(model))
+    kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(
+        layers_of(model)
+    )
     known = {"full_attention": None, "sliding_attention": window}
     return [known[kind] for kind in kinds] if set(kinds) <= set(known) else None
 

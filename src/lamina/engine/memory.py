@@ -12,7 +12,9 @@ from lamina.engine.footprint import HOST, Shape
 _LINE = 512  # tokens of a line where there are no samples
 
 
-def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None) -> int:
+def tokens(
+    asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None
+) -> int:
     """The budget that is `asked` for: a number, or `auto`.
 
     The pass is one of the engine that carries up to `streams`; without `streams`, it keeps those at all boundaries.
@@ -35,5 +37,7 @@ def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], 
 
 def room(model: PreTrainedModel) -> int:
     """Bytes that a pass may take: half of the free memory of the model's fullest device, or HOST on a CPU."""
-    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    devices = {
+        parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"
+    }
     return min((torch.cuda.mem_get_info(device)[0] // 2 for device in devices), default=HOST)

@@ -36,7 +36,9 @@ class Moments:
     dd: torch.Tensor  # sum of squares of D, scalar
     weight: float = 0.0  # sum of the weights of the rows, by which means are taken
     tokens: int = 0  # number of rows
-    yy: torch.Tensor | None = None  # sum of squares of Y, scalar; only if X is not the stream at the start of the run
+    yy: torch.Tensor | None = (
+        None  # sum of squares of Y, scalar; only if X is not the stream at the start of the run
+    )
 
     def plus(self, other: "Moments") -> "Moments":
         pairs = ((getattr(self, name), getattr(other, name)) for name in vars(self))
@@ -45,21 +47,42 @@ class Moments:
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
         """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
-        xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x) + self.weight * torch.outer(x, x)
-        xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d) + self.weight * torch.outer(x, d)
+        xx = (
+            self.xx
+            - torch.outer(self.x, x)
+            - torch.outer(x, self.x)
+            + self.weight * torch.outer(x, x)
+        )
+        xd = (
+            self.xd
+            - torch.outer(self.x, d)
+            - torch.outer(x, self.d)
+            + self.weight * torch.outer(x, d)
+        )
         dd = self.dd - 2 * d @ self.d + self.weight * d @ d
-        return Moments(xx, xd, self.x - self.weight * x, self.d - self.weight * d, dd, self.weight, self.tokens)
+        return Moments(
+            xx, xd, self.x - self.weight * x, self.d - self.weight * d, dd, self.weight, self.tokens
+        )
 
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
-        square = self.yy if self.yy is not None else torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        square = (
+            self.yy
+            if self.yy is not None
+            else torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        )
         return float(square.clamp_min(0).sqrt())
 
     def residual_norm(self, operator: torch.Tensor, bias: torch.Tensor | None = None) -> float:
         """‖D - X M - 1 b‖ of an operator M (C, C) and bias b (C,), without the tokens themselves."""
         square = self.dd - 2 * (operator * self.xd).sum() + (operator * (self.xx @ operator)).sum()
         if bias is not None:
-            square = square - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias + self.weight * (bias @ bias)
+            square = (
+                square
+                - 2 * bias @ self.d
+                + 2 * (self.x @ operator) @ bias
+                + self.weight * (bias @ bias)
+            )
         return float(square.clamp_min(0).sqrt())
 
 
@@ -129,7 +152,9 @@ def collect(
             for sums, lines in zip(splits, (~held, held), strict=True):
                 accumulate(sums, streams, given, batch.real & lines[:, None], weight)
 
-        over.run(model, sources, places, add, seed, tokens, [inputs[start] for start in starts], run)
+        over.run(
+            model, sources, places, add, seed, tokens, [inputs[start] for start in starts], run
+        )
         for boundary in part:
             yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
 
@@ -146,7 +171,9 @@ def _chunks(wanted: torch.Tensor, channels: int) -> list[tuple[torch.Tensor, tor
     return [(line, place) for line, place in zip(*parts, strict=True) if len(line)]
 
 
-def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
+def empty(
+    boundaries: Sequence[Boundary], channels: int, on: torch.device
+) -> dict[Boundary, Moments]:
     """Sums over no tokens; boundaries with the same start share the sums of X alone."""
 
     def zeros(*shape: int) -> torch.Tensor:
@@ -154,7 +181,9 @@ def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> di
 
     grams = {start: (zeros(channels, channels), zeros(channels)) for start, _ in boundaries}
     return {
-        (start, end): Moments(grams[start][0], zeros(channels, channels), grams[start][1], zeros(channels), zeros())
+        (start, end): Moments(
+            grams[start][0], zeros(channels, channels), grams[start][1], zeros(channels), zeros()
+        )
         for start, end in boundaries
     }
 
@@ -172,11 +201,18 @@ def accumulate(
     chunks = _chunks(wanted, channels)
     # Memory must run out before anything is added: X, Y, the stand-in for X, and two copies. The amount is the same for
     # any wanted tokens of a batch, so that it cannot run out for the second part of them.
-    reserve(min(wanted.numel(), max(1, BATCH // channels)), channels, count=5 if inputs else 4, on=wanted.device)
+    reserve(
+        min(wanted.numel(), max(1, BATCH // channels)),
+        channels,
+        count=5 if inputs else 4,
+        on=wanted.device,
+    )
     for (start, end), moments in sums.items():
         given = [inputs[start]] if inputs else []
         for line, place in chunks:
-            h, y, *other = (stream[line, place].double() for stream in (streams[start], streams[end], *given))
+            h, y, *other = (
+                stream[line, place].double() for stream in (streams[start], streams[end], *given)
+            )
             if inputs:
                 square = weight * y.square().sum()
                 moments.yy = square if moments.yy is None else moments.yy + square

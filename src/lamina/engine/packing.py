@@ -149,7 +149,9 @@ def scored_positions(line: Line) -> list[int]:
     return sorted({at for answer in line.answers for at in answer.at})
 
 
-def batches(lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True) -> Iterator[tuple[Line, ...]]:
+def batches(
+    lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True
+) -> Iterator[tuple[Line, ...]]:
     """Groups of lines of similar length whose cost, in tokens, stays under `budget`; a single line may exceed it.
 
     Without `mixed` the lines of a group have one length. A scored position costs `head_cost` tokens more, for its
@@ -158,10 +160,16 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float, mixed: bool 
     order = sorted(lines, key=lambda line: (-len(line.tokens), line.sample))
     start = 0
     while start < len(order):
-        length, chosen, scored = len(order[start].tokens), [order[start]], len(scored_positions(order[start]))
+        length, chosen, scored = (
+            len(order[start].tokens),
+            [order[start]],
+            len(scored_positions(order[start])),
+        )
         for line in order[start + 1 :]:
             scored += len(scored_positions(line))
-            if length * (len(chosen) + 1) + scored * head_cost > budget or not (mixed or len(line.tokens) == length):
+            if length * (len(chosen) + 1) + scored * head_cost > budget or not (
+                mixed or len(line.tokens) == length
+            ):
                 break
             # Much shorter lines wait for a batch of their own, unless this one would stay small.
             if len(line.tokens) < SHORT * length and length * len(chosen) > budget / 16:

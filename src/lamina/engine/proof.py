@@ -43,7 +43,10 @@ class Proof:
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
         self.model, self.most = model, check.tolerance(model)
         self.windows = forking.windows(model)
-        self.longest, most_rows = max(map(_length, samples)), max(len(sample.rows) for sample in samples)
+        self.longest, most_rows = (
+            max(map(_length, samples)),
+            max(len(sample.rows) for sample in samples),
+        )
         self.what = f"swept, in lines of {'several rows' if most_rows > 1 else 'one row'}"
         self.known: Sequence[Any] | None = check.finding(model, self.what, self.longest)
         if self.known is not None:
@@ -61,7 +64,9 @@ class Proof:
         self.text = Sample(0, "text", 0, (_ending(text),), "")
         last = len(self.text.rows[0].continuation)
         self.gone = check.removals(model)
-        self.without = check.without(model, text[:-1], last, [frozenset({layer}) for layer in self.gone])
+        self.without = check.without(
+            model, text[:-1], last, [frozenset({layer}) for layer in self.gone]
+        )
 
     def prove(self, session: Session) -> None:
         """Make the session share contexts if that is right, else run each row alone.
@@ -76,7 +81,9 @@ class Proof:
             *way, why = self._way(session)
             check.note(self.model, self.what, [*way, why], self.longest)
         if why:
-            _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
+            _logger.warning(
+                "%s runs one row per choice, contexts are not shared: %s.", self._name, why
+            )
 
     def _way(self, session: Session) -> tuple[bool, bool, bool, str]:
         """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
@@ -124,22 +131,39 @@ class Proof:
 
 
 def _far(
-    session: Session, samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
+    session: Session,
+    samples: Sequence[Sample],
+    candidates: Sequence[Candidate],
+    wanted: Sequence[torch.Tensor],
 ) -> list[float]:
     """The distance of each candidate from the wanted logits, at the samples' scored tokens in order."""
     contexts = session.windows is not None
-    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
+    lines = [
+        line
+        for number, sample in enumerate(samples)
+        for line in packing.pack(number, sample, contexts)
+    ]
     # One batch has lines of any length, because a line's numbers may depend on the longest line.
-    size = max(1, session.tokens // (len(candidates) * max(len(line.tokens) for line in lines)) if session.mixed else 1)
+    size = max(
+        1,
+        session.tokens // (len(candidates) * max(len(line.tokens) for line in lines))
+        if session.mixed
+        else 1,
+    )
     parts: list[list[torch.Tensor]] = [[] for _ in candidates]
     for start in range(0, len(lines), size):
         batch = tuple(lines[start : start + size])
         places = packing.places(batch, np.zeros(len(samples), dtype=np.int64))
-        logits, leaves = session.logits(packing.collate(batch, session.model.device, session.mixed), places, candidates)
+        logits, leaves = session.logits(
+            packing.collate(batch, session.model.device, session.mixed), places, candidates
+        )
         for part, leaf in zip(parts, leaves, strict=True):
             part.append(logits[leaf][places.at])
     dtype = session.model.dtype
-    return [check.distance(torch.cat(part), plain, dtype) for part, plain in zip(parts, wanted, strict=True)]
+    return [
+        check.distance(torch.cat(part), plain, dtype)
+        for part, plain in zip(parts, wanted, strict=True)
+    ]
 
 
 def check_halves(session: Session) -> None:
@@ -159,7 +183,9 @@ def check_halves(session: Session) -> None:
     with check.refused(f"{cannot}, use units: layer. Without one it does not run"):
         with forking.unwrapped(model, session.layers, session.head):
             _check_parts(model, short)
-            wanted = check.logits(remove(share(model), units), short[:-1], len(text.rows[0].continuation))
+            wanted = check.logits(
+                remove(share(model), units), short[:-1], len(text.rows[0].continuation)
+            )
         with torch.inference_mode():
             [far] = _far(session, [text], [Candidate(frozenset(units))], [wanted])
     session.layer_tokens = worked
@@ -179,11 +205,20 @@ def _check_parts(model: PreTrainedModel, ids: Sequence[int]) -> None:
 
     Raises LaminaError, which says which of the two, and by how much.
     """
-    depth, last, dtype, most = len(layers_of(model)), check.places(model, ids), model.dtype, check.tolerance(model)
+    depth, last, dtype, most = (
+        len(layers_of(model)),
+        check.places(model, ids),
+        model.dtype,
+        check.tolerance(model),
+    )
     tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
     changed = [*ids[:-last][::-1], *ids[-last:]]
-    far = check.distance(check.logits(tokenwise, changed, last), check.logits(tokenwise, ids, last), dtype)
-    reason = f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
+    far = check.distance(
+        check.logits(tokenwise, changed, last), check.logits(tokenwise, ids, last), dtype
+    )
+    reason = (
+        f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
+    )
     if far <= most and not family_of(model).stream_norm:
         layer = depth // 2
         [wanted] = check.without(model, ids, last, [frozenset({layer})])
@@ -191,13 +226,22 @@ def _check_parts(model: PreTrainedModel, ids: Sequence[int]) -> None:
         lonely = {"mlp": check.logits(empty, ids, last)}
         for half in halves(layers_of(empty)[layer])["mlp"]:
             # The MLP still runs, so that its output keeps its own form.
-            half.module.register_forward_hook(forking.silencer([0], 1, half.residual), with_kwargs=True)
+            half.module.register_forward_hook(
+                forking.silencer([0], 1, half.residual), with_kwargs=True
+            )
         far = check.distance(check.logits(empty, ids, last), wanted, dtype)
         reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
         lonely["attention"] = check.logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
         for part, alone in lonely.items():
-            if far <= most and check.distance(alone, wanted, dtype) <= most and _gives(model, layer, part, ids):
-                far, reason = torch.inf, f"layer {layer} takes its {part} with it when the other half goes"
+            if (
+                far <= most
+                and check.distance(alone, wanted, dtype) <= most
+                and _gives(model, layer, part, ids)
+            ):
+                far, reason = (
+                    torch.inf,
+                    f"layer {layer} takes its {part} with it when the other half goes",
+                )
     if far > most:
         raise LaminaError(
             f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
@@ -210,7 +254,9 @@ def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) ->
     given: list[torch.Tensor] = []
     handles = [
         half.module.register_forward_hook(
-            lambda module, args, output: given.append(output if isinstance(output, torch.Tensor) else output[0])
+            lambda module, args, output: given.append(
+                output if isinstance(output, torch.Tensor) else output[0]
+            )
         )
         for half in halves(layers_of(model)[layer])[part]
     ]
@@ -233,7 +279,11 @@ def _chosen(samples: Sequence[Sample]) -> list[Sample]:
     several = [sample for sample in order if len(sample.rows) > 1]
     chosen = {id(sample): sample for sample in (short, *several[-1:], order[-1])}
     return [
-        replace(sample, gold=0, rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows))
+        replace(
+            sample,
+            gold=0,
+            rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows),
+        )
         for sample in chosen.values()
     ]
 

@@ -14,7 +14,14 @@ import torch
 
 from lamina.engine.packing import Batch, Places
 
-OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
+OUTPUT_METRICS = (
+    "output_cosine",
+    "output_norm",
+    "output_js",
+    "output_kl",
+    "output_tv",
+    "output_flips",
+)
 
 # Numbers of one stream's logits that are read at a time: on a CPU what its caches hold, so that each step of the
 # arithmetic finds there what the step before has written; elsewhere enough to keep a device busy.
@@ -69,7 +76,9 @@ def read(
     run = np.cumsum(first) - 1
     # How many tokens a place predicts: one of each choice whose rows share it.
     indices = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
-    at, targets, part, tokens = torch.from_numpy(indices).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
+    at, targets, part, tokens = (
+        torch.from_numpy(indices).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
+    )
     streams = sorted(set(leaves.values()))
     normalisers, likeliest, distances = _taken(logits, streams, base)
     scores, hits, outputs = [], [], []
@@ -77,9 +86,16 @@ def read(
         scores.append((logits[stream, at, targets].float() - normalisers[index][at]).double())
         hits.append((likeliest[index][at] == targets).double())
         if base is not None:
-            sums = torch.zeros(len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device)
+            sums = torch.zeros(
+                len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device
+            )
             outputs.append(sums.index_add_(1, part, distances[index].double() * tokens))
-    parts = [*scores, *hits, *outputs, *(distance.to(logits.device).double() for distance in observed.values())]
+    parts = [
+        *scores,
+        *hits,
+        *outputs,
+        *(distance.to(logits.device).double() for distance in observed.values()),
+    ]
     numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
     arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
@@ -105,7 +121,9 @@ def _taken(
     shape = (len(streams), count)
     normalisers = torch.empty(shape, dtype=torch.float32, device=logits.device)
     likeliest = torch.empty(shape, dtype=torch.int64, device=logits.device)
-    distances = torch.empty((len(streams), len(OUTPUT_METRICS), count), dtype=torch.float32, device=logits.device)
+    distances = torch.empty(
+        (len(streams), len(OUTPUT_METRICS), count), dtype=torch.float32, device=logits.device
+    )
     step = max(1, (CACHED if logits.device.type == "cpu" else STREAMED) // width)
     for first in range(0, count, step):
         rows = slice(first, first + step)
@@ -148,10 +166,16 @@ def _distances(base: _Output, other: _Output) -> torch.Tensor:
     middle = torch.add(base.p, other.p).mul_(0.5)
     torch.clamp(middle, min=_LEAST, out=product).log_()
     js = (base.negative_entropy + other.negative_entropy) / 2 - product.mul_(middle).sum(-1)
-    cosine = torch.mul(base.logits, other.logits, out=product).sum(-1) / (base.length * other.length).clamp_min(1e-30)
+    cosine = torch.mul(base.logits, other.logits, out=product).sum(-1) / (
+        base.length * other.length
+    ).clamp_min(1e-30)
     norm = torch.sub(base.logits, other.logits, out=product).norm(dim=-1)
-    flips = (base.likeliest != other.likeliest).float().where(other.normaliser.isfinite(), torch.nan)
-    return torch.stack([(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips])
+    flips = (
+        (base.likeliest != other.likeliest).float().where(other.normaliser.isfinite(), torch.nan)
+    )
+    return torch.stack(
+        [(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips]
+    )
 
 
 def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,9 @@ class Scores:
         self.names += new
 
         def grown(array: np.ndarray, filler: float = 0) -> np.ndarray:
-            return np.concatenate([array, np.full((len(new), array.shape[1]), filler, dtype=array.dtype)])
+            return np.concatenate(
+                [array, np.full((len(new), array.shape[1]), filler, dtype=array.dtype)]
+            )
 
         for name in ("hits", "last_hit", "output_count", "scored", "seen"):
             setattr(self, name, grown(getattr(self, name)))
@@ -89,14 +91,24 @@ class Scores:
 
     def not_numbers(self, name: Name) -> bool:
         number = self.index[name]
-        return bool(np.isnan(self.loglikelihood[number, np.repeat(self.scored[number], np.diff(self.offsets))]).any())
+        return bool(
+            np.isnan(
+                self.loglikelihood[number, np.repeat(self.scored[number], np.diff(self.offsets))]
+            ).any()
+        )
 
     def rows(self, units: Iterable[Name]) -> list[dict[str, Any]]:
         """Rows of table `sweeps` (without its keys) for the given units, on the samples that each of them saw."""
         records = []
         for unit in units:
             for position in np.flatnonzero(self.seen[self.index[unit]]).tolist():
-                records.append({"unit": unit, "sample": self.samples[position].index, **self.sample(unit, position)})
+                records.append(
+                    {
+                        "unit": unit,
+                        "sample": self.samples[position].index,
+                        **self.sample(unit, position),
+                    }
+                )
         return records
 
     def sample(self, name: Name, position: int) -> dict[str, Any]:
@@ -125,14 +137,20 @@ class Scores:
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:
-            means = {metric: self.output[metric][unit, position] / count for metric in OUTPUT_METRICS}
+            means = {
+                metric: self.output[metric][unit, position] / count for metric in OUTPUT_METRICS
+            }
             row |= {metric: float(_or_infinite(mean)) for metric, mean in means.items()}
         return row
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
         """One column of table `sweeps` for measured candidates on one sample, (candidates,); NaN if it has none."""
-        if column == "correct" or (column == "correct_norm" and self.samples[position].kind == "choices"):
-            return self.correct([self.index[name] for name in names], position, column != "correct").astype(float)
+        if column == "correct" or (
+            column == "correct_norm" and self.samples[position].kind == "choices"
+        ):
+            return self.correct(
+                [self.index[name] for name in names], position, column != "correct"
+            ).astype(float)
         values = [self.sample(name, position).get(column) for name in names]
         return np.array([np.nan if value is None else value for value in values], dtype=float)
 
@@ -149,7 +167,9 @@ class Scores:
             return valid & self.last_hit[numbers, start]
         if sample.kind != "choices":
             lengths = [len(row.continuation) for row in sample.rows]
-            return valid & (self.hits[numbers, start : self.offsets[position + 1]] == lengths).any(axis=1)
+            return valid & (self.hits[numbers, start : self.offsets[position + 1]] == lengths).any(
+                axis=1
+            )
         length = np.array([float(row.characters) for row in sample.rows]) if normalised else 1.0
         return valid & np.isin((scores / length).argmax(axis=1), sample.right)
 

@@ -77,7 +77,9 @@ class Session:
         """
         samples, model = self.scores.samples, self.model
         self.windows, self.fixed, self.mixed = self.windows if contexts else None, fixed, mixed
-        self._lines = [packing.pack(number, sample, contexts) for number, sample in enumerate(samples)]
+        self._lines = [
+            packing.pack(number, sample, contexts) for number, sample in enumerate(samples)
+        ]
         # Each wrapper learns the inputs and outputs of its layer from batches of different sizes.
         token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
         for layer in self.layers:
@@ -85,12 +87,20 @@ class Session:
         for size in (2, 3):
             ids = torch.full((size, 3), token, device=model.device)
             # As in a pass: a line that is shorter than the longest makes the model build its masks.
-            real = None if contexts else torch.cat([torch.ones_like(ids)[:, :2], places[:size, None].clamp(max=1)], 1)
+            real = (
+                None
+                if contexts
+                else torch.cat([torch.ones_like(ids)[:, :2], places[:size, None].clamp(max=1)], 1)
+            )
             self._run(ids, places.expand(size, 3) if contexts else None, real)
 
-    def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
+    def _run(
+        self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None
+    ) -> torch.Tensor:
         options = {} if positions is None else {"position_ids": positions}
-        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **options).logits
+        logits: torch.Tensor = self.model(
+            input_ids=ids, attention_mask=real, use_cache=False, **options
+        ).logits
         return logits
 
     def sweep(
@@ -126,11 +136,15 @@ class Session:
             self._check(candidate)
         self.scores.add([*wanted, *observed])
         lines = [line for number in numbers for line in self._lines[number]]
-        carried = {seen.model for seen in observed.values()} | ({Candidate()} if self.outputs else set())
+        carried = {seen.model for seen in observed.values()} | (
+            {Candidate()} if self.outputs else set()
+        )
         forks = [name for name, candidate in wanted.items() if candidate not in carried]
         once = [name for name in wanted if wanted[name] in carried]
         most = len(forks) + len(carried)
-        batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed))
+        batches = list(
+            packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed)
+        )
         for batch in resumable(batches, self.scores, progress):
             width = len(batch[0].tokens) * len(batch)
             for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
@@ -154,7 +168,10 @@ class Session:
             self._checked.add(candidate)
 
     def _forward(
-        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
+        self,
+        lines: tuple[Line, ...],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation],
     ) -> None:
         watched, seen = list(observed), dict[Name, torch.Tensor]()
 
@@ -166,7 +183,9 @@ class Session:
         places = packing.places(lines, self.scores.offsets)
         logits, leaves = self.logits(batch, places, models, list(observed.values()), observe)
         named = dict(zip(wanted, leaves, strict=False))
-        read = readings.read(batch, places, logits, named, seen, leaves[-1] if self.outputs else None)
+        read = readings.read(
+            batch, places, logits, named, seen, leaves[-1] if self.outputs else None
+        )
         self.scores.take(batch, places, read)
 
     def logits(
@@ -175,23 +194,32 @@ class Session:
         places: Places,
         wanted: Sequence[Candidate],
         observed: Sequence[Observation] = (),
-        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: None,
+        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: (
+            None
+        ),
     ) -> tuple[torch.Tensor, tuple[int, ...]]:
         """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
         tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
         copies = tree.width if self.fixed else 1
         state = Streams(batch, tree, self.windows, self.causal, observe, copies)
-        line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(batch.tokens.device)
+        line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(
+            batch.tokens.device
+        )
         streams = max(1 + max(tree.leaves), copies)
         self.head.choose = lambda hidden: (
-            hidden.to(position.device).unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
+            hidden.to(position.device)
+            .unflatten(0, (streams, -1))[:, line_of, position]
+            .flatten(0, 1)[None]
         )
         mask = None if self.windows is not None else (batch.segments >= 0).long()
         positions = batch.positions if self.windows is not None else None
         try:
             for layer in self.layers:
                 layer.state = state
-            repeated = [None if rows is None else rows.repeat(copies, 1) for rows in (batch.tokens, positions, mask)]
+            repeated = [
+                None if rows is None else rows.repeat(copies, 1)
+                for rows in (batch.tokens, positions, mask)
+            ]
             logits = self._run(*repeated)
         finally:
             for layer in self.layers:
@@ -202,11 +230,18 @@ class Session:
 
 
 def _part(
-    names: Sequence[Name], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation], first: bool
+    names: Sequence[Name],
+    wanted: Mapping[Name, Candidate],
+    observed: Mapping[Name, Observation],
+    first: bool,
 ) -> tuple[dict[Name, Candidate], dict[Name, Observation]]:
     """Some of the candidates, with the observations of their names; the first part also takes all other ones."""
     chosen = {name: wanted[name] for name in names}
-    return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
+    return chosen, {
+        name: seen
+        for name, seen in observed.items()
+        if name in chosen or (first and name not in wanted)
+    }
 
 
 def _halves(whole: Part) -> list[Part]:
@@ -216,7 +251,9 @@ def _halves(whole: Part) -> list[Part]:
         return [(half, wanted, observed) for half in (lines[::2], lines[1::2])]
     names = list(wanted)
     parts = [names[::2], names[1::2]] if len(names) > 1 else []
-    return [(lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)]
+    return [
+        (lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)
+    ]
 
 
 def resumable(

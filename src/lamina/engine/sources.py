@@ -36,7 +36,9 @@ def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
     Raises LaminaError if a source has fewer than two documents.
     """
     sequences = [source.sequences for source in sources]
-    return held_out(sequences, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")
+    return held_out(
+        sequences, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others"
+    )
 
 
 def counted(sources: Sequence[Source]) -> int:
@@ -58,10 +60,21 @@ def run(
     for source, flags in zip(sources, split(sources, seed), strict=True):
         if source.weight:
             held = torch.tensor(flags, device=model.device)
-            run(model, source.sequences, boundaries, partial(_consume, consumer, held, source.weight), tokens, outputs)
+            run(
+                model,
+                source.sequences,
+                boundaries,
+                partial(_consume, consumer, held, source.weight),
+                tokens,
+                outputs,
+            )
 
 
 def _consume(
-    consumer: Consumer, held: torch.Tensor, weight: float, batch: taps.Batch, streams: Mapping[float, torch.Tensor]
+    consumer: Consumer,
+    held: torch.Tensor,
+    weight: float,
+    batch: taps.Batch,
+    streams: Mapping[float, torch.Tensor],
 ) -> None:
     consumer(batch, streams, held[batch.samples], weight)

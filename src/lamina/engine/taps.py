@@ -30,9 +30,13 @@ class Batch:
 
     samples: list[int]  # numbers of the sequences, (lines,)
     real: torch.Tensor  # True where a token is real and not padding, (lines, T), on the device
-    outputs: Sequence[torch.Tensor] = ()  # of the modules that were asked for, (lines, T, C) each, in their order
+    outputs: Sequence[
+        torch.Tensor
+    ] = ()  # of the modules that were asked for, (lines, T, C) each, in their order
     # By boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
-    called: Mapping[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+    called: Mapping[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(
+        default_factory=dict
+    )
 
 
 Consumer = Callable[[Batch, Mapping[float, torch.Tensor]], None]
@@ -41,7 +45,10 @@ Consumer = Callable[[Batch, Mapping[float, torch.Tensor]], None]
 It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
 """
 
-Run = Callable[[PreTrainedModel, Sequence[Sequence[int]], Sequence[float], Consumer, int, Sequence[nn.Module]], None]
+Run = Callable[
+    [PreTrainedModel, Sequence[Sequence[int]], Sequence[float], Consumer, int, Sequence[nn.Module]],
+    None,
+]
 """`run`, or a function that hands over other streams at some boundaries."""
 
 
@@ -92,7 +99,9 @@ def run(
                 halved(once, samples, in_two)
 
 
-def _check(model: PreTrainedModel, streams: Mapping[float, torch.Tensor], real: torch.Tensor, width: int) -> None:
+def _check(
+    model: PreTrainedModel, streams: Mapping[float, torch.Tensor], real: torch.Tensor, width: int
+) -> None:
     if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
@@ -138,10 +147,16 @@ def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[in
     Raises LaminaError if a layer is not its attention and then its MLP, each added to the stream before it.
     """
     numbers = sorted({int(boundary) for boundary in boundaries if boundary % 1})
-    parts = [{number: _without(layers_of(model)[number], part) for number in numbers} for part in ("mlp", "attention")]
+    parts = [
+        {number: _without(layers_of(model)[number], part) for number in numbers}
+        for part in ("mlp", "attention")
+    ]
     if numbers:
         body: Any = model.base_model
-        with tapped(model, [place for number in numbers for place in (number, number + 1)]) as (streams, called):
+        with tapped(model, [place for number in numbers for place in (number, number + 1)]) as (
+            streams,
+            called,
+        ):
             body(input_ids=torch.tensor([check.probe(model)], device=model.device), use_cache=False)
         for number in numbers:
             stream = streams[number].to(place_of(parts[0][number]))
@@ -149,7 +164,9 @@ def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[in
                 stream = called[number](part[number], stream)
             # The same arithmetic in the same order gives the same numbers.
             far = check.distance(stream[0], streams[number + 1][0], torch.float32)
-            if number in parallel(layers_of(model)) or not far <= max(1e-5, torch.finfo(model.dtype).eps):
+            if number in parallel(layers_of(model)) or not far <= max(
+                1e-5, torch.finfo(model.dtype).eps
+            ):
                 raise LaminaError(
                     f"no stream lies between attention and MLP in layer {number} of the model family "
                     f"'{text_config(model).model_type}': the MLP does not read what attention leaves, or a norm stands "
@@ -161,7 +178,9 @@ def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[in
 def _without(layer: nn.Module, part: str) -> nn.Module:
     """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
     layer = layer.layer if isinstance(layer, ForkingLayer) else layer  # a pass within a session
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*layer.parameters(), *layer.buffers())}
+    memo: dict[int, Any] = {
+        id(tensor): tensor for tensor in (*layer.parameters(), *layer.buffers())
+    }
     copied = copy.deepcopy(layer, memo)
     for half in halves(copied)[part]:
         half.module.register_forward_hook(silencer([0], 1, half.residual), with_kwargs=True)
@@ -193,7 +212,9 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[
 
 @contextmanager
 def tapped(
-    model: PreTrainedModel, boundaries: Sequence[float], inner: Mapping[int, nn.Module] | None = None
+    model: PreTrainedModel,
+    boundaries: Sequence[float],
+    inner: Mapping[int, nn.Module] | None = None,
 ) -> Iterator[tuple[dict[float, Any], dict[float, Any]]]:
     """While open, every forward pass puts the stream at each boundary into a mapping, on the model's first device, and
     into another how to call a layer there. `inner` are the layers without MLP that boundaries within layers need.
@@ -209,11 +230,16 @@ def tapped(
 
             def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
                 # The other arguments are on the device of the model's own layer.
-                rest, named = moved(args[1:], stream.device), moved(list(others.values()), stream.device)
+                rest, named = (
+                    moved(args[1:], stream.device),
+                    moved(list(others.values()), stream.device),
+                )
                 return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
 
             called[boundary] = call
-            streams[boundary] = (call(inner[int(boundary)], stream) if inner and boundary % 1 else stream).to(on)
+            streams[boundary] = (
+                call(inner[int(boundary)], stream) if inner and boundary % 1 else stream
+            ).to(on)
 
         return hook
 
@@ -250,7 +276,9 @@ def _listening(modules: Sequence[nn.Module], on: torch.device) -> Iterator[dict[
 
         return hook
 
-    handles = [module.register_forward_hook(giving(number)) for number, module in enumerate(modules)]
+    handles = [
+        module.register_forward_hook(giving(number)) for number, module in enumerate(modules)
+    ]
     try:
         yield given
     finally:

@@ -66,7 +66,11 @@ def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
 
 
 def taylor(
-    model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], removed: Sequence[str], tokens: int
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    units: Sequence[str],
+    removed: Sequence[str],
+    tokens: int,
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64; the mean over samples is the score.
 
@@ -79,13 +83,21 @@ def taylor(
     wanted = [weight for group in weights.values() for weight in group]
     sums = summed_gradients(cut, samples, wanted, tokens)
     # The factor of a gradient: w · sign(w · ḡ).
-    signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
+    signed = {
+        weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype)
+        for weight in wanted
+    }
     unit_of = {weight: unit for unit, group in weights.items() for weight in group}
-    shares = {unit: torch.zeros(len(samples), dtype=torch.float64, device=weights[unit][0].device) for unit in units}
+    shares = {
+        unit: torch.zeros(len(samples), dtype=torch.float64, device=weights[unit][0].device)
+        for unit in units
+    }
     for number, sample in enumerate(samples):
 
         def add(weight: nn.Parameter, gradient: torch.Tensor, number: int = number) -> None:
-            shares[unit_of[weight]][number] += (signed[weight].float() * gradient.float()).sum(dtype=torch.float64)
+            shares[unit_of[weight]][number] += (signed[weight].float() * gradient.float()).sum(
+                dtype=torch.float64
+            )
 
         with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
@@ -116,7 +128,9 @@ def summed_gradients(
 
 @contextmanager
 def _gradients(
-    model: PreTrainedModel, wanted: Sequence[nn.Parameter], add: Callable[[nn.Parameter, torch.Tensor], Any]
+    model: PreTrainedModel,
+    wanted: Sequence[nn.Parameter],
+    add: Callable[[nn.Parameter, torch.Tensor], Any],
 ) -> Iterator[None]:
     """While open, a backward pass hands `add` the gradient of each wanted weight and keeps none.
 

@@ -43,12 +43,18 @@ def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
     if reason := refused(variant, results):
         raise LaminaError(f"there is no {variant}. {reason}")
     files, removal = paths.variant_files(variant, results), plan(variant, results)
-    return Parts(removal, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
+    return Parts(
+        removal, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter
+    )
 
 
-def read_all(variants: Iterable[Variant], results: str | Path = paths.RESULTS) -> Iterator[tuple[Variant, Parts]]:
+def read_all(
+    variants: Iterable[Variant], results: str | Path = paths.RESULTS
+) -> Iterator[tuple[Variant, Parts]]:
     """Each variant that was not refused, with the contents of its files, one at a time."""
-    return ((variant, read(variant, results)) for variant in variants if not refused(variant, results))
+    return (
+        (variant, read(variant, results)) for variant in variants if not refused(variant, results)
+    )
 
 
 def in_turn(

@@ -35,7 +35,9 @@ class Timing(NamedTuple):
 
     prefill: float  # seconds for the prompt
     tokens_per_second: float  # of generation, over the batch
-    working: int | None  # peak of GPU memory during the repeat less the memory in use before it; None on a CPU
+    working: (
+        int | None
+    )  # peak of GPU memory during the repeat less the memory in use before it; None on a CPU
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
@@ -49,15 +51,27 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
     for variant, plan in plans.items():
         if plan is not None and not plan["units"]:
             continue
-        count = len(runs(plan["units"], 1 + max(parse(unit)[0] for unit in plan["units"]))) if plan else 0
-        parts = frozenset(Counter(part for _, part in map(parse, plan["units"])).items()) if plan else None
+        count = (
+            len(runs(plan["units"], 1 + max(parse(unit)[0] for unit in plan["units"])))
+            if plan
+            else 0
+        )
+        parts = (
+            frozenset(Counter(part for _, part in map(parse, plan["units"])).items())
+            if plan
+            else None
+        )
         per_run = None if variant.repair == "none" else count
-        chosen.setdefault((parts, variant.repair, per_run), (replace(variant, healing="none"), count))
+        chosen.setdefault(
+            (parts, variant.repair, per_run), (replace(variant, healing="none"), count)
+        )
     return dict(chosen.values())
 
 
 def measure(
-    base: PreTrainedModel, variants: Iterable[tuple[dict[str, Any], PreTrainedModel]], options: Efficiency
+    base: PreTrainedModel,
+    variants: Iterable[tuple[dict[str, Any], PreTrainedModel]],
+    options: Efficiency,
 ) -> list[dict[str, Any]]:
     """Rows of table `efficiency`, one per (keys, variant), each taken in turn with the base.
 
@@ -68,9 +82,16 @@ def measure(
 
     Raises LaminaError if prompt and generated tokens are more than the model's context.
     """
-    check_generation(options.prompt, options.generate, context(base.config.to_dict()), str(base.config.name_or_path))
+    check_generation(
+        options.prompt,
+        options.generate,
+        context(base.config.to_dict()),
+        str(base.config.name_or_path),
+    )
     size = (options.batch, options.prompt)
-    prompt = torch.randint(text_config(base).vocab_size, size, generator=torch.Generator().manual_seed(0))
+    prompt = torch.randint(
+        text_config(base).vocab_size, size, generator=torch.Generator().manual_seed(0)
+    )
     run = partial(_run, prompt=prompt.to(base.device), generate=options.generate)
     run(base)  # the first passes pay for memory and kernels
     rows = []
@@ -112,7 +133,9 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
     if config.model_type == "falcon" and not config.new_decoder_architecture:
         keys = 1 if config.multi_query else heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    attending = sum(not any(isinstance(m, NoAttention) for m in layer.children()) for layer in layers_of(model))
+    attending = sum(
+        not any(isinstance(m, NoAttention) for m in layer.children()) for layer in layers_of(model)
+    )
     return 2 * attending * keys * width * torch.empty((), dtype=model.dtype).element_size()
 
 
@@ -129,7 +152,9 @@ def _run(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
 
 @torch.inference_mode()
 def _timed(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
-    last_only = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+    last_only = (
+        {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+    )
     on_gpu, prefill = prompt.device.type == "cuda", math.inf
     held = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:
@@ -154,7 +179,10 @@ def _timed(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
 
 
 def _row(
-    base: PreTrainedModel, variant: PreTrainedModel, pairs: list[tuple[Timing, Timing]], options: Efficiency
+    base: PreTrainedModel,
+    variant: PreTrainedModel,
+    pairs: list[tuple[Timing, Timing]],
+    options: Efficiency,
 ) -> dict[str, Any]:
     ours, theirs = sizes(variant), sizes(base)
     latency, latency_error = _mean_ratio([(v.prefill, b.prefill) for b, v in pairs])

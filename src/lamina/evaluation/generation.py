@@ -19,7 +19,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.config.task import TaskConfig
 from lm_eval.models.utils import normalize_gen_kwargs
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from lamina.config import calibrations as entries
 from lamina.config.benchmarks import Generate
@@ -88,15 +93,21 @@ def written(task: ConfigurableTask) -> ConfigurableTask:
         return str(task.doc_to_choice(doc)[gold] if isinstance(gold, int) else gold)
 
     same = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-    config = {field.name: getattr(task.config, field.name) for field in dataclasses.fields(TaskConfig)} | {
+    config = {
+        field.name: getattr(task.config, field.name) for field in dataclasses.fields(TaskConfig)
+    } | {
         "output_type": "generate_until",
         "doc_to_target": answer,
         "doc_to_choice": None,
         "process_results": None,
-        "fewshot_config": dataclasses.replace(task.config.fewshot_config, doc_to_target=answer, doc_to_choice=None),
+        "fewshot_config": dataclasses.replace(
+            task.config.fewshot_config, doc_to_target=answer, doc_to_choice=None
+        ),
         "generation_kwargs": {"until": ["\n"], "max_gen_toks": _MAX_TOKENS},
         "metric_list": [same | {"regexes_to_ignore": [r"^\s+|\s+$"]}],
-        "filter_list": [{"name": WRITTEN.partition(",")[2], "filter": [{"function": "take_first"}]}],
+        "filter_list": [
+            {"name": WRITTEN.partition(",")[2], "filter": [{"function": "take_first"}]}
+        ],
     }
     return DatasetTask(task.dataset, config)
 
@@ -108,7 +119,9 @@ class WritingLM(VariantLM):
     seed, `draw` and the prompt alone decide the random numbers, one per token.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: Generate) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: Generate
+    ) -> None:
         super().__init__(model, tokenizer, "the base model")
         self.temperature, self.seed = options.temperature, options.seed
         self.draw: int | None = None
@@ -118,7 +131,9 @@ class WritingLM(VariantLM):
         """The prompt of a request as tokens, cut to the context as `generate_until` cuts it."""
         question, settings = cast(tuple[str, dict[str, Any]], request.args)
         room = self.max_length - settings["max_gen_toks"]
-        ids, _ = self.tok_batch_encode([question], left_truncate_len=room, truncation=self.truncation)
+        ids, _ = self.tok_batch_encode(
+            [question], left_truncate_len=room, truncation=self.truncation
+        )
         return tuple(ids[0].tolist())
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
@@ -138,13 +153,17 @@ class WritingLM(VariantLM):
 
         self._in_batches(write)
 
-    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
+    ) -> torch.Tensor:
         mask = settings["attention_mask"].bool()
         prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
         start, steps = context.shape[1], max_length - context.shape[1]
         if self.draw is not None:
             uniform = np.stack([numbers(self.seed, self.draw, prompt, steps) for prompt in prompts])
-            drawn = _Drawn(self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature)
+            drawn = _Drawn(
+                self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature
+            )
             settings["logits_processor"] = LogitsProcessorList([drawn])
         written = super()._model_generate(context, max_length, stop, **settings)
         for row, tokens in zip(prompts, written[:, start:].tolist(), strict=True):
@@ -155,7 +174,9 @@ class WritingLM(VariantLM):
         """The tokens before the first end-of-text token and the first stop string."""
         ends = self.model.generation_config.eos_token_id
         ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
-        kept = tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
+        kept = tokens[
+            : next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+        ]
 
         def holds_stop(length: int) -> bool:
             text = self.tok_decode(kept[:length], skip_special_tokens=False)
@@ -163,7 +184,9 @@ class WritingLM(VariantLM):
 
         if not holds_stop(len(kept)):
             return Answer(kept, tokens[len(kept) :][:1])
-        before = bisect_left(range(1, len(kept)), True, key=holds_stop)  # a text keeps its stop when it goes on
+        before = bisect_left(
+            range(1, len(kept)), True, key=holds_stop
+        )  # a text keeps its stop when it goes on
         return Answer(kept[:before], kept[before : before + 1])
 
 
@@ -222,9 +245,13 @@ class GenerationBenchmark(TaskBenchmark):
         task.set_config("generation_kwargs", settings)
         task.set_config("repeats", 1)
         super().__init__(task, model, tokenizer, limit, style, self.writer)
-        self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
+        self.prompts = {
+            instance.doc_id: self.writer.prompt(instance) for instance in task.instances
+        }
 
-    def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
+    def score(
+        self, model: PreTrainedModel, name: str, together: Together | None = None
+    ) -> TaskScores:
         """Score the answers of one variant, called `name` in messages.
 
         The metrics are `exact_match,written` of tasks with choices (other tasks have their exact match as benchmarks);
@@ -235,33 +262,51 @@ class GenerationBenchmark(TaskBenchmark):
         """
         self.writer.draw = None
         choices = super().score(model, name, together)
-        row = {key: choices.metrics[0][key] for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")}
+        row = {
+            key: choices.metrics[0][key]
+            for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")
+        }
         metrics, samples = [], []
         for metric, values in (self._wear() | self._sampled(model, name)).items():
             metrics.append(row | _mean(metric, list(values.values())))
-            samples += [{"task": row["task"], "sample": d, "metric": metric, "value": v} for d, v in values.items()]
+            samples += [
+                {"task": row["task"], "sample": d, "metric": metric, "value": v}
+                for d, v in values.items()
+            ]
         # What a task measures of written answers by itself stands among the benchmarks already.
-        return TaskScores(choices.metrics * self.chosen + metrics, choices.samples * self.chosen + samples)
+        return TaskScores(
+            choices.metrics * self.chosen + metrics, choices.samples * self.chosen + samples
+        )
 
     def _wear(self) -> Values:
         """Repetition, missing stops and length of the last answers."""
-        answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
+        answers = {
+            document: self.writer.answers[prompt] for document, prompt in self.prompts.items()
+        }
         return {
-            "repetition": {document: repetition(each.tokens, self.options.ngram) for document, each in answers.items()},
+            "repetition": {
+                document: repetition(each.tokens, self.options.ngram)
+                for document, each in answers.items()
+            },
             "unstopped": {document: float(not each.stop) for document, each in answers.items()},
             "length": {document: float(len(each.tokens)) for document, each in answers.items()},
         }
 
     def _sampled(self, model: PreTrainedModel, name: str) -> Values:
         """pass@k of the samples, for each filter of the task, and the means of `_wear` over the samples."""
-        n, sums = self.options.samples, defaultdict[str, dict[int, float]](lambda: defaultdict(float))
+        n, sums = (
+            self.options.samples,
+            defaultdict[str, dict[int, float]](lambda: defaultdict(float)),
+        )
         right = defaultdict[str, dict[int, int]](lambda: defaultdict(int))
         for draw in range(n):
             self.writer.draw = draw
             for sample in super().score(model, name).samples:
                 metric, _, by = sample["metric"].partition(",")
                 if metric == "exact_match":
-                    right[f",{by}" if by and not self.chosen else ""][sample["sample"]] += sample["value"] > 0
+                    right[f",{by}" if by and not self.chosen else ""][sample["sample"]] += (
+                        sample["value"] > 0
+                    )
             for metric, each in self._wear().items():
                 for document, value in each.items():
                     sums[f"sampled_{metric}"][document] += value / n
@@ -277,7 +322,12 @@ def _mean(metric: str, values: list[float]) -> dict[str, Any]:
     """Mean over questions and its standard error s / √n; n counts questions, not samples."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
     better = None if metric.endswith("length") else metric.startswith("pass@")
-    return {"metric": metric, "value": float(np.mean(values)), "stderr": error, "higher_is_better": better}
+    return {
+        "metric": metric,
+        "value": float(np.mean(values)),
+        "stderr": error,
+        "higher_is_better": better,
+    }
 
 
 def own_answers(
@@ -305,7 +355,9 @@ def own_answers(
         writer.go_on(prompts, entry.length)
         found = [(_row(prompt, writer.answers[prompt], tokenizer, 0), None) for prompt in prompts]
     pairs = zip(questions.samples, found, strict=True)
-    samples = [dataclasses.replace(sample, gold=0, rows=(row,), also=()) for sample, (row, _) in pairs]
+    samples = [
+        dataclasses.replace(sample, gold=0, rows=(row,), also=()) for sample, (row, _) in pairs
+    ]
     return Calibration(tuple(samples), questions.facts | {"right": [right for _, right in found]})
 
 
@@ -320,8 +372,14 @@ def _written_rows(task: ConfigurableTask, writer: WritingLM) -> Iterator[tuple[R
     task.apply_filters()
     for request in task.instances:
         prompt = writer.prompt(request)
-        scores = [task.process_results(request.doc, [each]) for each in request.filtered_resps.values()]
-        right = any(score["exact_match"] > 0 for score in scores) if "exact_match" in scores[0] else None
+        scores = [
+            task.process_results(request.doc, [each]) for each in request.filtered_resps.values()
+        ]
+        right = (
+            any(score["exact_match"] > 0 for score in scores)
+            if "exact_match" in scores[0]
+            else None
+        )
         cut = len(writer.tok_encode(request.args[0])) - len(prompt)
         yield _row(prompt, writer.answers[prompt], writer.tokenizer, cut), right
 

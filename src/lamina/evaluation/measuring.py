@@ -45,7 +45,9 @@ class Unfinished:
 
     def of_pass(self, what: str) -> Progress:
         """The file that keeps a pass over the rows with this hash."""
-        self._passes.append(Progress(f"{self._file}.{len(self._passes)}", digest({"pass": self._key, "rows": what})))
+        self._passes.append(
+            Progress(f"{self._file}.{len(self._passes)}", digest({"pass": self._key, "rows": what}))
+        )
         return self._passes[-1]
 
     def remove(self) -> None:
@@ -70,7 +72,11 @@ def measure(
     left, done = TimeLeft(len(variants)), 0.0
     for parts in _some(variants, results):
         candidates = {variant: candidate(base, each) for variant, each in parts.items()}
-        named = {assembly.title(variant): each for variant, each in candidates.items() if each is not None}
+        named = {
+            assembly.title(variant): each
+            for variant, each in candidates.items()
+            if each is not None
+        }
         together = Together(base, named, unfinished.of_pass)
         waiting = [variant for variant in parts if str(variant) not in unfinished.scored]
         sharing = [variant for variant in waiting if candidates[variant] is not None]
@@ -92,11 +98,17 @@ def measure(
     return rows, samples
 
 
-def _some(variants: Sequence[Variant], results: str | Path) -> Iterator[Mapping[Variant, assembly.Parts]]:
+def _some(
+    variants: Sequence[Variant], results: str | Path
+) -> Iterator[Mapping[Variant, assembly.Parts]]:
     """The parts of the variants that were not refused, in groups whose patches have at most `_PATCHES` bytes."""
     chosen, held = dict[Variant, assembly.Parts](), 0
     for variant, parts in assembly.read_all(variants, results):
-        tensors = [tensor for fitted in (parts.patches or {}).values() for tensor in fitted.tensors.values()]
+        tensors = [
+            tensor
+            for fitted in (parts.patches or {}).values()
+            for tensor in fitted.tensors.values()
+        ]
         size = sum(tensor.nbytes for tensor in tensors)
         if chosen and held + size > _PATCHES:
             yield chosen

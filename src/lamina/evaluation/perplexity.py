@@ -49,7 +49,9 @@ def joined_windows(
     tokens = encode(tokenizer, between.join(documents))
     count = len(tokens) // window
     if not count:
-        raise LaminaError(f"the joined documents have {len(tokens)} tokens. Write a window of at most {len(tokens)}.")
+        raise LaminaError(
+            f"the joined documents have {len(tokens)} tokens. Write a window of at most {len(tokens)}."
+        )
     blocks = min(BLOCKS, count)
     return [
         Window(tuple(tokens[number * window : (number + 1) * window]), 1, number * blocks // count)
@@ -58,7 +60,10 @@ def joined_windows(
 
 
 def windows(
-    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, window: int, stride: int | None = None
+    documents: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    window: int,
+    stride: int | None = None,
 ) -> list[Window]:
     """Cut each document into windows of at most `window` tokens; documents are never joined.
 
@@ -74,17 +79,23 @@ def windows(
         tokens = encode(tokenizer, text)
         scored = 1
         for start in range(0, len(tokens) - 1, stride):
-            end = min(start + window + 1, len(tokens))  # `window` inputs and `window` targets, one to the right
+            end = min(
+                start + window + 1, len(tokens)
+            )  # `window` inputs and `window` targets, one to the right
             cut_out.append(Window(tuple(tokens[start:end]), scored - start, number))
             scored = end
             if end == len(tokens):
                 break
     if not cut_out:
-        raise LaminaError("no document of the perplexity has two tokens or more. Choose longer documents.")
+        raise LaminaError(
+            "no document of the perplexity has two tokens or more. Choose longer documents."
+        )
     return cut_out
 
 
-def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity) -> Score:
+def benchmark(
+    name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
+) -> Score:
     """What scores a model on the documents of benchmark `name`."""
     if options.joined is None:
         cut, parts = windows(documents, tokenizer, options.window, options.stride), len(documents)
@@ -99,7 +110,9 @@ def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenize
             where = f"benchmarks.perplexity.{name}: document {each.document}"
             check_ids(tokenizer, each.tokens, vocabulary, where)
         scores = document_nll(model, cut, parts, title, together)
-        rows = [row | {"task": name, "task_version": version} for row in metric_rows(scores, vocabulary)]
+        rows = [
+            row | {"task": name, "task_version": version} for row in metric_rows(scores, vocabulary)
+        ]
         samples = [
             {"task": name, "sample": number, "metric": "nll", "value": nll / count}
             for number, (nll, count) in enumerate(scores)
@@ -111,7 +124,11 @@ def benchmark(name: str, documents: Sequence[str], tokenizer: PreTrainedTokenize
 
 
 def document_nll(
-    model: PreTrainedModel, cut: Sequence[Window], count: int, name: str, together: Together | None = None
+    model: PreTrainedModel,
+    cut: Sequence[Window],
+    count: int,
+    name: str,
+    together: Together | None = None,
 ) -> Scores:
     """Score the windows of `count` documents on `model`, called `name` in messages and in `together`.
 
@@ -144,7 +161,9 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
         first = torch.tensor([[window.first - 1] for window in batch], device=model.device)
         scored = mask & (torch.arange(mask.shape[1], device=model.device) >= first)
         logits = model(input_ids=inputs, attention_mask=mask.long(), use_cache=False).logits.float()
-        losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(scored, 0.0)
+        losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(
+            scored, 0.0
+        )
         totals = losses.double().sum(1)
         assert_finite(totals, name, _STAGE)
         for number, total in zip(group, totals.tolist(), strict=True):
@@ -169,7 +188,9 @@ def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
     if clusters > 1:
         spread = sum((nll - mean * count) ** 2 for nll, count in kept)
         stderr = math.sqrt(clusters / (clusters - 1) * spread) / total
-    perplexity = math.exp(mean) if mean < 700 else math.inf  # a destroyed model can exceed what exp() holds
+    perplexity = (
+        math.exp(mean) if mean < 700 else math.inf
+    )  # a destroyed model can exceed what exp() holds
     values = {
         "perplexity": (perplexity, perplexity),
         "nll": (mean, 1.0),
@@ -177,6 +198,7 @@ def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
     }
     counts = {"n_samples": clusters, "n_cut": 0, "n_shot": 0, "higher_is_better": False}
     return [
-        {"metric": metric, "value": value, "stderr": None if stderr is None else stderr * factor} | counts
+        {"metric": metric, "value": value, "stderr": None if stderr is None else stderr * factor}
+        | counts
         for metric, (value, factor) in values.items()
     ]

@@ -17,7 +17,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from lamina.data import prompts
 from lamina.data.encoding import Encoded, EncodingLM
@@ -52,12 +57,21 @@ class VariantLM(EncodingLM):
     All variants must share tokenizer, vocabulary and context length, as the variants of one base model do.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+    ) -> None:
         # Of bfloat16 logits too, as the engine does.
-        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH, softmax_dtype="float32")
+        super().__init__(
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=_LARGEST_BATCH,
+            softmax_dtype="float32",
+        )
         self._base = model
         self._encoded: dict[int, list[Encoded]] = {}
-        self.cut = set[tuple[str, int]]()  # documents, by task and number, whose prompt is longer than the context
+        self.cut = set[
+            tuple[str, int]
+        ]()  # documents, by task and number, whose prompt is longer than the context
         self.use(model, name)
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
@@ -66,34 +80,54 @@ class VariantLM(EncodingLM):
         self._together = together or Together(model, {})
         self._may_write = model is self._base
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = True
+    ) -> list[tuple[float, bool]]:
         """Does the same as HFLM, but encodes a list of requests only once."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
             self._encoded[key] = self.encoded(requests)
-            sizes = [len(context) + len(continuation) for _, context, continuation in self._encoded[key]]
+            sizes = [
+                len(context) + len(continuation) for _, context, continuation in self._encoded[key]
+            ]
             self._count(requests, [size - self.max_length - 1 for size in sizes])
-            self.batch_size_per_gpu = lines(max(sizes), self.config.get_text_config(decoder=True).vocab_size)
+            self.batch_size_per_gpu = lines(
+                max(sizes), self.config.get_text_config(decoder=True).vocab_size
+            )
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
 
-    def _loglikelihood_tokens(self, requests: list[Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(
+        self, requests: list[Encoded], *args: Any, **kwargs: Any
+    ) -> list[tuple[float, bool]]:
         if self._recorded is not None:
             return super()._loglikelihood_tokens(requests)
         rows = [self.fit(*request) for request in requests]
         likelihoods = self._together.likelihoods(self.name, rows, _STAGE)
         if likelihoods is not None:
             return [(each.nats, each.likeliest) for each in likelihoods]
-        return self._in_batches(lambda: super(VariantLM, self)._loglikelihood_tokens(requests, *args, **kwargs))
+        return self._in_batches(
+            lambda: super(VariantLM, self)._loglikelihood_tokens(requests, *args, **kwargs)
+        )
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """Does the same as HFLM, without the progress bar."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
-            self._encoded[key], asked = [], [cast(tuple[str, dict[str, Any]], request.args) for request in requests]
-            answers = [normalize_gen_kwargs(settings, self.max_gen_toks)["max_gen_toks"] for _, settings in asked]
+            self._encoded[key], asked = (
+                [],
+                [cast(tuple[str, dict[str, Any]], request.args) for request in requests],
+            )
+            answers = [
+                normalize_gen_kwargs(settings, self.max_gen_toks)["max_gen_toks"]
+                for _, settings in asked
+            ]
             prompts = [len(self.tok_encode(question)) for question, _ in asked]
-            self._count(requests, [n + m - self.max_length for n, m in zip(prompts, answers, strict=True)])
-        return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
+            self._count(
+                requests, [n + m - self.max_length for n, m in zip(prompts, answers, strict=True)]
+            )
+        return self._in_batches(
+            lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True)
+        )
 
     def _count(self, requests: list[Instance], beyond: list[int]) -> None:
         """Note the documents of requests that have tokens beyond the model's context."""
@@ -159,10 +193,16 @@ class TaskBenchmark:
         style: Style = PLAIN,
         lm: VariantLM | None = None,
     ) -> None:
-        self.task, self.tasks, self.limit = task, {str(each.config.task): each for each in leaves(task)}, limit
+        self.task, self.tasks, self.limit = (
+            task,
+            {str(each.config.task): each for each in leaves(task)},
+            limit,
+        )
         self.lm = lm or VariantLM(model, tokenizer, "the base model")
         if isinstance(task, Group) and not task.has_aggregation:
-            raise LaminaError(f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}.")
+            raise LaminaError(
+                f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}."
+            )
         for name, each in self.tasks.items():
             if getattr(each, "UNSAFE_CODE", False):
                 raise LaminaError(
@@ -172,7 +212,9 @@ class TaskBenchmark:
             # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
             each.build_all_requests = partial(_reset, each)
 
-    def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
+    def score(
+        self, model: PreTrainedModel, name: str, together: Together | None = None
+    ) -> TaskScores:
         """Score one variant, called `name` in messages and in `together`, the variants that are measured in one pass.
 
         The rows of a group include its tasks and the groups in it; these rows name the group in `part_of`.
@@ -188,7 +230,9 @@ class TaskBenchmark:
             bootstrap_iters=_BOOTSTRAP,
         )
         members = {task: [task] for task in self.tasks}
-        members |= {group.name: [str(task.config.task) for task in leaves(group)] for group in groups}
+        members |= {
+            group.name: [str(task.config.task) for task in leaves(group)] for group in groups
+        }
         whole, metrics = groups[0].name if groups else None, []
         for task, names in members.items():
             scores = results["results"][task]
@@ -205,11 +249,15 @@ class TaskBenchmark:
                     "n_samples": _documents(results, task, key),
                     "n_cut": sum(named in names for named, _ in self.lm.cut),
                     "n_shot": _agreed(results["n-shot"].get(each) for each in names),
-                    "higher_is_better": _agreed(results["higher_is_better"][each].get(metric) for each in names),
+                    "higher_is_better": _agreed(
+                        results["higher_is_better"][each].get(metric) for each in names
+                    ),
                     "task_version": str(results["versions"][task]),
                 }
                 metrics.append(row)
-        return TaskScores(metrics, self._group_samples(results) if groups else _samples(results, *self.tasks))
+        return TaskScores(
+            metrics, self._group_samples(results) if groups else _samples(results, *self.tasks)
+        )
 
     def _group_samples(self, results: Any) -> list[dict[str, Any]]:
         """Documents of the tasks as documents of the group, so that the mean of a metric is that of the group.
@@ -225,13 +273,22 @@ class TaskBenchmark:
                     metric, _, chosen = row["metric"].partition(",")
                     chosen = chosen or "none"
                     key = f"{metric},{chosen}"
-                    if metric != aggregate.metric or chosen not in (aggregate.filter_list or [chosen]):
+                    if metric != aggregate.metric or chosen not in (
+                        aggregate.filter_list or [chosen]
+                    ):
                         continue
-                    held = [_documents(results, each, key) for each in self.tasks if key in results["results"][each]]
+                    held = [
+                        _documents(results, each, key)
+                        for each in self.tasks
+                        if key in results["results"][each]
+                    ]
                     alike = sum(held) / (len(held) * _documents(results, name, key))
                     weight = 1.0 if aggregate.weight_by_size else alike
                     number, value = offset + row["sample"], weight * row["value"]
-                    rows.append(row | {"task": self.task.name, "part": name, "sample": number, "value": value})
+                    rows.append(
+                        row
+                        | {"task": self.task.name, "part": name, "sample": number, "value": value}
+                    )
                 offset += len(task.eval_docs)
         return rows
 
@@ -244,7 +301,12 @@ def _reset(task: ConfigurableTask, **_: Any) -> None:
 
 def _samples(results: Any, task: str) -> list[dict[str, Any]]:
     return [
-        {"task": task, "sample": sample["doc_id"], "metric": _metric_name(f"{name},{sample['filter']}"), "value": value}
+        {
+            "task": task,
+            "sample": sample["doc_id"],
+            "metric": _metric_name(f"{name},{sample['filter']}"),
+            "value": value,
+        }
         for sample in results["samples"][task]
         for name in sample["metrics"]
         if (value := _number(sample[name])) is not None

@@ -44,7 +44,9 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or parts.plan.get("replacements"):  # which are layers of other models
+    if parts.adapter is not None or parts.plan.get(
+        "replacements"
+    ):  # which are layers of other models
         return None
     patches = {}
     for boundary, fitted in (parts.patches or {}).items():
@@ -67,7 +69,9 @@ class Together:
         """`progress` takes a hash of some rows and gives the file that keeps their pass until it is finished."""
         self.model, self._progress = model, progress
         # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
-        self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(map(parse, item[1].removed))))
+        self.candidates = dict(
+            sorted(candidates.items(), key=lambda item: sorted(map(parse, item[1].removed)))
+        )
         self._found: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
         self._alone = False
 
@@ -89,21 +93,27 @@ class Together:
                 self._alone = True
                 return None
         likelihoods = self._found[key][name]
-        assert_finite(torch.tensor([each.nats for each in likelihoods], dtype=self.model.dtype), name, stage)
+        assert_finite(
+            torch.tensor([each.nats for each in likelihoods], dtype=self.model.dtype), name, stage
+        )
         return likelihoods
 
     def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """The likelihoods of the rows on every candidate, by name."""
         samples = shared(rows, context(self.model.config.to_dict()))
         tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
-        progress = self._progress(hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest())
+        progress = self._progress(
+            hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest()
+        )
         with engine.opened(self.model, samples, tokens, outputs=False) as session:
             session.measure(range(len(samples)), self.candidates, progress=progress)
         scores = session.scores
         return {
             name: [
                 Likelihood(float(nats), bool(hits == len(row[1])))
-                for nats, hits, row in zip(scores.loglikelihood[number], scores.hits[number], rows, strict=True)
+                for nats, hits, row in zip(
+                    scores.loglikelihood[number], scores.hits[number], rows, strict=True
+                )
             ]
             for name, number in ((name, scores.index[name]) for name in self.candidates)
         }
@@ -128,7 +138,9 @@ def shared(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
             groups.append([row])
             length = own
     return [
-        Sample(number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "", limit=limit)
+        Sample(
+            number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "", limit=limit
+        )
         for number, group in enumerate(groups)
     ]
 

@@ -91,5 +91,8 @@ def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
     """Write all weights to the folder of an adapter, under the names of the variant's parameters."""
     from lamina.models.materialise import EVERYTHING
 
-    state = {f"base_model.model.{name}": weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    state = {
+        f"base_model.model.{name}": weight.detach().cpu().contiguous()
+        for name, weight in weights.items()
+    }
     lora.write(Path(folder), state, lora.NO_ADAPTER, EVERYTHING)

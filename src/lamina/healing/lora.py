@@ -41,11 +41,15 @@ class Lora(Trained, Healing):
     alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
     dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     train: Literal["lora", "patch", "both"] = option(
-        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.", "lora"
+        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.",
+        "lora",
     )
-    targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
+    targets: Literal["mlp", "attention", "all"] = option(
+        "Whose projections get a low-rank update.", "mlp"
+    )
     quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.", "none"
+        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
+        "none",
     )
 
     @property
@@ -55,7 +59,11 @@ class Lora(Trained, Healing):
 
 _logger = logging.getLogger(__name__)
 
-NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None}
+NO_ADAPTER: dict[str, Any] = {
+    "peft_type": "LORA",
+    "target_modules": [],
+    "base_model_name_or_path": None,
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,9 @@ class Healed:
 
     model: PreTrainedModel  # the variant with its adapters beside its weights and its patches as parameters
     weights: Mapping[str, nn.Parameter]  # the trained ones, by their path in `model`
-    config: LoraConfig | None  # PEFT's description of the adapters; None if only patches were trained
+    config: (
+        LoraConfig | None
+    )  # PEFT's description of the adapters; None if only patches were trained
     targets: str  # the adapted modules, `none` without adapters
 
 
@@ -98,7 +108,9 @@ def heal(
     try:
         healed = trainable(variant, options)
         objective = Objective.of(options.objective, variant, base, plan, options.temperature)
-        rows = training.train(healed.weights, objective, sources, options, lambda: merged(variant), progress)
+        rows = training.train(
+            healed.weights, objective, sources, options, lambda: merged(variant), progress
+        )
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
@@ -134,7 +146,9 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
         for module in patched:
             for name, part in module.patch_parts.items():
                 delattr(module, f"patch_{name}")
-                module.register_parameter(f"patch_{name}", nn.Parameter(part.detach().to(torch.float32, copy=True)))
+                module.register_parameter(
+                    f"patch_{name}", nn.Parameter(part.detach().to(torch.float32, copy=True))
+                )
     weights = {name: weight for name, weight in variant.named_parameters() if weight.requires_grad}
     return Healed(variant, weights, config, "none" if config is None else options.targets)
 
@@ -163,7 +177,9 @@ def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
         lora_dropout=0.0 if targets.parameters else options.dropout,
         target_modules=targets.modules,
         target_parameters=targets.parameters or None,
-        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets.modules),
+        fan_in_fan_out=any(
+            isinstance(model.get_submodule(name), Conv1D) for name in targets.modules
+        ),
         bias="none",
         task_type="CAUSAL_LM",
     )
@@ -180,7 +196,10 @@ def save(healed: Healed, folder: str | Path) -> None:
     }
     config = NO_ADAPTER
     if healed.config is not None:
-        settings = healed.config.to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
+        settings = healed.config.to_dict() | {
+            "base_model_name_or_path": None,
+            "inference_mode": True,
+        }
         settings["target_modules"] = sorted(settings["target_modules"])
         config = {key: value for key, value in settings.items() if not isinstance(value, set)}
     write(Path(folder), state, config, healed.targets)
@@ -191,7 +210,9 @@ def save_empty(folder: str | Path) -> None:
     write(Path(folder), {}, NO_ADAPTER, "none")
 
 
-def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
+def write(
+    folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str
+) -> None:
     """Write the two files of an adapter; `targets` names the modules that its weights belong to."""
     from lamina.models.materialise import ADAPTED, SETTINGS
     from lamina.store import parquet as store
@@ -228,7 +249,9 @@ def merged(model: nn.Module) -> Iterator[None]:
         module.merged_adapters.clear()
 
     with ExitStack() as handles:
-        for layer in (cast(nn.Module, module) for module in model.modules() if isinstance(module, LoraLayer)):
+        for layer in (
+            cast(nn.Module, module) for module in model.modules() if isinstance(module, LoraLayer)
+        ):
             base, name = adapted_weight(layer)
             # Weights in 4 bits cannot be merged, so an update stands beside them.
             if getattr(base, name).is_floating_point():

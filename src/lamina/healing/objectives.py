@@ -48,7 +48,12 @@ class Objective:
 
     @classmethod
     def of(
-        cls, name: str, variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any], temperature: float
+        cls,
+        name: str,
+        variant: PreTrainedModel,
+        base: PreTrainedModel,
+        plan: Mapping[str, Any],
+        temperature: float,
     ) -> "Objective":
         """The objective for a plan.
 
@@ -70,7 +75,10 @@ class Objective:
         """The number of tokens by which each of the `sums` is divided: scored tokens, and for streams all tokens."""
         lengths = [(len(ids), first) for ids, first in map(tokens, samples)]
         scored = sum(length - first for length, first in lengths)
-        return [scored, *([sum(len(sample.sequence()) for sample in samples)] if self.places else [])]
+        return [
+            scored,
+            *([sum(len(sample.sequence()) for sample in samples)] if self.places else []),
+        ]
 
     def sums(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """The loss, summed over the tokens of a batch, and the distance of streams if they are compared."""
@@ -80,7 +88,10 @@ class Objective:
         scored = (real & (torch.arange(real.shape[1], device=inputs.device) >= first))[:, 1:]
         # The last token of a row that is one longer than the model's context is predicted, and not read.
         read = real[:, : max(len(sample.sequence()) for sample in samples)]
-        feed: dict[str, Any] = {"input_ids": inputs[:, : read.shape[1]], "attention_mask": read.long()}
+        feed: dict[str, Any] = {
+            "input_ids": inputs[:, : read.shape[1]],
+            "attention_mask": read.long(),
+        }
         feed["use_cache"] = False
         with ExitStack() as stack:
             mine, _ = stack.enter_context(tapped(self.variant, list(self.places.values())))
@@ -98,7 +109,10 @@ class Objective:
             return [loss, *([self._distance(mine, theirs, read)] if self.places else [])]
 
     def _distance(
-        self, mine: Mapping[float, torch.Tensor], theirs: Mapping[float, torch.Tensor], real: torch.Tensor
+        self,
+        mine: Mapping[float, torch.Tensor],
+        theirs: Mapping[float, torch.Tensor],
+        real: torch.Tensor,
     ) -> torch.Tensor:
         """‖h - ĥ‖² / ‖h‖² summed over real tokens, mean over runs: h enters the layer after the run in the unpruned
         model, and ĥ in the variant, after its patch (arXiv 2403.17887, eq. 8, without the division).
@@ -128,12 +142,16 @@ class Divergence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, student: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
         """The sum, a scalar in float32; only the student gets a gradient."""
         gradient = torch.empty_like(student)
         total = torch.zeros((), dtype=torch.float64, device=student.device)
         rows = max(1, _CHUNK // student.shape[-1])
-        for mine, theirs, part in zip(student.split(rows), teacher.split(rows), gradient.split(rows), strict=True):
+        for mine, theirs, part in zip(
+            student.split(rows), teacher.split(rows), gradient.split(rows), strict=True
+        ):
             log_q = functional.log_softmax(mine.float() / temperature, -1)
             log_p = functional.log_softmax(theirs.float() / temperature, -1)
             p = log_p.exp()

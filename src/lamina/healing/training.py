@@ -57,7 +57,14 @@ def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Sour
     flags = held_out(sequences, VALIDATION_SHARE, seed, purpose, least=4)
     training, validation = (
         [
-            Source([sample for sample, out in zip(source.samples, drawn, strict=True) if out == wanted], source.weight)
+            Source(
+                [
+                    sample
+                    for sample, out in zip(source.samples, drawn, strict=True)
+                    if out == wanted
+                ],
+                source.weight,
+            )
             for source, drawn in zip(sources, flags, strict=True)
         ]
         for wanted in (False, True)
@@ -84,17 +91,31 @@ def train(
     """
     training, validation = split(sources, options.seed)
     masters = Masters(weights)
-    optimiser = torch.optim.AdamW(masters.values.values(), lr=options.learning_rate, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(
+        masters.values.values(), lr=options.learning_rate, weight_decay=0.0
+    )
     steps = list(_steps(training, options))
-    warmup, memory = min(options.warmup_steps, max(1, len(steps) // 10)), positions(objective, weights)
+    warmup, memory = (
+        min(options.warmup_steps, max(1, len(steps) // 10)),
+        positions(objective, weights),
+    )
     if warmup < options.warmup_steps:
-        print(f"lamina: the learning rate rises over {warmup} of {len(steps)} steps, not {options.warmup_steps}")
+        print(
+            f"lamina: the learning rate rises over {warmup} of {len(steps)} steps, not {options.warmup_steps}"
+        )
     saved = progress.load() if progress else None
     if saved is None:
         with as_saved():
             loss = validate(objective, validation, memory)
         rows: list[dict[str, Any]] = [
-            {"step": 0, "epoch": 0, "validation_loss": loss, "learning_rate": 0.0, "tokens": 0, "chosen": True}
+            {
+                "step": 0,
+                "epoch": 0,
+                "validation_loss": loss,
+                "learning_rate": 0.0,
+                "tokens": 0,
+                "chosen": True,
+            }
         ]
         best = {name: weight.detach().clone() for name, weight in weights.items()}
     else:
@@ -176,7 +197,9 @@ def _handed_over(master: nn.Parameter, weight: torch.Tensor) -> None:
     weight.grad = None
 
 
-def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
+def _state(
+    masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any
+) -> dict[str, torch.Tensor]:
     """The state of a run, which also depends on its settings; the number of steps determines the next batches."""
     state = {"random": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -187,7 +210,9 @@ def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -
     return state
 
 
-def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
+def _restored(
+    saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any
+) -> dict[str, torch.Tensor]:
     torch.set_rng_state(saved["random"])
     if "random.cuda" in saved:
         torch.cuda.set_rng_state(saved["random.cuda"])
@@ -195,9 +220,13 @@ def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: An
         weight.data.copy_(saved[f"weight/{name}"])
         state = {kind: saved[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
         # The step counts on the CPU.
-        optimiser.state[weight] = {k: v if k == "step" else v.to(weight.device) for k, v in state.items()}
+        optimiser.state[weight] = {
+            k: v if k == "step" else v.to(weight.device) for k, v in state.items()
+        }
     masters.round()
-    return {name: saved[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()}
+    return {
+        name: saved[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()
+    }
 
 
 def positions(objective: Objective, weights: Weights) -> int:
@@ -208,8 +237,12 @@ def positions(objective: Objective, weights: Weights) -> int:
     model = objective.variant
     shape, kept = Shape.of(model.config, model.dtype.itemsize), 0
     if model.device.type == "cuda":
-        kept = sum(round(weight.numel() * stepped(weight.dtype.itemsize)) for weight in weights.values())
-    return int((room(model) - kept // 2) // trained(shape, shape.layers, objective.name == "distill"))
+        kept = sum(
+            round(weight.numel() * stepped(weight.dtype.itemsize)) for weight in weights.values()
+        )
+    return int(
+        (room(model) - kept // 2) // trained(shape, shape.layers, objective.name == "distill")
+    )
 
 
 def _halving(
@@ -218,11 +251,15 @@ def _halving(
     """Does as `backward`, and again with half the positions if memory runs out; also returns the positions that fit."""
     lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
     asked = min(memory, len(lengths) * max(lengths))
-    (loss, count), fitting_memory = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
+    (loss, count), fitting_memory = fitting(
+        partial(backward, objective, groups), asked, max(lengths), masters.forget
+    )
     return loss, count, memory if fitting_memory == asked else fitting_memory
 
 
-def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
+def backward(
+    objective: Objective, groups: Sequence[Sequence[Sample]], memory: int
+) -> tuple[float, int]:
     """Add the gradient of a batch's mean loss per token, in as many parts as memory needs. Groups are padded apart.
 
     Returns the loss and the number of scored tokens.
@@ -237,7 +274,9 @@ def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: i
             for value, count in zip(sums[1:], counts[1:], strict=True):
                 mean = mean + value / count
             mean.backward()
-            total = [before + float(value.detach()) for before, value in zip(total, sums, strict=True)]
+            total = [
+                before + float(value.detach()) for before, value in zip(total, sums, strict=True)
+            ]
     return sum(value / count for value, count in zip(total, counts, strict=True)), counts[0]
 
 
@@ -254,7 +293,9 @@ def validate(objective: Objective, sources: Sequence[Source], memory: int) -> fl
     count: list[float] = []
     for samples, weight in sources:
 
-        def measure(group: list[int], samples: Sequence[Sample] = samples, weight: float = weight) -> None:
+        def measure(
+            group: list[int], samples: Sequence[Sample] = samples, weight: float = weight
+        ) -> None:
             batch = [samples[number] for number in group]
             sums = [weight * float(value) for value in objective.sums(batch)]
             among = [weight * value for value in objective.counts(batch)]
@@ -285,12 +326,20 @@ def _steps(sources: Sequence[Source], options: Lora) -> Iterator[Step]:
         batches = _shuffled(sources[0].samples, options.batch, order)
         if len(sources) > 1:
             batches = _mixed(sources, options.batch, order)
-        left = len(batches) if options.max_steps is None else min(len(batches), options.max_steps - number)
-        yield from (Step(epoch, groups, place == left) for place, groups in enumerate(batches[:left], 1))
+        left = (
+            len(batches)
+            if options.max_steps is None
+            else min(len(batches), options.max_steps - number)
+        )
+        yield from (
+            Step(epoch, groups, place == left) for place, groups in enumerate(batches[:left], 1)
+        )
         number += left
 
 
-def _shuffled(samples: Sequence[Sample], size: int, order: random.Random) -> list[list[list[Sample]]]:
+def _shuffled(
+    samples: Sequence[Sample], size: int, order: random.Random
+) -> list[list[list[Sample]]]:
     """Batches of samples of similar length, for little padding, in random order, for no curriculum."""
     shuffled = list(samples)
     order.shuffle(shuffled)
@@ -315,6 +364,10 @@ def _mixed(sources: Sequence[Source], size: int, order: random.Random) -> list[l
     order.shuffle(drawn)
     batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
     return [
-        [group for n in range(len(sources)) if (group := [sample for number, sample in batch if number == n])]
+        [
+            group
+            for n in range(len(sources))
+            if (group := [sample for number, sample in batch if number == n])
+        ]
         for batch in batches
     ]

@@ -59,7 +59,11 @@ class Patch:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the patch is kept as: those of its tensors that it has, by name."""
-        return {name: part for name in modeling_lamina.PARTS if (part := getattr(self, name)) is not None}
+        return {
+            name: part
+            for name in modeling_lamina.PARTS
+            if (part := getattr(self, name)) is not None
+        }
 
     @property
     def matrix(self) -> torch.Tensor:
@@ -84,12 +88,17 @@ class Patch:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Patch":
         """This patch on a device, beside weights of a dtype."""
-        return replace(self, **{name: part.to(device, patch_dtype(dtype)) for name, part in self.tensors.items()})
+        return replace(
+            self,
+            **{name: part.to(device, patch_dtype(dtype)) for name, part in self.tensors.items()},
+        )
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the module tree and the configuration whose parameters and buffers are the model's own tensors."""
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    memo: dict[int, Any] = {
+        id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())
+    }
     return copy.deepcopy(model, memo)
 
 
@@ -100,7 +109,11 @@ def own_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
 
 def patch_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The tensors of a variant's patches, by the names of their buffers."""
-    return {name: part for name, part in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
+    return {
+        name: part
+        for name, part in model.named_buffers()
+        if name.rpartition(".")[2].startswith("patch_")
+    }
 
 
 def own(module: nn.Module, name: str) -> nn.Parameter:
@@ -112,14 +125,19 @@ def own(module: nn.Module, name: str) -> nn.Parameter:
 
 def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Copies of all parameters of a variant, put in their places, by name; tied parameters stay tied."""
-    copies = {weight: nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in model.parameters()}
+    copies = {
+        weight: nn.Parameter(weight.detach().clone(), requires_grad=False)
+        for weight in model.parameters()
+    }
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             setattr(module, name, copies[weight])
     return dict(model.named_parameters())
 
 
-def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]) -> None:
+def check_patches(
+    model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]
+) -> None:
     """Refuse patches that a materialised variant would refuse; `model` is the unpruned base model.
 
     Raises LaminaError if the patches do not belong to the runs that `units` leave, or one of them has no place.
@@ -131,9 +149,13 @@ def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping
             raise _no_place(model, boundary)
 
 
-def check_boundaries(model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Any]) -> None:
+def check_boundaries(
+    model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Any]
+) -> None:
     """Refuse repairs that do not belong to the runs that `units` leave, by a LaminaError."""
-    if family_of(model).stream_norm and any(parse(unit)[1] in ("attention", "mlp") for unit in units):
+    if family_of(model).stream_norm and any(
+        parse(unit)[1] in ("attention", "mlp") for unit in units
+    ):
         raise LaminaError(
             f"a norm stands on the stream of the model family '{family_of(model).name}', which runs also where halves "
             "went, so no repair fits removed halves of it. Write repairs: [none], or units: layer in the selector."

@@ -28,7 +28,9 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 0.1
 
 _SHORT, _LONG = 16, 64  # tokens
-_COMPARED = 1 << 21  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
+_COMPARED = (
+    1 << 21
+)  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
 _CHUNK = 1 << 27  # numbers of logits computed at a time: 256 MiB in bfloat16
 _WHOLE = "causal, and can be cut"  # the name under which the result is kept
 _findings: "WeakKeyDictionary[PreTrainedModel, dict[str, dict[str, Any]]]" = WeakKeyDictionary()
@@ -38,7 +40,10 @@ def removals(model: PreTrainedModel) -> list[int]:
     """Layers whose removal is tested: an early and a late one, and one of each other kind."""
     layers = layers_of(model)
     types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
-    kinds = [(name, {type(module) for module in layer.modules()}) for name, layer in zip(types, layers, strict=True)]
+    kinds = [
+        (name, {type(module) for module in layer.modules()})
+        for name, layer in zip(types, layers, strict=True)
+    ]
     chosen = sorted({len(layers) // 3, len(layers) - 1})
     for layer, kind in enumerate(kinds):
         if all(kinds[other] != kind for other in chosen):
@@ -80,12 +85,16 @@ def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
     if head is None:
         yield
         return
-    with head.register_forward_pre_hook(lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None):
+    with head.register_forward_pre_hook(
+        lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None
+    ):
         yield
 
 
 @torch.inference_mode()
-def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]) -> torch.Tensor:
+def without(
+    model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]
+) -> torch.Tensor:
     """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
     size = max(1, _CHUNK // (last * text_config(model).vocab_size))
     chunks = []
@@ -135,7 +144,9 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
     found, wanted = found.float(), wanted.float().to(found.device)
     spread = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-30)
     far = (found - wanted).norm(dim=-1) / spread
-    far = torch.where(found.isfinite().all(-1) | wanted.isfinite().all(-1), far, 0).nan_to_num(torch.inf)
+    far = torch.where(found.isfinite().all(-1) | wanted.isfinite().all(-1), far, 0).nan_to_num(
+        torch.inf
+    )
     return float(far.max() if dtype in ROUNDING else far.median())
 
 
@@ -210,7 +221,11 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"
     with refused(f"{cannot} it does not run"):
         [wanted] = without(model, ids, last, [frozenset(gone)])
-        far = distance(logits(remove(share(model), [str(layer) for layer in gone]), ids, last), wanted, model.dtype)
+        far = distance(
+            logits(remove(share(model), [str(layer) for layer in gone]), ids, last),
+            wanted,
+            model.dtype,
+        )
     if far > most:
         raise LaminaError(
             f"{cannot} it is another model than one that passes them by (by {far:.2g} of the "
@@ -225,8 +240,14 @@ def probe(model: PreTrainedModel) -> list[int]:
     config = text_config(model)
     named = [value for name, value in vars(config).items() if name.endswith("token_id")]
     # Llama 3 and GLM have several tokens that end a text.
-    special = {each for value in named for each in (value if isinstance(value, (list, tuple)) else [value])}
-    return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
+    special = {
+        each for value in named for each in (value if isinstance(value, (list, tuple)) else [value])
+    }
+    return [
+        n
+        for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40))
+        if n not in special
+    ][:24]
 
 
 def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
@@ -246,7 +267,9 @@ def findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, A
     return {"conditions": _conditions(model, manifest), "findings": _findings.get(model, {})}
 
 
-def use_findings(model: PreTrainedModel, manifest: Mapping[str, Any], check: Mapping[str, Any]) -> None:
+def use_findings(
+    model: PreTrainedModel, manifest: Mapping[str, Any], check: Mapping[str, Any]
+) -> None:
     """Begin with the findings that `findings` gave, if their conditions are those of this model."""
     if check["conditions"] == _conditions(model, manifest):
         _findings[model] = {name: dict(known) for name, known in check["findings"].items()}
@@ -258,5 +281,8 @@ def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str
         **{name: manifest[name] for name in ("weights_sha256", "settings_sha256")},
         "dtype": str(model.dtype),
         "attention": getattr(model.config, "_attn_implementation", None),
-        "devices": [torch.cuda.get_device_name(place) if place.startswith("cuda") else place for place in places],
+        "devices": [
+            torch.cuda.get_device_name(place) if place.startswith("cuda") else place
+            for place in places
+        ],
     }

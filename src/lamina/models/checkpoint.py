@@ -16,8 +16,23 @@ from safetensors import SafetensorError, safe_open
 
 from lamina.errors import LaminaError, at
 
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
+BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+_WIDTHS = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+}  # bytes of a weight, by the type it is loaded in
 _FLOATS = ("F64", "F32", "F16", "BF16")
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -34,7 +49,9 @@ _NO_VOCABULARY = ("tokenizer_config.json", "special_tokens_map.json", "added_tok
 # Tensors that only quantised weights, and weights with an adapter beside them, have.
 _QUANTISED = re.compile(r"[.](qweight|qzeros|g_idx|weight_scale(_inv)?|SCB|absmax)$")
 _ADAPTED = re.compile(r"[.](base_layer[.]weight|lora_[AB]([.]\w+)?[.]weight)$")
-DECODER_LAYER = re.compile(r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]")
+DECODER_LAYER = re.compile(
+    r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]"
+)
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -60,10 +77,14 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
         )
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict) or not isinstance(settings.get("text_config") or {}, dict):
+        if not isinstance(settings, dict) or not isinstance(
+            settings.get("text_config") or {}, dict
+        ):
             raise ValueError("no object")
     except ValueError as error:
-        raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
+        raise LaminaError(
+            f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file."
+        ) from error
     with at(where):
         for key in LAYER_KEYS:
             check_depth(file, key, decoder_settings(settings).get(key))
@@ -88,7 +109,11 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
             "model that is a decoder alone."
         )
     classes = [name for name in settings.get("architectures") or () if isinstance(name, str)]
-    if classes and not settings.get("is_decoder") and all(_OTHER_HEAD.search(name) for name in classes):
+    if (
+        classes
+        and not settings.get("is_decoder")
+        and all(_OTHER_HEAD.search(name) for name in classes)
+    ):
         raise LaminaError(
             f"{config} is of a {classes[0]}, which does not predict the next token. Write a causal language model."
         )
@@ -104,23 +129,36 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
             f"{config} asks for `{attention}`, and the package flash_attn is not installed. Delete that line: other "
             "attention gives the same numbers."
         )
-    types, depth = decoder.get("layer_types"), next((decoder[key] for key in LAYER_KEYS if key in decoder), None)
+    types, depth = (
+        decoder.get("layer_types"),
+        next((decoder[key] for key in LAYER_KEYS if key in decoder), None),
+    )
     if isinstance(types, list) and isinstance(depth, int) and len(types) != depth:
         raise LaminaError(
             f"{config} says {depth} layers and gives {len(types)} `layer_types`. Give one for each layer: after a cut, "
             "delete those of the layers that went."
         )
     if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
-        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")))
+        others = sorted(
+            name
+            for name in names
+            if name.endswith((".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5"))
+        )
         if others:
             raise LaminaError(
                 f"{model} has pickled weights only ({', '.join(others[:3])}), which can run code when loaded. Convert "
                 "them: load the model where you trust it and call `save_pretrained(folder, safe_serialization=True)`."
             )
         if ggufs := sorted(name for name in names if name.endswith(".gguf")):
-            raise LaminaError(f"{model} is a folder of GGUF files. Write one of them: source: {source}/{ggufs[0]}")
+            raise LaminaError(
+                f"{model} is a folder of GGUF files. Write one of them: source: {source}/{ggufs[0]}"
+            )
         found = sorted(name for name in names if name.endswith(".safetensors"))
-        has = f"only {', '.join(found[:3])}, which is not loaded" if found else "no weights: no *.safetensors file"
+        has = (
+            f"only {', '.join(found[:3])}, which is not loaded"
+            if found
+            else "no weights: no *.safetensors file"
+        )
         raise LaminaError(
             f"{model} has {has}. Download the model again, completely: transformers reads {WHOLE}, or the files that "
             f"{INDEX} names."
@@ -133,7 +171,11 @@ def quantisation(settings: Mapping[str, Any]) -> str | None:
     if isinstance(decoder.get("quantization"), dict):
         return "mlx"
     stated = decoder.get("quantization_config")
-    return str(stated.get("quant_method", "an unnamed method")) if isinstance(stated, dict) and stated else None
+    return (
+        str(stated.get("quant_method", "an unnamed method"))
+        if isinstance(stated, dict) and stated
+        else None
+    )
 
 
 def is_quantised(source: str | Path) -> bool:
@@ -142,7 +184,10 @@ def is_quantised(source: str | Path) -> bool:
     if str(source).endswith(".gguf"):
         return True
     try:
-        return file.is_file() and quantisation(json.loads(file.read_text(encoding="utf-8"))) is not None
+        return (
+            file.is_file()
+            and quantisation(json.loads(file.read_text(encoding="utf-8"))) is not None
+        )
     except (ValueError, AttributeError, TypeError):  # which `read_settings` refuses
         return False
 
@@ -159,8 +204,14 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
             f"{entry}.source: {folder} has no tokenizer. Put tokenizer.json and tokenizer_config.json beside its "
             "weights, those of the model that it was made from."
         )
-    written = own.is_file() and '"chat_template"' in own.read_text(encoding="utf-8", errors="replace")
-    if chat_template and not written and not any(name.startswith("chat_template") for name in names):
+    written = own.is_file() and '"chat_template"' in own.read_text(
+        encoding="utf-8", errors="replace"
+    )
+    if (
+        chat_template
+        and not written
+        and not any(name.startswith("chat_template") for name in names)
+    ):
         raise LaminaError(
             f"{entry}.chat_template: the tokenizer in {folder} has no chat template. Write chat_template: false, or "
             "put chat_template.jinja beside its weights."
@@ -191,14 +242,18 @@ def _index(folder: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LaminaError(f"{index} is damaged. Download or save the model again.") from error
     if outside:
-        raise LaminaError(f"{index} names {outside[0]}, which is not in its folder. Put the file there and name it so.")
+        raise LaminaError(
+            f"{index} names {outside[0]}, which is not in its folder. Put the file there and name it so."
+        )
     if missing := sorted(shard for shard in named if not (folder / shard).is_file()):
         raise LaminaError(
             f"{index} names {missing[0]}, which is not there ({len(missing)} of {len(named)} files are missing). "
             "Download the model again, completely."
         )
     if not whole and not (folder / WHOLE).is_file():
-        raise LaminaError(f'{index} has no `metadata`, and transformers asks for it. Write "metadata": {{}} there.')
+        raise LaminaError(
+            f'{index} has no `metadata`, and transformers asks for it. Write "metadata": {{}} there.'
+        )
     if (folder / WHOLE).is_file() and named != {WHOLE}:
         raise LaminaError(
             f"{folder} holds two checkpoints, {WHOLE} and the files that {INDEX} names. Delete the one that is not "
@@ -217,7 +272,11 @@ def check_names(
     """
     decoder = decoder_settings(settings)
     if quantisation(settings) is None:
-        packed = [name for name, each in tensors.items() if name.endswith(".weight") and each["dtype"] not in _FLOATS]
+        packed = [
+            name
+            for name, each in tensors.items()
+            if name.endswith(".weight") and each["dtype"] not in _FLOATS
+        ]
         if odd := sorted(name for name in tensors if _QUANTISED.search(name)) or sorted(packed):
             raise LaminaError(
                 f"{where}: {folder} stores {odd[0]} ({tensors[odd[0]]['dtype']}): its weights are quantised, which its "
@@ -251,10 +310,16 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
         for shard in weight_files(folder):
             header = _read_header(shard)
             if twice := sorted(tensors.keys() & header.keys()):
-                raise LaminaError(f"{shard} holds {twice[0]}, which another file holds too. Keep it in one of them.")
+                raise LaminaError(
+                    f"{shard} holds {twice[0]}, which another file holds too. Keep it in one of them."
+                )
             tensors |= header
-            if lacking := sorted(name for name, file in places.items() if file == shard.name and name not in header):
-                raise LaminaError(f"{folder / INDEX} looks for {lacking[0]} in {shard.name}, which has no such tensor.")
+            if lacking := sorted(
+                name for name, file in places.items() if file == shard.name and name not in header
+            ):
+                raise LaminaError(
+                    f"{folder / INDEX} looks for {lacking[0]} in {shard.name}, which has no such tensor."
+                )
     for prefix in _WRAPPERS:
         if tensors and all(name.startswith(prefix) for name in tensors):
             raise LaminaError(
@@ -264,7 +329,9 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
     return tensors
 
 
-def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
+def stored_width(
+    dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]
+) -> int:
     """Bytes of a weight that is loaded as `dtype`; for `auto` in the type of config.json, else that of most numbers."""
     stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
     counts = Counter[int]()
@@ -279,7 +346,10 @@ def _read_header(shard: Path) -> dict[str, Any]:
     try:
         with safe_open(shard, "np") as file:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118, it is no dict
-            return {key: {"shape": each.get_shape(), "dtype": each.get_dtype()} for key, each in slices.items()}
+            return {
+                key: {"shape": each.get_shape(), "dtype": each.get_dtype()}
+                for key, each in slices.items()
+            }
     except (SafetensorError, OSError) as error:
         raise LaminaError(
             f"{shard} is not a complete safetensors file ({error}). Download or save the model again."
@@ -289,12 +359,16 @@ def _read_header(shard: Path) -> dict[str, Any]:
 def check_depth(file: Path, key: str, layers: object) -> None:
     """Refuse a number of layers, given under `key` in a file, that no model has."""
     if layers is not None and not (isinstance(layers, int) and 0 < layers <= _MOST_LAYERS):
-        raise LaminaError(f"{file} says `{key}: {layers}`, which no model has. Restore the file, or download it again.")
+        raise LaminaError(
+            f"{file} says `{key}: {layers}`, which no model has. Restore the file, or download it again."
+        )
 
 
 def context(settings: Mapping[str, Any]) -> int | None:
     """The context, in tokens, that the settings in a config.json state; None if they state none (ALiBi needs none)."""
-    text = settings.get("text_config") or settings  # multimodal checkpoints nest the decoder's settings
+    text = (
+        settings.get("text_config") or settings
+    )  # multimodal checkpoints nest the decoder's settings
     limit = next((text[key] for key in _CONTEXT_KEYS if text.get(key) is not None), None)
     return limit if isinstance(limit, int) else None
 

@@ -13,9 +13,20 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
 # Names under which configurations keep how many layers there are.
-_DEPTH = re.compile(r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers")
+_DEPTH = re.compile(
+    r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers"
+)
 # Lists of tokens, classes or files. If such a list is as long as the model is deep, this is a coincidence.
-_NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
+_NOT_PER_LAYER = (
+    "token_id",
+    "token_ids",
+    "tokens",
+    "architectures",
+    "id2label",
+    "label2id",
+    "section",
+    "shape",
+)
 # Lists of the numbers of layers, and counts of those at the beginning.
 _NUMBERS = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
 _LEADING = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
@@ -34,8 +45,12 @@ def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
         if isinstance(value, (list, tuple)) and value and not name.endswith(_NOT_PER_LAYER):
             other = getattr(longer, name, None)
             if _NUMBERS.fullmatch(name) and _are_numbers(value, depth):
-                setattr(config, name, type(value)(place[layer] for layer in value if layer in place))
-            elif len(value) == depth and not (isinstance(other, (list, tuple)) and len(other) == depth):
+                setattr(
+                    config, name, type(value)(place[layer] for layer in value if layer in place)
+                )
+            elif len(value) == depth and not (
+                isinstance(other, (list, tuple)) and len(other) == depth
+            ):
                 setattr(config, name, type(value)(value[layer] for layer in kept))
             elif all(isinstance(part, (list, tuple)) and len(part) == 2 for part in value):
                 setattr(config, name, _counted(value, kept, depth))
@@ -63,7 +78,11 @@ def kinds(config: PretrainedConfig, depth: int) -> list[int]:
     for layer in range(depth):
         only = copy.deepcopy(config)
         cut(only, [layer], depth)
-        lists = {name: list(value) for name, value in vars(only).items() if isinstance(value, (list, tuple))}
+        lists = {
+            name: list(value)
+            for name, value in vars(only).items()
+            if isinstance(value, (list, tuple))
+        }
         lists |= {name: [value] for name, value in vars(only).items() if _LEADING.fullmatch(name)}
         alone.append(lists | {"": only.to_dict().get("per_layer_config")})
     return [alone.index(settings) for settings in alone]
@@ -86,7 +105,11 @@ def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:
 
 def set_depth(config: PretrainedConfig, depth: int) -> None:
     """Set the number of layers under every name that the configuration has for it."""
-    for name in [name for name, value in vars(config).items() if _DEPTH.fullmatch(name) and isinstance(value, int)]:
+    for name in [
+        name
+        for name, value in vars(config).items()
+        if _DEPTH.fullmatch(name) and isinstance(value, int)
+    ]:
         setattr(config, name, depth)
 
 
@@ -110,7 +133,11 @@ def _of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
 def _are_numbers(value: Sequence[Any], depth: int) -> bool:
     """Whether a list holds numbers of layers, in order, and not one flag for each."""
     numbers = all(type(entry) is int and 0 <= entry < depth for entry in value)
-    return numbers and list(value) == sorted(set(value)) and not (len(value) == depth and set(value) <= {0, 1})
+    return (
+        numbers
+        and list(value) == sorted(set(value))
+        and not (len(value) == depth and set(value) <= {0, 1})
+    )
 
 
 def _counted(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
@@ -123,7 +150,12 @@ def _counted(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[
 
 def _list_dense_layers(config: PretrainedConfig, depth: int) -> None:
     """If experts stand in every n-th layer except a list of layers, write it as every layer except a longer list."""
-    step, dense = getattr(config, "decoder_sparse_step", None), getattr(config, "mlp_only_layers", None)
+    step, dense = (
+        getattr(config, "decoder_sparse_step", None),
+        getattr(config, "mlp_only_layers", None),
+    )
     if isinstance(step, int) and step > 1 and dense is not None:
-        config.mlp_only_layers = [layer for layer in range(depth) if layer in dense or (layer + 1) % step]
+        config.mlp_only_layers = [
+            layer for layer in range(depth) if layer in dense or (layer + 1) % step
+        ]
         config.decoder_sparse_step = 1

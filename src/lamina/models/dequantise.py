@@ -15,7 +15,13 @@ from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.quantizers import AutoQuantizationConfig
@@ -106,23 +112,31 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
     stated = decoder_settings(settings)["quantization_config"]
     options: dict[str, Any] = {}
     if quantisation(settings) != "bitsandbytes":
-        options["quantization_config"] = AutoQuantizationConfig.from_dict(stated | {"dequantize": True})
+        options["quantization_config"] = AutoQuantizationConfig.from_dict(
+            stated | {"dequantize": True}
+        )
     model = load_folder(source, dtype, False, **options)
     if not options:
         model = model.dequantize(None if dtype == "auto" else getattr(torch, dtype))
     if odd := [name for name, weight in model.named_parameters() if not weight.is_floating_point()]:
-        raise LaminaError(f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from.")
+        raise LaminaError(
+            f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from."
+        )
     _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         # Names as transformers has them: the original format is the quantised one.
         model.save_pretrained(temporary, save_original_format=False)
         for file in source.iterdir():
-            if file.is_file() and not str(file).endswith((".safetensors", ".index.json", "/config.json")):
+            if file.is_file() and not str(file).endswith(
+                (".safetensors", ".index.json", "/config.json")
+            ):
                 shutil.copyfile(file, temporary / file.name)
         again, wanted = load_folder(temporary, "auto", False).state_dict(), model.state_dict()
         if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):
-            raise LaminaError(f"{where}: {source} does not load back as it was read. Dequantise it by other means.")
+            raise LaminaError(
+                f"{where}: {source} does not load back as it was read. Dequantise it by other means."
+            )
     _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
 
 
@@ -156,7 +170,9 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
     """Refuse a file that holds more or fewer numbers than its model, or a model that is still quantised."""
     parameters = list(model.parameters())
     if any(not parameter.is_floating_point() for parameter in parameters):
-        raise LaminaError(f"{where}: {path} holds a number format that does not become floating point numbers.")
+        raise LaminaError(
+            f"{where}: {path} holds a number format that does not become floating point numbers."
+        )
     needed = sum(parameter.numel() for parameter in parameters)
     if sum(sizes.values()) != needed:
         odd = [name for name in sizes if not name.startswith(("blk.", "token_embd", "output"))]
@@ -174,31 +190,47 @@ def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTo
     known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
     if kind not in _SENTENCES and cut not in known:
         raise _no_tokenizer(path, where, f"cuts text in the way '{cut}', which is not known here")
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        path.parent, gguf_file=path.name, local_files_only=True
+    )
     if cut in _DIGITS:
         # Without this, "\n\n1" would be cut into other pieces: white space before a digit does not belong to it.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
         )
     _check_flags(tokenizer, settings, path, where)
     return tokenizer
 
 
-def _check_flags(tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], path: Path, where: str) -> None:
+def _check_flags(
+    tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], path: Path, where: str
+) -> None:
     """Refuse a tokenizer that does not encode a text as the flags of its file say."""
     flags = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
     for attribute, flag in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
         found, wanted = getattr(tokenizer, f"{attribute}_token_id"), flags.get(f"{flag}_token_id")
         if wanted is not None and found != wanted:
-            raise _no_tokenizer(path, where, f"has the token {wanted} for {attribute}, which is read as {found}")
+            raise _no_tokenizer(
+                path, where, f"has the token {wanted} for {attribute}, which is read as {found}"
+            )
     llama = flags.get("model") == "llama"
     ids, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    begins, space = ids[:1] == [flags.get("bos_token_id")], "▁" in tokenizer.convert_ids_to_tokens(bare)[0]
+    begins, space = (
+        ids[:1] == [flags.get("bos_token_id")],
+        "▁" in tokenizer.convert_ids_to_tokens(bare)[0],
+    )
     for flag, found in (("add_bos_token", begins), ("add_space_prefix", space)):
         if flag in flags and found != flags[flag] and (llama or flag == "add_bos_token"):
-            raise _no_tokenizer(path, where, f"says {flag}: {str(flags[flag]).lower()}, which is not read so")
+            raise _no_tokenizer(
+                path, where, f"says {flag}: {str(flags[flag]).lower()}, which is not read so"
+            )
     if behind := special_behind(tokenizer):
-        raise _no_tokenizer(path, where, f"puts {behind} behind every text, also between a question and its answer")
+        raise _no_tokenizer(
+            path, where, f"puts {behind} behind every text, also between a question and its answer"
+        )
 
 
 def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:

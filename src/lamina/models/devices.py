@@ -54,7 +54,9 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
         return model
     inside = {part for layer in layers for part in layer.modules()}
     for part in model.modules():
-        if part not in inside and any(True for _ in chain(part.parameters(False), part.buffers(False))):
+        if part not in inside and any(
+            True for _ in chain(part.parameters(False), part.buffers(False))
+        ):
             _run_on(part, first, streamed=False)
     kept = list(layers)
     del layers[:]
@@ -91,7 +93,9 @@ def moved(value: Any, place: torch.device) -> Any:
     """A tensor, or a tuple or list with its tensors, moved to a device; anything else as it is."""
     if isinstance(value, torch.Tensor):
         return value.to(place)
-    return type(value)(moved(part, place) for part in value) if type(value) in (tuple, list) else value
+    return (
+        type(value)(moved(part, place) for part in value) if type(value) in (tuple, list) else value
+    )
 
 
 def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
@@ -126,7 +130,10 @@ def _fill(rest: int, layers: Sequence[int], room: Sequence[int]) -> list[int | N
 
 
 def _bytes(module: nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in (*module.parameters(), *module.buffers())
+    )
 
 
 def _run_on(module: nn.Module, place: torch.device, streamed: bool) -> None:
@@ -143,7 +150,9 @@ def _run_on(module: nn.Module, place: torch.device, streamed: bool) -> None:
         module.to(place)
 
 
-def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _enter(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     place = module.__dict__["runs_on"]
     brought = module.__dict__.get("brought")
     if brought is not None:
@@ -153,11 +162,16 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                 "GPUs (`devices: auto` in its entry), or leave out healings and the metric taylor."
             )
         for part in module.modules():
-            for name, tensor in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+            for name, tensor in [
+                *part.named_parameters(recurse=False),
+                *part.named_buffers(recurse=False),
+            ]:
                 brought.append((part, name, tensor))
                 copied = tensor.detach().to(place, copy=True)
                 is_weight = isinstance(tensor, nn.Parameter)
-                setattr(part, name, nn.Parameter(copied, requires_grad=False) if is_weight else copied)
+                setattr(
+                    part, name, nn.Parameter(copied, requires_grad=False) if is_weight else copied
+                )
     return moved(args, place), {name: moved(value, place) for name, value in kwargs.items()}
 
 

@@ -36,7 +36,9 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
         why = f"a GGUF file has no place for {what}. Leave FORM out, and {convert}"
     else:
         return
-    raise LaminaError(f"{variant}: FORM=gguf takes layers out of a GGUF file and changes nothing else, and {why}.")
+    raise LaminaError(
+        f"{variant}: FORM=gguf takes layers out of a GGUF file and changes nothing else, and {why}."
+    )
 
 
 def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:

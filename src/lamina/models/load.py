@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    BitsAndBytesConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError, within
@@ -46,7 +52,9 @@ def on_device(asked: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: str | None = None) -> PreTrainedModel:
+def load_model(
+    manifest: dict[str, Any], on: torch.device | None = None, check: str | None = None
+) -> PreTrainedModel:
     """The model in evaluation mode on `on`, in the manifest's dtype, from safetensors only.
 
     By default it has all devices of the job, see `lamina.models.devices`. `check` is the file of rule check_model.
@@ -55,7 +63,9 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
     prepared, or the devices are too small.
     """
     check_files(manifest)
-    model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
+    model = load_folder(
+        manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"]
+    )
     if on is not None:
         return nn.Module.to(model, on)
     model = devices.spread(model, devices.visible())
@@ -64,7 +74,9 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
     return model
 
 
-def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = None) -> PreTrainedModel:
+def load_quantised(
+    manifest: dict[str, Any], quantise: str, check: str | None = None
+) -> PreTrainedModel:
     """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`)."""
     if quantise == "none":
         return load_model(manifest, check=check)
@@ -94,15 +106,25 @@ def load_folder(
             f"{folder} holds an adapter (adapter_config.json): transformers would load the weights of the model that "
             "it names. Merge it into them first (PEFT: merge_and_unload, then save_pretrained), or delete its files."
         )
-    name, local = name or str(folder), {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    name, local = (
+        name or str(folder),
+        {"trust_remote_code": trust_remote_code, "local_files_only": True},
+    )
     with loading(name, str(folder)):
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
         config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
         kind: Any = classes[1] if classes else auto_class(config)
-        if hasattr(options.get("quantization_config"), "llm_int8_skip_modules") and device().type == "cpu":
+        if (
+            hasattr(options.get("quantization_config"), "llm_int8_skip_modules")
+            and device().type == "cpu"
+        ):
             with torch.device("meta"):
-                skeleton = kind(config) if classes else kind.from_config(config, trust_remote_code=trust_remote_code)
+                skeleton = (
+                    kind(config)
+                    if classes
+                    else kind.from_config(config, trust_remote_code=trust_remote_code)
+                )
             options["quantization_config"].llm_int8_skip_modules = _part_blocks(skeleton)
         model, loading_info = kind.from_pretrained(
             folder,
@@ -131,17 +153,27 @@ def _part_blocks(model: PreTrainedModel) -> list[str]:
     left whole on all processors.
     """
     head = model.get_output_embeddings()
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
     return [name for name, module in linear.items() if module is head or module.in_features % BLOCK]
 
 
 def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
     """Refuse weights that transformers would make up or leave out; it lists no tied, optional or constant ones."""
-    mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]}
+    mismatched = {
+        str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]
+    }
     lacking = sorted({*map(str, loading_info["missing_keys"])} - mismatched)
-    stray = sorted(key for key in map(str, loading_info["unexpected_keys"]) if not _CONSTANT.search(key))
+    stray = sorted(
+        key for key in map(str, loading_info["unexpected_keys"]) if not _CONSTANT.search(key)
+    )
     # A word that all names begin with is one fault, and not as many as there are tensors.
-    prefixes = {key.removesuffix(lacking[0]) for key in stray if key.endswith(lacking[0])} if lacking else set()
+    prefixes = (
+        {key.removesuffix(lacking[0]) for key in stray if key.endswith(lacking[0])}
+        if lacking
+        else set()
+    )
     for prefix in prefixes:
         if prefix and {prefix + key for key in lacking} <= set(stray):
             raise LaminaError(
@@ -186,7 +218,9 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
             )
 
 
-def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
+def placement(
+    device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str
+) -> dict[str, Any]:
     """Options of `load_folder` for several devices or for weights in 4 bits."""
     options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
     if load_in_4bit:
@@ -198,7 +232,9 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
     return options
 
 
-def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    manifest: dict[str, Any], config: PretrainedConfig | None = None
+) -> PreTrainedTokenizerBase:
     """The tokenizer beside the model's weights; `config` is the model's, if it is loaded already.
 
     Raises LaminaError if the folder holds none that transformers can load.
@@ -206,7 +242,9 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
     folder, source = manifest["path"], manifest.get("source", manifest["path"])
     local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
     if config is None and Path(folder, "config.json").is_file():
-        with loading(source, folder):  # a tokenizer needs it, and its faults are none of the tokenizer
+        with loading(
+            source, folder
+        ):  # a tokenizer needs it, and its faults are none of the tokenizer
             config = AutoConfig.from_pretrained(folder, **local)
     try:
         tokenizer = read_tokenizer(folder, config=config, **local)

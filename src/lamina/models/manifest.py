@@ -20,9 +20,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
-_HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
+_HUB_FILES = [
+    "*.safetensors",
+    "*.json",
+    "*.model",
+    "*.txt",
+    "*.jinja",
+    "*.py",
+    "README.md",
+    "LICENSE*",
+    "NOTICE*",
+]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")  # experts that a token goes through
+_CHOSEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_topk",
+    "moe_k",
+)  # experts that a token goes through
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 
 
@@ -88,7 +103,9 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     where = f"models.{name}.source: {entry.source}"
     config = checkpoint.read_settings(folder, f"models.{name}.source", entry.source)
     text_config = checkpoint.decoder_settings(config)
-    if not entry.trust_remote_code and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
+    if not entry.trust_remote_code and (
+        config.get("auto_map") or any(folder.glob("modeling_*.py"))
+    ):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
@@ -99,7 +116,9 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     keys = checkpoint.LAYER_KEYS
     n_layers = _first(text_config, keys)
     if n_layers is None:
-        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(keys)}).")
+        raise LaminaError(
+            f"{where}: its config.json does not say how many layers it has ({', '.join(keys)})."
+        )
     family = config.get("model_type")
     if _looks_both_ways(config):
         raise LaminaError(
@@ -108,15 +127,26 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             "in its config.json)."
         )
     if entry.layers not in (None, n_layers):
-        raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
+        raise LaminaError(
+            f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}."
+        )
     if entry.family not in (None, family):
-        raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
+        raise LaminaError(
+            f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}."
+        )
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
     shapes = sizes.shaped(entry, tensors, text_config, n_layers)
     cached = sum(numbers * min(CONTEXT, shapes.longest, most) for numbers, most in shapes.cached)
     here = Path.cwd()
-    same = ("dtype", "trust_remote_code", "chat_template", "fewshot_as_turns", "system_prompt", "template_arguments")
+    same = (
+        "dtype",
+        "trust_remote_code",
+        "chat_template",
+        "fewshot_as_turns",
+        "system_prompt",
+        "template_arguments",
+    )
     return {
         # As the configuration has it, so that a copied project reads its own model.
         "path": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
@@ -149,7 +179,8 @@ def _looks_both_ways(config: dict[str, Any]) -> bool:
     if family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return False
     decoder, both = (
-        config.get(name, getattr(CONFIG_MAPPING[family], name, None)) for name in ("is_decoder", "is_encoder_decoder")
+        config.get(name, getattr(CONFIG_MAPPING[family], name, None))
+        for name in ("is_decoder", "is_encoder_decoder")
     )
     return decoder is False and not both
 
@@ -160,7 +191,11 @@ def auto_class(config: Any) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
-    return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
+    return (
+        AutoModelForImageTextToText
+        if whole in (config.architectures or ())
+        else AutoModelForCausalLM
+    )
 
 
 def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTrainedModel":
@@ -172,16 +207,22 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
     from transformers import AutoConfig
 
     with loading(source, folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
         with torch.device("meta"):
-            built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
+            built: PreTrainedModel = auto_class(config).from_config(
+                config, trust_remote_code=trust_remote_code
+            )
     return built
 
 
 def layer_parameters(model: "PreTrainedModel") -> int:
     """The parameters of all layers that one token meets: of stacked experts, as many as it chooses."""
     used = _used(model)
-    return round(sum(used[weight] for name, weight in model.named_parameters() if _LAYER.search(name)))
+    return round(
+        sum(used[weight] for name, weight in model.named_parameters() if _LAYER.search(name))
+    )
 
 
 def _used(model: "PreTrainedModel") -> "dict[Tensor, float]":
@@ -205,14 +246,21 @@ def attention_share(model: "PreTrainedModel", cached: float) -> dict[str, float]
     """
     from lamina.models.structure import halves, layers_of
 
-    used, whole, read = _used(model), {"attention": 0.0, "mlp": 0.0}, {"attention": cached, "mlp": 0.0}
+    used, whole, read = (
+        _used(model),
+        {"attention": 0.0, "mlp": 0.0},
+        {"attention": cached, "mlp": 0.0},
+    )
     for layer in layers_of(model):
         for part, modules in halves(layer).items():
             weights = [weight for each in modules for weight in each.module.parameters()]
             whole[part] += sum(weight.numel() for weight in weights)
             read[part] += sum(used[weight] for weight in weights)
     parts = (("parameters", whole), ("latency", read))
-    return {cost: each["attention"] / sum(each.values()) if any(whole.values()) else 0.0 for cost, each in parts}
+    return {
+        cost: each["attention"] / sum(each.values()) if any(whole.values()) else 0.0
+        for cost, each in parts
+    }
 
 
 @contextmanager
@@ -232,7 +280,9 @@ def loading(name: str, folder: str | Path) -> Iterator[None]:
         elif isinstance(error, OSError):
             remedy = "Download it again, completely."
         else:
-            remedy = "Correct its config.json, or write a model that this version of transformers knows."
+            remedy = (
+                "Correct its config.json, or write a model that this version of transformers knows."
+            )
         what = f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}"
         raise LaminaError(what) from error
 
@@ -246,7 +296,9 @@ def facts(folder: Path) -> dict[str, Any]:
     before, (weights, others) = _stamps(folder), files(folder)
     hashes = {"weights_sha256": _sha256(weights), "settings_sha256": _sha256(others)}
     if _stamps(folder) != before:
-        raise LaminaError(f"the files in {folder} changed while they were read. Start again once they are complete.")
+        raise LaminaError(
+            f"the files in {folder} changed while they were read. Start again once they are complete."
+        )
     return hashes | {"files": before}
 
 
@@ -254,7 +306,9 @@ def check_files(manifest: Mapping[str, Any]) -> None:
     """Refuse a model, by a LaminaError, whose files are not those of its manifest, now and when the work is done."""
     folder, of = Path(manifest["path"]), f"the model '{manifest['source']}'"
     if not folder.is_dir():
-        raise LaminaError(f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`.")
+        raise LaminaError(
+            f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`."
+        )
 
     def same(what: str, before: Any, now: Any) -> None:
         if before != now:
@@ -265,14 +319,19 @@ def check_files(manifest: Mapping[str, Any]) -> None:
 
     if (stamps := _stamps(folder)) != manifest.get("files"):
         found = facts(folder)
-        for key, what in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
+        for key, what in (
+            ("weights_sha256", "weights"),
+            ("settings_sha256", "configuration or tokenizer"),
+        ):
             same(what, manifest.get(key, found[key]), found[key])
     at_end(lambda: same("files", stamps, _stamps(folder)))
 
 
 def files(folder: Path) -> tuple[list[Path], list[Path]]:
     """The weights in a model's folder, and its configuration, tokenizer and code."""
-    others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
+    others = sorted(
+        path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file()
+    )
     return checkpoint.weight_files(folder), others
 
 

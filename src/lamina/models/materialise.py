@@ -19,14 +19,25 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import check as proof
 from lamina.models import replacements
-from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, patch_tensors, share
+from lamina.models.boundary import (
+    Boundary,
+    Place,
+    Repairing,
+    check_boundaries,
+    own,
+    own_all,
+    patch_tensors,
+    share,
+)
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import family_of, layers_of, linear_maps, stacked_maps
 from lamina.models.surgery import kept_layers, remove
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
-ADAPTED = "targets"  # key in the metadata of an adapter's weights: what they adapt, by default `mlp`
+ADAPTED = (
+    "targets"  # key in the metadata of an adapter's weights: what they adapt, by default `mlp`
+)
 EVERYTHING = "everything"  # value of that key: they replace all weights
 SETTINGS = "settings"  # another key there: SHA-256 of adapter_config.json
 _PREFIX = "base_model.model."  # PEFT puts it before every name there
@@ -61,7 +72,11 @@ def materialise(
         replacements.put(variant, model, plan)
     remove(variant, plan["units"])
     kept = kept_layers(model, plan["units"])
-    proof.check_cut(model, [layer for layer in range(len(layers_of(model))) if layer not in kept], proof.probe(model))
+    proof.check_cut(
+        model,
+        [layer for layer in range(len(layers_of(model))) if layer not in kept],
+        proof.probe(model),
+    )
     if patches is not None:
         check_boundaries(model, plan["units"], patches)
         for boundary, repair in sorted(patches.items()):
@@ -92,7 +107,9 @@ def _replaced(variant: PreTrainedModel, state: Mapping[str, Any], folder: Path) 
     """The variant with the weights of `state` in place of all its own."""
     weights = {f"{_PREFIX}{name}": weight for name, weight in own_all(variant).items()}
     if stray := sorted(weights.keys() ^ state.keys()):
-        raise LaminaError(f"the weights in {folder} belong to another variant: they differ in '{stray[0]}'.")
+        raise LaminaError(
+            f"the weights in {folder} belong to another variant: they differ in '{stray[0]}'."
+        )
     for name, weight in weights.items():
         weight.data.copy_(state[name])
     return variant
@@ -116,9 +133,13 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
     updated = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
     buffers = {f"{_PREFIX}{name}" for name in patch_tensors(variant)}
-    stray = (updated ^ adaptable(variant, targets).holders) | (buffers ^ patches.keys() if patches else set())
+    stray = (updated ^ adaptable(variant, targets).holders) | (
+        buffers ^ patches.keys() if patches else set()
+    )
     if stray:
-        raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{min(stray)}'.")
+        raise LaminaError(
+            f"the adapter in {folder} belongs to another variant: they differ in '{min(stray)}'."
+        )
     for name, values in patches.items():
         module, _, buffer = name.removeprefix(_PREFIX).rpartition(".")
         holder = variant.get_submodule(module)
@@ -154,7 +175,11 @@ class Adaptable:
     def holders(self) -> set[str]:
         """Names of the modules that hold PEFT's updates; PEFT wraps a module once for each of its parameters."""
         stacked = Counter(name.rpartition(".")[0] for name in self.parameters)
-        wrapped = {f"{name}{'.base_layer' * depth}" for name, count in stacked.items() for depth in range(count)}
+        wrapped = {
+            f"{name}{'.base_layer' * depth}"
+            for name, count in stacked.items()
+            for depth in range(count)
+        }
         return {*self.modules, *wrapped}
 
 
@@ -164,7 +189,9 @@ def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
     Raises LaminaError if there are none.
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
-    modules, parameters = ([name for part in parts for name in of(model, part)] for of in (linear_maps, stacked_maps))
+    modules, parameters = (
+        [name for part in parts for name in of(model, part)] for of in (linear_maps, stacked_maps)
+    )
     targeted = Adaptable(modules, parameters)
     if parts and not targeted.holders:
         other = "attention" if targets == "mlp" else "mlp"

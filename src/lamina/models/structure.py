@@ -65,7 +65,9 @@ def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
     children = dict(model.get_submodule(parent).named_children())
     behind = list(children)[list(children).index(layers) + 1 :]
     norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
-    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
+    norm = next(
+        (name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None
+    )
     return children[norm] if norm else None
 
 
@@ -74,7 +76,11 @@ def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
     parts: dict[str, list[Half]] = {"attention": [], "mlp": []}
     for name, module in layer.named_children():
         is_norm = "norm" in type(module).__name__.lower()  # some have gates, which are matrices
-        if is_norm or isinstance(module, nn.Embedding) or all(weight.dim() < 2 for weight in module.parameters()):
+        if (
+            is_norm
+            or isinstance(module, nn.Embedding)
+            or all(weight.dim() < 2 for weight in module.parameters())
+        ):
             continue
         arguments = set(inspect.signature(module.forward).parameters)
         half = Half(name, module, "residual" in arguments)
@@ -123,7 +129,9 @@ def _modules(model: PreTrainedModel, part: str) -> Iterator[tuple[str, nn.Module
     """Every module in one part of the layers that there are now: its full name, itself, and the half that it is in."""
     for number, layer in enumerate(layers_of(model)):
         for half in halves(layer)[part]:
-            for name, module in half.module.named_modules(prefix=f"{_layer_list(model)}.{number}.{half.name}"):
+            for name, module in half.module.named_modules(
+                prefix=f"{_layer_list(model)}.{number}.{half.name}"
+            ):
                 yield name, module, half.module
 
 
@@ -131,7 +139,9 @@ def _is_linear(module: nn.Module) -> bool:
     """Whether a module returns only the product with its weight; a family's own class is tried on a row of zeros."""
     if not isinstance(module, (nn.Linear, Conv1D)):
         return False
-    if not isinstance(module, nn.Linear) or not type(module).forward.__module__.startswith("transformers.models."):
+    if not isinstance(module, nn.Linear) or not type(module).forward.__module__.startswith(
+        "transformers.models."
+    ):
         return True
     with torch.no_grad():
         try:

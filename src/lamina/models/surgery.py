@@ -39,9 +39,16 @@ def runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
     halves: set[int] = set()
     for layer, part in (parse(unit) for unit in units if not replacement(unit)):
         if layer >= depth:
-            raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
-        halves.update({"attention": [2 * layer], "mlp": [2 * layer + 1]}.get(part, [2 * layer, 2 * layer + 1]))
-    ends = [[_place(n + side) for n in sorted(halves) if n + step not in halves] for side, step in ((0, -1), (1, 1))]
+            raise LaminaError(
+                f"layer {layer} does not exist: the model has layers 0 … {depth - 1}."
+            )
+        halves.update(
+            {"attention": [2 * layer], "mlp": [2 * layer + 1]}.get(part, [2 * layer, 2 * layer + 1])
+        )
+    ends = [
+        [_place(n + side) for n in sorted(halves) if n + step not in halves]
+        for side, step in ((0, -1), (1, 1))
+    ]
     return list(zip(*ends, strict=True))
 
 
@@ -64,7 +71,9 @@ def _place(half: int) -> float:
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
     """Numbers of the layers that stay when `units` leave an unpruned model; one that loses both halves goes whole."""
     parsed = [parse(unit) for unit in units]
-    gone, *halved = ({layer for layer, each in parsed if each == part} for part in ("layer", "attention", "mlp"))
+    gone, *halved = (
+        {layer for layer, each in parsed if each == part} for part in ("layer", "attention", "mlp")
+    )
     # Where a norm stands on the stream itself, a layer without its halves still does something.
     if not family_of(model).stream_norm:
         gone |= set.intersection(*halved)
@@ -85,7 +94,9 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     parsed = [parse(unit) for unit in units]
     kept = kept_layers(model, units)
     if not kept:
-        raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
+        raise LaminaError(
+            f"removing all {depth} layers leaves no model. Remove at most {depth - 1}."
+        )
     gone = [
         (layer, part, half)
         for layer, part in parsed
@@ -95,7 +106,11 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     returns = _returned(model, [half.module for _, _, half in gone]) if gone else []
     for (layer, part, half), count in zip(gone, returns, strict=True):
         form = (half.residual, count)
-        setattr(layers[layer], half.name, NoAttention(layer, *form) if part == "attention" else NoMLP(*form))
+        setattr(
+            layers[layer],
+            half.name,
+            NoAttention(layer, *form) if part == "attention" else NoMLP(*form),
+        )
     if len(kept) < depth:
         survivors = [layers[layer] for layer in kept]
         del layers[:]
@@ -118,14 +133,20 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     parsed = [parse(unit) for unit in units]
     for layer, _ in parsed:
         if layer >= depth:
-            raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
-    if any(component in ("attention", "mlp") for _, component in parsed) and (reason := without_halves(model)):
+            raise LaminaError(
+                f"layer {layer} does not exist: the model has layers 0 … {depth - 1}."
+            )
+    if any(component in ("attention", "mlp") for _, component in parsed) and (
+        reason := without_halves(model)
+    ):
         raise LaminaError(
             f"a layer of the model family '{config.model_type}' cannot lose its attention or its MLP alone: {reason}. "
             "Use units: layer."
         )
     if len(set(parsed)) != len(parsed):
-        raise LaminaError(f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}.")
+        raise LaminaError(
+            f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}."
+        )
     if getattr(config, "lamina", None):
         raise LaminaError(
             "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
@@ -145,7 +166,11 @@ def _returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> list[int]
     outputs: dict[nn.Module, Any] = {}
     with ExitStack() as hooks:
         for module in modules:
-            hooks.enter_context(module.register_forward_hook(lambda m, args, output: outputs.update({m: output})))
+            hooks.enter_context(
+                module.register_forward_hook(lambda m, args, output: outputs.update({m: output}))
+            )
         model(input_ids=torch.arange(2, device=model.device)[None], use_cache=False)
     found = [outputs.get(module) for module in modules]
-    return [0 if output is None or isinstance(output, torch.Tensor) else len(output) for output in found]
+    return [
+        0 if output is None or isinstance(output, torch.Tensor) else len(output) for output in found
+    ]

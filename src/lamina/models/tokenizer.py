@@ -9,14 +9,24 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from lamina.errors import LaminaError
 
-_TEXTS = ("w1 w2", "The 12th naïve answer,\n\n\tit's 3.5", "中文 ✓")  # on which two tokenizers are compared
+_TEXTS = (
+    "w1 w2",
+    "The 12th naïve answer,\n\n\tit's 3.5",
+    "中文 ✓",
+)  # on which two tokenizers are compared
 
 
 def special_behind(tokenizer: PreTrainedTokenizerBase) -> str:
     """The special tokens that a tokenizer puts behind a text; empty if it puts none there."""
     whole, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    starts = [at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare] if bare else []
-    return " ".join(tokenizer.convert_ids_to_tokens(whole[starts[0] + len(bare) :])) if starts else ""
+    starts = (
+        [at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare]
+        if bare
+        else []
+    )
+    return (
+        " ".join(tokenizer.convert_ids_to_tokens(whole[starts[0] + len(bare) :])) if starts else ""
+    )
 
 
 def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBase:
@@ -35,7 +45,10 @@ def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBas
     stated.no_truncation()
     stated.no_padding()
     for text in _TEXTS:
-        if tokenizer(text, add_special_tokens=False)["input_ids"] != stated.encode(text, add_special_tokens=False).ids:
+        if (
+            tokenizer(text, add_special_tokens=False)["input_ids"]
+            != stated.encode(text, add_special_tokens=False).ids
+        ):
             return PreTrainedTokenizerFast.from_pretrained(folder, **options)
     return tokenizer
 
@@ -46,7 +59,9 @@ def try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]
     turns = [{"role": "system", "content": str(system)}] if system else []
     turns.append({"role": "user", "content": "?"})
     try:
-        tokenizer.apply_chat_template(turns, tokenize=False, **(manifest.get("template_arguments") or {}))
+        tokenizer.apply_chat_template(
+            turns, tokenize=False, **(manifest.get("template_arguments") or {})
+        )
     except (LaminaError, MemoryError):
         raise
     except Exception as error:  # a template can raise anything

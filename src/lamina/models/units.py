@@ -21,8 +21,12 @@ def parse(unit: str) -> tuple[int, str]:
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith("@")):
-        raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
+    if not number.isdigit() or not (
+        component in COMPONENTS or component[1:] and component.startswith("@")
+    ):
+        raise LaminaError(
+            f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'."
+        )
     return int(number), component
 
 

@@ -9,7 +9,10 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 
-ANSWERS = ("correct", "correct_norm")  # the answers, which a plan tells of a removal whatever its metric is
+ANSWERS = (
+    "correct",
+    "correct_norm",
+)  # the answers, which a plan tells of a removal whatever its metric is
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ def from_table(sweep: pa.Table) -> Columns:
         values[name] = np.full((len(position), len(samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
             values[name][row, column] = sweep[name].cast(pa.float64()).to_numpy()
-    settled = sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
+    settled = (
+        sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
+    )
     chosen = settled[0] if settled else None
     return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
 
@@ -92,7 +97,9 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     infinite = there & ~finite
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
-    return np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
+    return (
+        np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
+    )
 
 
 def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
@@ -107,7 +114,9 @@ def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
         return means / weighted_mean(weights, np.where(np.isnan(values), np.nan, per))
 
 
-def ratio_errors(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
+def ratio_errors(
+    weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
+) -> np.ndarray:
     """First-order standard errors of every `ratio`, (draws, units); NaN for a unit that saw one sample."""
     there = np.isfinite(values)
     per = np.where(there, 1.0 if per is None else per, np.nan)
@@ -117,6 +126,8 @@ def ratio_errors(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None
         rest = np.where(there, values - middle[:, None] * per, np.nan)
         below = weighted_mean(weights, per)
         shift = weighted_mean(weights, rest) / below
-        squares, products, others = (weighted_mean(weights, term) for term in (rest**2, rest * per, per**2))
+        squares, products, others = (
+            weighted_mean(weights, term) for term in (rest**2, rest * per, per**2)
+        )
         variance = np.maximum(squares - 2 * shift * products + shift**2 * others, 0)
         return np.asarray(np.sqrt(variance / (there.sum(axis=1) - 1)) / below)

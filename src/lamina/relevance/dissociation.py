@@ -38,14 +38,23 @@ def dissociations(
             continue
         columns, context = from_table(table), Context.of(row)
         if columns.units and accuracy.undefined(columns, context) is None:
-            by_kind.setdefault((row["model"], kind), []).append((row["calibration"], columns, context))
+            by_kind.setdefault((row["model"], kind), []).append(
+                (row["calibration"], columns, context)
+            )
     for (model, kind), tasks in sorted(by_kind.items()):
-        drawn = [_drawn(columns, context, number) for number, (_, columns, context) in enumerate(tasks)]
+        drawn = [
+            _drawn(columns, context, number) for number, (_, columns, context) in enumerate(tasks)
+        ]
         for one, other in combinations(range(len(tasks)), 2):
             (name, columns, _), (rival, theirs, _) = tasks[one], tasks[other]
             if columns.units != theirs.units:
                 continue
-            keys: dict[str, Any] = {"model": model, "component": kind, "calibration": name, "rival": rival}
+            keys: dict[str, Any] = {
+                "model": model,
+                "component": kind,
+                "calibration": name,
+                "rival": rival,
+            }
             keys |= {"n_samples": columns.n_samples, "n_rival": theirs.n_samples}
             columns_of = compared(drawn[one], drawn[other])
             for place, unit in enumerate(columns.units):
@@ -53,7 +62,9 @@ def dissociations(
                 yield keys | {"unit": unit, "layer": int(unit.split(".")[0])} | values
 
 
-def compared(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+def compared(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Columns of the table, (units,) each, from the relevance of both tasks.
 
     Each task gives its relevance, (1 + draws, units), whose first row is the estimate, and the differences between its
@@ -80,7 +91,10 @@ def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, n
     draws = np.vstack([estimate, accuracy.posterior(columns, context, seed, DRAWS)])
     generator = np.random.default_rng([seed, 1])
     half = generator.random((HALVES, count)).argsort(axis=1).argsort(axis=1) < count // 2
-    one, other = (accuracy.score(columns, side / side.sum(axis=1, keepdims=True), context) for side in (half, ~half))
+    one, other = (
+        accuracy.score(columns, side / side.sum(axis=1, keepdims=True), context)
+        for side in (half, ~half)
+    )
     with np.errstate(invalid="ignore"):
         apart = one - other
     # A half that is at chance has no relevance.

@@ -30,12 +30,21 @@ from lamina.config.metrics import METRICS
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.relevance.true_scores import Interval, reliability, true_correlation, true_variance_ratio
+from lamina.relevance.true_scores import (
+    Interval,
+    reliability,
+    true_correlation,
+    true_variance_ratio,
+)
 
 EDGE = 2  # layers left out at either end, if as many as these remain
 BADLY = 0.25  # a unit is badly misranked if its two places are further apart than this share of the units
 TINY = 1e-12  # differences that rounding could make
-KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}  # units of a kind, by their names
+KINDS = {
+    "layer": r"^\d+$",
+    "attention": "attention$",
+    "mlp": "mlp$",
+}  # units of a kind, by their names
 
 
 @dataclass(frozen=True)
@@ -43,14 +52,18 @@ class Agreement:
     """Agreement of two metrics over some tasks; intervals are (statistic, low, high)."""
 
     n_units: int
-    pearson: Interval | None  # of the true scores over all units and tasks; None where all scores of a metric are equal
+    pearson: (
+        Interval | None
+    )  # of the true scores over all units and tasks; None where all scores of a metric are equal
     spearman: Interval | None  # likewise
     misranked: Interval  # share of units in another place by the second metric; low is what is sure, high what may be
     badly: Interval  # the same of places that are more than `BADLY` away
     # Mean over units of the variance of true scores across tasks, that of the first metric divided by that of the
     # second; scores are standardised over all units and tasks of a metric. None for one task, or without variance.
     variance_ratio: Interval | None
-    p_value: float | None  # two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task
+    p_value: (
+        float | None
+    )  # two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task
 
 
 def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples: int) -> Agreement:
@@ -76,7 +89,11 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples
         surely = (least > limit).sum(axis=1)
         if not limit:
             surely = np.maximum(surely, crossed)
-        return float((apart > limit).mean()), float(surely.sum() / apart.size), float((most > limit).mean())
+        return (
+            float((apart > limit).mean()),
+            float(surely.sum() / apart.size),
+            float((most > limit).mean()),
+        )
 
     return Agreement(
         one.shape[-1],
@@ -106,7 +123,9 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     for number, task in np.ndindex(len(metrics), tasks):
         gap = metrics[number][task][:, :, None] - metrics[number][task][:, None, :]
         error = errors[number, task] = gap[1:].std(axis=0)
-        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)  # a difference without error is never off
+        off = abs(gap[1:] - gap[0]) / np.where(
+            error > TINY, error, np.inf
+        )  # a difference without error is never off
         furthest = np.maximum(furthest, off.max(axis=(1, 2)))
     most = np.quantile(furthest, 0.95)
     after, others_after = (
@@ -114,7 +133,9 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
         for scores, error in zip(metrics, errors, strict=True)
     )
     opposite = after & others_after.swapaxes(1, 2)
-    crossed = [(maximum_bipartite_matching(csr_array(both | both.T)) >= 0).sum() for both in opposite]
+    crossed = [
+        (maximum_bipartite_matching(csr_array(both | both.T)) >= 0).sum() for both in opposite
+    ]
     (low, high), (other_low, other_high) = (
         (sure.sum(axis=2), sure.shape[1] - 1 - sure.sum(axis=1)) for sure in (after, others_after)
     )
@@ -127,7 +148,9 @@ def _weights(samples: int) -> np.ndarray:
     return bootstrap_weights(samples, 0)
 
 
-def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> tuple[list[str], np.ndarray] | None:
+def draws_of(
+    sweeps: pa.Table, metric: str, context: Context, samples: int
+) -> tuple[list[str], np.ndarray] | None:
     """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
 
     Several passes may have rows; the rows with values of the metric count. None if the metric was not measured, is
@@ -137,7 +160,9 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
     # A calibration that only repairs read was never swept, and has no rows at all.
     if column.null_count == len(column):
         return None
-    columns = from_table(sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none"))))
+    columns = from_table(
+        sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none")))
+    )
     if not columns.units:
         return None
     edge = EDGE if len(columns.units) >= 4 * EDGE else 0
@@ -148,7 +173,10 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
 
 
 def comparisons(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, first: str, others: Sequence[str]
+    calibrations: Sequence[Mapping[str, Any]],
+    sweeps: pa.Table | dataset.Dataset,
+    first: str,
+    others: Sequence[str],
 ) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
     """(model, kind of unit, other metric, calibrations, agreement) of every model and kind on which `first` and another
     metric were measured and distinguish units.
@@ -164,18 +192,27 @@ def comparisons(
         for metric in others if one else ():
             other = draws_of(table, metric, context, row["n_samples"])
             if one and other and one[0] == other[0]:
-                draws.setdefault((row["model"], kind, metric), {})[row["calibration"]] = one[1], other[1]
+                draws.setdefault((row["model"], kind, metric), {})[row["calibration"]] = (
+                    one[1],
+                    other[1],
+                )
     order = {kind: place for place, kind in enumerate(KINDS)}
-    for model, kind, metric in sorted(draws, key=lambda key: (key[0], order[key[1]], others.index(key[2]))):
+    for model, kind, metric in sorted(
+        draws, key=lambda key: (key[0], order[key[1]], others.index(key[2]))
+    ):
         pairs = draws[model, kind, metric]
         least = min(counts[model, name] for name in pairs)
-        agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()], least)
+        agreement = compare(
+            [one for one, _ in pairs.values()], [other for _, other in pairs.values()], least
+        )
         if agreement.pearson:
             yield model, kind, metric, list(pairs), agreement
 
 
 def reliabilities(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, metrics: Sequence[str]
+    calibrations: Sequence[Mapping[str, Any]],
+    sweeps: pa.Table | dataset.Dataset,
+    metrics: Sequence[str],
 ) -> Iterator[tuple[Mapping[str, Any], str, str, int, Interval]]:
     """(row of a calibration, kind of unit, metric, number of units, reliability) of every measured metric."""
     for row, kind, table in base_sweeps(calibrations, sweeps):
@@ -192,8 +229,12 @@ def base_sweeps(
     source = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
     base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
     for row in calibrations:
-        of_it = (dataset.field("model") == row["model"]) & (dataset.field("calibration") == row["calibration"])
+        of_it = (dataset.field("model") == row["model"]) & (
+            dataset.field("calibration") == row["calibration"]
+        )
         swept = source.to_table(filter=base & of_it)
         for kind, pattern in KINDS.items():
-            units = pc.or_(pc.match_substring_regex(swept["unit"], pattern), pc.equal(swept["unit"], "none"))
+            units = pc.or_(
+                pc.match_substring_regex(swept["unit"], pattern), pc.equal(swept["unit"], "none")
+            )
             yield row, kind, swept.filter(units)

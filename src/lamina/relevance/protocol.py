@@ -19,15 +19,25 @@ class Metric:
     """One metric. Scores are high where a unit is relevant."""
 
     name: ClassVar[str]
-    pass_: ClassVar[str]  # the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`
-    columns: ClassVar[tuple[str, ...]]  # of table `sweeps`; the first one has a value wherever the metric was measured
+    pass_: ClassVar[
+        str
+    ]  # the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`
+    columns: ClassVar[
+        tuple[str, ...]
+    ]  # of table `sweeps`; the first one has a value wherever the metric was measured
     help: ClassVar[str]
-    bound: ClassVar[float | None] = None  # the largest loss of a sample, if any, which the test of `race` needs
+    bound: ClassVar[float | None] = (
+        None  # the largest loss of a sample, if any, which the test of `race` needs
+    )
     signed: ClassVar[bool] = False  # a loss may be below 0, which `exact` does not allow
-    adds: ClassVar[bool] = True  # the mean of `loss` over samples ranks removals, which budgets and searches need
+    adds: ClassVar[bool] = (
+        True  # the mean of `loss` over samples ranks removals, which budgets and searches need
+    )
     runs: ClassVar[bool] = False  # a whole run of layers has a value, which `block` needs
     halves: ClassVar[bool] = True  # half a layer has a value
-    remedy: ClassVar[str] = ""  # what to write where it is undefined; `{calibration}` is the calibration's name
+    remedy: ClassVar[str] = (
+        ""  # what to write where it is undefined; `{calibration}` is the calibration's name
+    )
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
         """Numerators and denominators of a ratio of sums over samples, (units, samples) each; None for a mean."""
@@ -37,10 +47,14 @@ class Metric:
         """The scores, (draws, units). Each row of `weights`, (draws, samples), weighs the samples and sums to 1."""
         return ratio(weights, *self.terms(columns, context))
 
-    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
+    def interval(
+        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
+    ) -> Ends:
         """Ends of the 95 % intervals, (units,), from `scores` by bootstrap `weights`; the first row is the estimate."""
         if type(self).score is Metric.score:
-            return studentised(scores, ratio_errors(weights, *self.terms(columns, context)), columns.seen[1:])
+            return studentised(
+                scores, ratio_errors(weights, *self.terms(columns, context)), columns.seen[1:]
+            )
         return interval(np.where(np.isfinite(scores[1:]), scores[1:], np.nan), columns.n_samples)
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
@@ -76,6 +90,10 @@ class Metric:
 
 
 def metric(name: str) -> Metric:
-    found: Any = next(kind for kind in vars(load(METRICS[name].module)).values() if getattr(kind, "name", None) == name)
+    found: Any = next(
+        kind
+        for kind in vars(load(METRICS[name].module)).values()
+        if getattr(kind, "name", None) == name
+    )
     own: Metric = found()
     return own

@@ -17,7 +17,9 @@ from lamina.relevance.statistics import bootstrap_weights
 class Ranking:
     """Units by one metric, in the order of `columns.units`."""
 
-    draws: np.ndarray  # (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined
+    draws: (
+        np.ndarray
+    )  # (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined
     # (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units that
     # left the sweep early come after those that saw more samples; scores that are not finite come last. None if nothing
     # can be ranked.
@@ -25,7 +27,9 @@ class Ranking:
     reason: str | None  # why the metric is undefined
 
 
-def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None) -> Ranking:
+def ranking(
+    columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None
+) -> Ranking:
     """The units ranked by `metric`. `weights` are bootstrap draws; the default is the plain mean alone."""
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
@@ -51,7 +55,9 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
     return columns.has(own.columns[0]) or own.undefined(columns, context) is not None
 
 
-def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
+def relevance(
+    sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int
+) -> list[dict[str, Any]]:
     """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
 
     A score that is not finite is null; its reason says on how many samples the removal gave no numbers. The score of a
@@ -63,7 +69,9 @@ def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: i
         row
         for metric in metrics
         if was_measured(columns, metric, context)
-        for row in _rows(metric, columns, context, ranking(columns, metric, context, weights), weights)
+        for row in _rows(
+            metric, columns, context, ranking(columns, metric, context, weights), weights
+        )
     ]
 
 
@@ -77,15 +85,29 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
     values = {}
     for name, column in columns.values.items():
         answer = name in ANSWERS
-        best = column[:1] if name == "n_tokens" else np.where(np.isnan(column[:1]), np.nan, 1.0) if answer else 0.0
+        best = (
+            column[:1]
+            if name == "n_tokens"
+            else np.where(np.isnan(column[:1]), np.nan, 1.0)
+            if answer
+            else 0.0
+        )
         values[name] = np.where(np.isnan(column), best, column)
     return ranking(replace(columns, values=values), metric, context).draws[0]
 
 
-def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weights: np.ndarray) -> list[dict[str, Any]]:
-    early = columns.seen[1:] < columns.n_samples if context.hard_first else np.zeros(len(columns.units), dtype=bool)
+def _rows(
+    metric: str, columns: Columns, context: Context, order: Ranking, weights: np.ndarray
+) -> list[dict[str, Any]]:
+    early = (
+        columns.seen[1:] < columns.n_samples
+        if context.hard_first
+        else np.zeros(len(columns.units), dtype=bool)
+    )
     point = np.where(early, np.nan, order.draws[0])
-    least = np.where(early, bounds(columns, metric, context), np.nan) if order.reason is None else point
+    least = (
+        np.where(early, bounds(columns, metric, context), np.nan) if order.reason is None else point
+    )
     low, high = point, point
     own = protocol.metric(metric)
     if order.reason is None and own.pass_ != "weights":
@@ -96,8 +118,16 @@ def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weigh
     rows = []
     for i, unit in enumerate(columns.units):
         finite, seen = bool(np.isfinite(point[i])), int(columns.seen[i + 1])
-        lost = f"{not_finite[i]} of {seen} samples not finite" if not finite and not_finite[i] else None
-        left = f"left early, after {seen} of the hardest samples, which tell no mean" if early[i] else None
+        lost = (
+            f"{not_finite[i]} of {seen} samples not finite"
+            if not finite and not_finite[i]
+            else None
+        )
+        left = (
+            f"left early, after {seen} of the hardest samples, which tell no mean"
+            if early[i]
+            else None
+        )
         rows.append(
             {
                 "metric": metric,

@@ -31,12 +31,16 @@ def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
         weights = np.zeros((2 * PAIRS, n_samples))
         for pair in range(PAIRS):
             order = generator.permutation(n_samples)
-            weights[2 * pair, order[:size]] = weights[2 * pair + 1, order[size : 2 * size]] = 1 / size
+            weights[2 * pair, order[:size]] = weights[2 * pair + 1, order[size : 2 * size]] = (
+                1 / size
+            )
         drawn.append((size, weights))
     return drawn
 
 
-def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[tuple[int, Interval]]:
+def stability(
+    columns: Columns, metric: str, context: Context, seed: int = 0
+) -> Iterator[tuple[int, Interval]]:
     """Each size of two calibrations without a common sample, and Spearman's correlation over units of their scores: the
     median of the drawn pairs, and the ends between which 95 % of them lie. Nothing where the sweep of the unpruned
     model has too few samples, or the metric is undefined.
@@ -50,7 +54,9 @@ def stability(columns: Columns, metric: str, context: Context, seed: int = 0) ->
         if not np.isfinite(scores).any():
             return
         halves = [rankdata(scores[start::2].round(12), axis=-1) for start in (0, 1)]
-        rho = correlation(halves[0], halves[1])[np.isfinite(scores).all(axis=-1).reshape(-1, 2).all(axis=-1)]
+        rho = correlation(halves[0], halves[1])[
+            np.isfinite(scores).all(axis=-1).reshape(-1, 2).all(axis=-1)
+        ]
         if np.isfinite(rho).any():
             median, low, high = np.nanpercentile(rho, [50, 2.5, 97.5]).tolist()
             yield size, (median, low, high)

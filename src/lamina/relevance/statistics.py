@@ -61,7 +61,10 @@ def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) ->
     off = np.where(np.isnan(off).all(axis=0), 0.0, off)  # all samples are alike
     low, high = np.nanpercentile(off, [100 * TAIL, 100 - 100 * TAIL], axis=0)
     least = np.where(n_samples < 20, -stdtrit(np.maximum(n_samples - 1, 1), TAIL), 0.0)
-    ends = draws[0] - np.maximum(high, least) * errors[0], draws[0] - np.minimum(low, -least) * errors[0]
+    ends = (
+        draws[0] - np.maximum(high, least) * errors[0],
+        draws[0] - np.minimum(low, -least) * errors[0],
+    )
     one, other = (np.where(n_samples > 1, end, np.nan) for end in ends)
     return one, other
 
@@ -84,7 +87,9 @@ def wilson_interval(right: float, total: int) -> tuple[float, float]:
     return float(share * share / (1 + shift) / high), float(high)
 
 
-def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dict[str, float | int | None]]:
+def ratios(
+    sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike
+) -> list[dict[str, float | int | None]]:
     """Values, their intervals and the number of samples of sum / number, bootstrapped over documents.
 
     sums: What each sample adds to each measure, (samples, measures).
@@ -101,9 +106,15 @@ def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dic
     return interval_rows(draws, 1 + int(documents.max()), samples)
 
 
-def interval_rows(draws: np.ndarray, documents: int, samples: int) -> list[dict[str, float | int | None]]:
+def interval_rows(
+    draws: np.ndarray, documents: int, samples: int
+) -> list[dict[str, float | int | None]]:
     """Values, intervals (None for one document) and the number of samples of measures, (1 + draws, measures) each."""
-    ends = np.array(interval(draws[1:])).T.tolist() if documents > 1 else [(None, None)] * draws.shape[1]
+    ends = (
+        np.array(interval(draws[1:])).T.tolist()
+        if documents > 1
+        else [(None, None)] * draws.shape[1]
+    )
     return [
         {"value": float(value), "ci_low": low, "ci_high": high, "n_samples": samples}
         for value, (low, high) in zip(draws[0], ends, strict=True)

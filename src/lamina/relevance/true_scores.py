@@ -31,11 +31,15 @@ def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Pearson's correlation over the last axis; NaN where one side is constant."""
     one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
     with np.errstate(divide="ignore", invalid="ignore"):
-        coefficient: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+        coefficient: np.ndarray = (one * other).sum(axis=-1) / np.sqrt(
+            (one**2).sum(axis=-1) * (other**2).sum(axis=-1)
+        )
     return coefficient
 
 
-def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False) -> Interval | None:
+def true_correlation(
+    first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False
+) -> Interval | None:
     """Pearson's correlation of the true scores, or Spearman's if `ranked`; None where one side is constant.
 
     `first` and `second` are paired draws, (1 + draws, pairs), from `n_samples` samples; the first row is the estimate.
@@ -49,14 +53,22 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
     """
     means = [scores[0] - scores[0].mean() for scores in (first, second)]
     # Twelve digits count, as in ranks.
-    if any(np.ptp(scores[0]) <= 1e-12 * max(np.abs(scores[0]).max(), 1) for scores in (first, second)):
+    if any(
+        np.ptp(scores[0]) <= 1e-12 * max(np.abs(scores[0]).max(), 1) for scores in (first, second)
+    ):
         return None
     drawn_alike = correlation(first, second)
     # One and the same scores. A draw without any difference between units has no correlation.
     if np.allclose(drawn_alike[~np.isnan(drawn_alike)], 1, atol=1e-12):
         return 1.0, 1.0, 1.0
-    noise = [np.sqrt(n_samples / max(n_samples - 1, 1)) * (s[1 : DRAWS + 1] - s[0]) for s in (first, second)]
-    sizes = [np.sqrt(_without_noise((mean**2).sum(), each)) for mean, each in zip(means, noise, strict=True)]
+    noise = [
+        np.sqrt(n_samples / max(n_samples - 1, 1)) * (s[1 : DRAWS + 1] - s[0])
+        for s in (first, second)
+    ]
+    sizes = [
+        np.sqrt(_without_noise((mean**2).sum(), each))
+        for mean, each in zip(means, noise, strict=True)
+    ]
     one, other = (mean / np.sqrt((mean**2).sum()) for mean in means)
     along, across = _direction(one + other, one - other), _direction(one - other, one + other)
 
@@ -73,9 +85,13 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
         curves.append(np.nanpercentile(drawn, [50, 100 - tail, tail]))
     rising = np.maximum.accumulate(np.array(curves), axis=0).T
     measured = float(measure(first[0], second[0]))
-    point, low, high = (float(np.interp(measured, curve, np.maximum.accumulate(truths))) for curve in rising)
+    point, low, high = (
+        float(np.interp(measured, curve, np.maximum.accumulate(truths))) for curve in rising
+    )
     if ranked:
-        ends = np.nanpercentile(measure(first[0] - noise[0], second[0] - noise[1]), [100 * TAIL, 100 - 100 * TAIL])
+        ends = np.nanpercentile(
+            measure(first[0] - noise[0], second[0] - noise[1]), [100 * TAIL, 100 - 100 * TAIL]
+        )
         low, high = min(low, float(ends[0])), max(high, float(ends[1]))
     return point, low, high
 
@@ -92,7 +108,9 @@ def true_variance_ratio(
     For each metric, many sizes of the differences between tasks are tried. Under the noise of each draw, one size gives
     the measured variance. The true variances of these sizes, draw by draw, give the distribution of the ratio.
     """
-    variances = [_variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)]
+    variances = [
+        _variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)
+    ]
     (own, spread), (others, other_spread) = variances
     if own is None or others is None:
         return None, spread, other_spread
@@ -128,7 +146,9 @@ def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, 
         measured = np.maximum.accumulate(np.log(within / (within + others)), axis=0)
     true_within = np.maximum(SIZES**2, LEAST) * seen
     truths = np.log(true_within / (true_within + true_apart))
-    return np.array([np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]), shares
+    return np.array(
+        [np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]
+    ), shares
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
@@ -187,17 +207,25 @@ def shrunk(scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
     """
     count = len(scores)
     explained = float((noise**2).mean()) * count / (scores**2).sum()
-    left = np.maximum(0, 1 - explained * generator.chisquare(count - 1, TRUTHS) / (count - 1))[:, None]
-    return np.asarray(left * scores + np.sqrt(left) * noise[generator.integers(0, len(noise), TRUTHS)])
+    left = np.maximum(0, 1 - explained * generator.chisquare(count - 1, TRUTHS) / (count - 1))[
+        :, None
+    ]
+    return np.asarray(
+        left * scores + np.sqrt(left) * noise[generator.integers(0, len(noise), TRUTHS)]
+    )
 
 
-def deconvolved(scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def deconvolved(
+    scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
     """True scores (TRUTHS, units) from the likeliest distribution on the measured ones [Kiefer and Wolfowitz 1956], by
     expectation maximisation, under random weights of the units [Rubin 1981].
     """
     errors = np.sqrt((noise**2).mean(axis=0))
     errors = np.maximum(errors, 1e-3 * max(errors.max(), np.ptp(scores) / len(scores)))[:, None]
-    likelihood = np.exp(-0.5 * ((scores[:, None] - scores) / errors) ** 2) / errors  # (units, places)
+    likelihood = (
+        np.exp(-0.5 * ((scores[:, None] - scores) / errors) ** 2) / errors
+    )  # (units, places)
     weights = generator.dirichlet(np.ones(len(scores)), TRUTHS)[:, :, None]
     places = np.full((TRUTHS, 1, len(scores)), 1 / len(scores))
     for _ in range(40):
@@ -215,4 +243,8 @@ def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
     """
     if reliability <= 0:
         return float("inf")
-    return n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted)) if reliability < 1 else 1.0
+    return (
+        n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted))
+        if reliability < 1
+        else 1.0
+    )

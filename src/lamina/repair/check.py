@@ -26,9 +26,13 @@ from lamina.relevance.statistics import bootstrap_weights
 class _Sums:
     """Weighted sums of one boundary, of the errors in Y before the repair and after it."""
 
-    absolute: torch.Tensor  # absolute errors summed over tokens, before and after, of held-out and others, (2, 2, C)
+    absolute: (
+        torch.Tensor
+    )  # absolute errors summed over tokens, before and after, of held-out and others, (2, 2, C)
     tokens: torch.Tensor  # weight of these tokens, (2,)
-    squares: torch.Tensor  # squared errors before and after, and squares of Y itself, by sample, (3, samples)
+    squares: (
+        torch.Tensor
+    )  # squared errors before and after, and squares of Y itself, by sample, (3, samples)
 
 
 def measure(
@@ -52,17 +56,26 @@ def measure(
         for sequence, flag in zip(source.sequences, flags, strict=True):
             parts[flag].append((source.weight, sequence))
         held += parts[True]
-        others += random.Random(seed).sample(parts[False], min(max(1, len(parts[True]) // 2), len(parts[False])))
+        others += random.Random(seed).sample(
+            parts[False], min(max(1, len(parts[True]) // 2), len(parts[False]))
+        )
     chosen = held + others
     wide = {boundary: patch.to(model.device, torch.float64) for boundary, patch in patches.items()}
-    weights = torch.tensor([weight for weight, _ in chosen], dtype=torch.float64, device=model.device)
+    weights = torch.tensor(
+        [weight for weight, _ in chosen], dtype=torch.float64, device=model.device
+    )
     channels = int(text_config(model).hidden_size)
-    sums = [_Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen))))) for _ in patches]
+    sums = [
+        _Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen)))))
+        for _ in patches
+    ]
 
     def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
         # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
-        reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)
+        reserve(
+            min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device
+        )
         for ((start, end), patch), boundary_sums in zip(wide.items(), sums, strict=True):
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
                 sample = number.long()
@@ -70,14 +83,23 @@ def measure(
                 boundary_sums.tokens.index_add_(0, group, weight)
                 before, after = y - x, y - patch.repaired(x)
                 for place, error in enumerate((before, after)):
-                    boundary_sums.absolute[place].index_add_(0, group, weight[:, None] * error.abs())
+                    boundary_sums.absolute[place].index_add_(
+                        0, group, weight[:, None] * error.abs()
+                    )
                 for place, vector in enumerate((before, after, y)):
-                    boundary_sums.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
+                    boundary_sums.squares[place].index_add_(
+                        0, sample, weight * vector.square().sum(1)
+                    )
 
-    places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
+    places, tokens = (
+        [place for boundary in patches for place in boundary],
+        min(tokens, BATCH // channels),
+    )
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
     (copies,) = documents([[sequence for _, sequence in held]])
-    return {at: _columns(boundary_sums, copies) for at, boundary_sums in zip(patches, sums, strict=True)}
+    return {
+        at: _columns(boundary_sums, copies) for at, boundary_sums in zip(patches, sums, strict=True)
+    }
 
 
 def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:

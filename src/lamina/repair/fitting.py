@@ -33,7 +33,9 @@ from lamina.repair.protocol import Tensors
 from lamina.study.variant import Variant
 
 Plan = Mapping[str, Any]
-Group = tuple[Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]]
+Group = tuple[
+    Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]
+]
 """Tensors and columns of table `patches` of boundaries, and by plan size more columns of those that use them."""
 
 
@@ -44,7 +46,9 @@ class Request:
     options: Repair
     plans: dict[int, Plan]
     boundaries: dict[int, list[Boundary]]
-    refusals: list[tuple[Plan, Boundary, str]]  # plan and boundary of what it cannot repair, and why
+    refusals: list[
+        tuple[Plan, Boundary, str]
+    ]  # plan and boundary of what it cannot repair, and why
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -80,22 +84,32 @@ def fit(
     for removed, plan in request.plans.items():
         check_boundaries(model, plan["units"], dict.fromkeys(request.boundaries[removed]))
 
-    def group(sources: Sequence[Source], made: Mapping[Boundary, protocol.Fit], facts: Any, chosen: Any) -> Group:
+    def group(
+        sources: Sequence[Source], made: Mapping[Boundary, protocol.Fit], facts: Any, chosen: Any
+    ) -> Group:
         """What was fitted on sources, of which the first is the variants' own calibration."""
         flags = zip(next(iter(calibrations.values())).samples, split(sources, seed)[0], strict=True)
         plans, harm = [request.plans[removed] for removed in chosen], dict[int, dict[str, Any]]()
         try:
             harm = _harm(model, request, plans, [sample for sample, held in flags if held], made)
         except LaminaError as refusal:
-            logging.getLogger(__name__).warning("Whether the repair helps is not measured. %s", refusal)
+            logging.getLogger(__name__).warning(
+                "Whether the repair helps is not measured. %s", refusal
+            )
         tensors = {boundary: fit.tensors for boundary, fit in made.items()}
-        return tensors, facts, {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()}
+        return (
+            tensors,
+            facts,
+            {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()},
+        )
 
     if not weights:
         weighing, plans = load("lamina.repair.weighing"), list(request.plans.values())
         return [
             group(weighed, made, _facts(model, weighed, method, made, seed), chosen)
-            for weighed, made, chosen in weighing.groups(model, calibrations, plans, request.boundaries, options, seed)
+            for weighed, made, chosen in weighing.groups(
+                model, calibrations, plans, request.boundaries, options, seed
+            )
         ]
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
     if options.chain:
@@ -110,7 +124,14 @@ def fit(
     every = sorted({boundary for part in request.boundaries.values() for boundary in part})
     collected = method.collect(model, sources, every, options, seed)
     made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-    return [group(sources, made, _facts(model, sources, method, made, seed), dict.fromkeys(request.plans, {}))]
+    return [
+        group(
+            sources,
+            made,
+            _facts(model, sources, method, made, seed),
+            dict.fromkeys(request.plans, {}),
+        )
+    ]
 
 
 def record(
@@ -150,23 +171,38 @@ def _harm(
             alone |= losses(variant, samples, {(removed, True): Candidate()})
     found = losses(model, samples, candidates, plans) | alone if plans else {}
     (numbers,) = documents([[sample.sequence() for sample in samples]])
-    return {size: compared(found[size, False], found[size, True], numbers) for size, mended in found if mended}
+    return {
+        size: compared(found[size, False], found[size, True], numbers)
+        for size, mended in found
+        if mended
+    }
 
 
 def losses(
-    model: PreTrainedModel, samples: Sequence[Sample], candidates: Mapping[Any, Candidate], plans: Iterable[Plan] = ()
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    candidates: Mapping[Any, Candidate],
+    plans: Iterable[Plan] = (),
 ) -> dict[Any, np.ndarray]:
     """Negative log-likelihood and number of the scored tokens of each sample, by candidate (samples, 2).
 
     plans: those of the candidates, which say what takes the place of layers.
     """
-    records = {name: record for plan in plans for name, record in plan.get("replacements", {}).items()}
+    records = {
+        name: record for plan in plans for name, record in plan.get("replacements", {}).items()
+    }
     units = {unit for candidate in candidates.values() for unit in candidate.removed}
     given = replacements.layers(model, units, records)
     with engine.opened(model, samples, outputs=False, replacements=given) as session:
         session.measure(range(len(samples)), candidates)
-    read = {name: [session.scores.sample(name, number) for number in range(len(samples))] for name in candidates}
-    return {name: np.array([[row["nll"], row["n_tokens"]] for row in rows]) for name, rows in read.items()}
+    read = {
+        name: [session.scores.sample(name, number) for number in range(len(samples))]
+        for name in candidates
+    }
+    return {
+        name: np.array([[row["nll"], row["n_tokens"]] for row in rows])
+        for name, rows in read.items()
+    }
 
 
 def compared(bare: np.ndarray, repaired: np.ndarray, numbers: Sequence[int]) -> dict[str, Any]:
@@ -189,7 +225,9 @@ def compared(bare: np.ndarray, repaired: np.ndarray, numbers: Sequence[int]) -> 
 
 
 def _row(plan: Plan, repair: str, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
-    variant = Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair)
+    variant = Variant(
+        **{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair
+    )
     start, end = boundary
     return {**variant.row(), "boundary": f"{start}-{end}", "start": start, "end": end, **facts}
 
@@ -204,7 +242,9 @@ def _facts(
 ) -> dict[Boundary, dict[str, Any]]:
     """Columns of table `patches` for each fit, with errors by token if the repair is a linear map of the stream."""
     maps = {boundary: method.as_patch(fit.validated) for boundary, fit in made.items()}
-    linear = {boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None}
+    linear = {
+        boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None
+    }
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
     return {
         boundary: {**fit.facts, **shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}

@@ -24,7 +24,9 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
     """The fitted tensors of one plan under their names in the file, on the CPU, in float32 as all fits are."""
     return {
         # Cloned, because plans of several sizes share a boundary and safetensors refuses shared memory.
-        f"removed={removed}/{start}-{end}/{name}": tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+        f"removed={removed}/{start}-{end}/{name}": tensor.detach()
+        .to("cpu", torch.float32, copy=True)
+        .contiguous()
         for (start, end), named in fitted.items()
         for name, tensor in named.items()
     }
@@ -35,7 +37,10 @@ def _place(written: str) -> float:
 
 
 def save(
-    path: str | Path, method: str, named: Mapping[str, torch.Tensor], reasons: Mapping[int, str] | None = None
+    path: str | Path,
+    method: str,
+    named: Mapping[str, torch.Tensor],
+    reasons: Mapping[int, str] | None = None,
 ) -> None:
     """Write a patch file; `reasons` says, by size, why a plan without tensors cannot be repaired."""
     store.write_tensors(path, named, {"method": method, "refused": json.dumps(dict(reasons or {}))})
@@ -59,9 +64,13 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
         for key in handle.keys():  # noqa: SIM118
             match = _KEY.fullmatch(key)
             if match is None or method is None:
-                raise LaminaError(f"{path} holds '{key}', which is not part of a patch. Run fit_patch again.")
+                raise LaminaError(
+                    f"{path} holds '{key}', which is not part of a patch. Run fit_patch again."
+                )
             if int(match[1]) == removed:
-                tensors.setdefault((_place(match[2]), _place(match[3])), {})[match[4]] = handle.get_tensor(key)
+                tensors.setdefault((_place(match[2]), _place(match[3])), {})[match[4]] = (
+                    handle.get_tensor(key)
+                )
     if not tensors:
         raise LaminaError(f"{path} holds no patch of size removed={removed}. Run fit_patch again.")
     return {boundary: Fitted(str(method), named) for boundary, named in tensors.items()}

@@ -34,7 +34,12 @@ class Repair(Protocol):
     """The functions of a method's module. `options` is an instance of its class of options."""
 
     def collect(
-        self, model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Any, seed: int
+        self,
+        model: PreTrainedModel,
+        sources: Sequence[Source],
+        boundaries: Sequence[Boundary],
+        options: Any,
+        seed: int,
     ) -> Iterator[tuple[Boundary, Any]]:
         """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
 

@@ -27,7 +27,11 @@ class Chained(Statistics[Moments]):
 
 
 def fit(
-    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Ghost,
+    seed: int,
 ) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
     """Fit the runs of one plan, one after the other.
 
@@ -41,7 +45,11 @@ def fit(
     behind: dict[Boundary, taps.Run] = {}
     for boundary in sorted(boundaries):
         chains = [
-            _behind(model, {b: ghost.as_patch(part) for b, part in zip(fits, tensors, strict=True)}, boundary[0])
+            _behind(
+                model,
+                {b: ghost.as_patch(part) for b, part in zip(fits, tensors, strict=True)},
+                boundary[0],
+            )
             for tensors in (
                 [fit_of_run.validated for fit_of_run in fits.values()],
                 [fit_of_run.tensors for fit_of_run in fits.values()],

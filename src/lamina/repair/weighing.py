@@ -49,7 +49,10 @@ def groups(
     grid = {weight: _sources(read, options, weight) for weight in GRID}
     every = sorted({boundary for part in wanted.values() for boundary in part})
     # All sources are told in the same order everywhere, those that a pass leaves out with weight 0: one draw for all.
-    general = [replace(source, weight=float(name in automatic)) for name, source in zip(read, grid[0.0], strict=True)]
+    general = [
+        replace(source, weight=float(name in automatic))
+        for name, source in zip(read, grid[0.0], strict=True)
+    ]
     fits = _fits(model, grid[0.0], general, every, options, seed)
     held = [
         sample
@@ -57,7 +60,9 @@ def groups(
         for sample, out in zip(read[name].samples, flags, strict=True)
         if out and name in automatic
     ]
-    facts = _chosen(_losses(model, held, plans, wanted, fits, options), options.tolerance, len(held))
+    facts = _chosen(
+        _losses(model, held, plans, wanted, fits, options), options.tolerance, len(held)
+    )
     for weight, sources in grid.items():
         here = {removed: fact for removed, fact in facts.items() if fact["auto_weight"] == weight}
         if here:
@@ -69,13 +74,18 @@ def mixed(one: Statistics[Any], other: Statistics[Any], weight: float) -> Statis
     """Sum of both statistics, where every token of `other` counts `weight` times."""
     if not weight:
         return one
-    fit, heldout = one.fit.plus(_times(other.fit, weight)), one.heldout.plus(_times(other.heldout, weight))
+    fit, heldout = (
+        one.fit.plus(_times(other.fit, weight)),
+        one.heldout.plus(_times(other.heldout, weight)),
+    )
     return Statistics(fit, heldout, one.n_samples + other.n_samples)
 
 
 def _times(sums: Sums, weight: float) -> Sums:
     """Sums times a weight. All sums are linear in the weight of a row except for `tokens`, which is a count."""
-    linear = {name: value for name, value in vars(sums).items() if name != "tokens" and value is not None}
+    linear = {
+        name: value for name, value in vars(sums).items() if name != "tokens" and value is not None
+    }
     return replace(sums, **{name: value * weight for name, value in linear.items()})  # type: ignore[type-var]
 
 
@@ -94,12 +104,16 @@ def _fits(
 ) -> dict[float, dict[Boundary, Fit]]:
     """The fits of every boundary with every weight of the grid."""
     method = protocol.method(options.method)
-    collected = (method.collect(model, part, boundaries, options, seed) for part in (fixed, general))
+    collected = (
+        method.collect(model, part, boundaries, options, seed) for part in (fixed, general)
+    )
     fits_by_weight: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
     for (boundary, one), (_, other) in zip(*collected, strict=True):
         for weight, fits in fits_by_weight.items():
             fit = method.fit(mixed(one, other, weight), options)
-            fits[boundary] = replace(fit, tensors=_on_host(fit.tensors), validated=_on_host(fit.validated))
+            fits[boundary] = replace(
+                fit, tensors=_on_host(fit.tensors), validated=_on_host(fit.validated)
+            )
     return fits_by_weight
 
 
@@ -119,13 +133,17 @@ def _losses(
     as_patch = protocol.method(options.method).as_patch
     # Plans with the same run share the object, so that their streams stay one.
     patches: dict[float | None, dict[Boundary, Patch]] = {
-        weight: {boundary: cast(Patch, as_patch(fit.validated)) for boundary, fit in fits_of_weight.items()}
+        weight: {
+            boundary: cast(Patch, as_patch(fit.validated))
+            for boundary, fit in fits_of_weight.items()
+        }
         for weight, fits_of_weight in fits.items()
     }
     patches[None] = {}
     everyone = {
         (plan["removed"], weight): Candidate(
-            frozenset(plan["units"]), {run: made[run] for run in wanted[plan["removed"]] if run in made}
+            frozenset(plan["units"]),
+            {run: made[run] for run in wanted[plan["removed"]] if run in made},
         )
         for plan in plans
         for weight, made in patches.items()

@@ -15,13 +15,17 @@ from lamina.report.queries import query_text
 RECOMMENDED = "which_model_to_take"
 
 
-def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
+def answer(
+    connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
+) -> list[dict[str, Any]]:
     """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
     with _given(connection, variables):
         return rows(connection, query_text(question))
 
 
-def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> pa.Table:
+def answer_table(
+    connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
+) -> pa.Table:
     """The same answer as a table, for long answers."""
     with _given(connection, variables):
         return connection.sql(query_text(question)).to_arrow_table()
@@ -42,7 +46,12 @@ def recommendations(
     counted_from: `zero`, or `chance`: what the share is counted from
     repairs: those that come into question, `none` for variants without one; None allows all
     """
-    asked = {"keep": keep, "general_text": general_text, "counted_from": counted_from, "repairs": repairs}
+    asked = {
+        "keep": keep,
+        "general_text": general_text,
+        "counted_from": counted_from,
+        "repairs": repairs,
+    }
     return answer(connection, RECOMMENDED, **asked)
 
 

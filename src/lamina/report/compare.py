@@ -34,7 +34,20 @@ LEVEL = 0.05
 TEMPLATE = paths.own("workflow/report/compare.html.j2")
 VARIANT = ("model", "calibration", "selector", "removed", "repair", "healing")
 COLUMNS = (
-    *("table", "number", "metric", "a", "b", "difference", "ci_low", "ci_high", "p_value", "p_holm", "moved", "better"),
+    *(
+        "table",
+        "number",
+        "metric",
+        "a",
+        "b",
+        "difference",
+        "ci_low",
+        "ci_high",
+        "p_value",
+        "p_holm",
+        "moved",
+        "better",
+    ),
     *("paired", "n_samples"),
 )
 _SAME = "concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing{})"
@@ -77,7 +90,10 @@ def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
     differences: list[dict[str, Any]] = []
     tables = 0
     for table in NUMBERS:
-        one, other = ({(row["number"], row["metric"]): row for row in _numbers(folder, table)} for folder in folders)
+        one, other = (
+            {(row["number"], row["metric"]): row for row in _numbers(folder, table)}
+            for folder in folders
+        )
         pairs = _pairs(*folders) if table == "benchmarks" else {}
         both = [(table, one[key], other[key], pairs.get(key)) for key in one if key in other]
         judged = [row for row in map(_row, both) if row]
@@ -92,15 +108,22 @@ def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
         unknown = row["up"] is None or not row["moved"]
         row["better"] = None if unknown else (row["difference"] > 0) == row["up"]
     if not differences:
-        raise LaminaError(f"{a} and {b} hold no number in common. Compare two runs that share variants.")
+        raise LaminaError(
+            f"{a} and {b} hold no number in common. Compare two runs that share variants."
+        )
     differences.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
     return [{name: row[name] for name in COLUMNS} for row in differences]
 
 
 def _tables(folder: Path) -> Path:
     tables = folder / "tables" if (folder / "tables").is_dir() else folder
-    if not (tables / "benchmarks.parquet").is_file() and not (tables / "relevance.parquet").is_file():
-        raise LaminaError(f"{folder} holds no tables/*.parquet. Write a results folder: make compare A=results B=...")
+    if (
+        not (tables / "benchmarks.parquet").is_file()
+        and not (tables / "relevance.parquet").is_file()
+    ):
+        raise LaminaError(
+            f"{folder} holds no tables/*.parquet. Write a results folder: make compare A=results B=..."
+        )
     return tables
 
 
@@ -130,24 +153,39 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def _same_documents(one: Path, other: Path, task: str) -> bool:
     """Whether their hashes are equal; if a folder holds tables alone, documents are compared by number."""
     files = [tables.parent / "tasks" / f"{task}.parquet" for tables in (one, other)]
-    return not all(file.is_file() for file in files) or store.read(files[0]).equals(store.read(files[1]))
+    return not all(file.is_file() for file in files) or store.read(files[0]).equals(
+        store.read(files[1])
+    )
 
 
-def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def _row(
+    both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any] | None],
+) -> dict[str, Any] | None:
     """A comparison; None if an error is not known."""
     table, one, other, documents = both
     differences: Sequence[float] = documents["differences"] if documents else ()
-    place = {"table": table, "number": one["number"], "metric": one["metric"], "up": one["higher_is_better"]}
+    place = {
+        "table": table,
+        "number": one["number"],
+        "metric": one["metric"],
+        "up": one["higher_is_better"],
+    }
     place |= {"a": one["value"], "b": other["value"]}
     whole = len(differences) == one["n_samples"] == other["n_samples"]
     if documents and whole and one.get("made") == other.get("made"):
-        return place | {"a": documents["a"], "b": documents["b"], "paired": True} | tested([differences])
+        return (
+            place
+            | {"a": documents["a"], "b": documents["b"], "paired": True}
+            | tested([differences])
+        )
     place |= {"paired": False, "n_samples": min(one["n_samples"], other["n_samples"])}
     difference = apart(table == "efficiency", one, other)
     return place | difference if difference else None
 
 
-def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float] | None:
+def apart(
+    speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, float] | None:
     """Difference of two independent numbers, its 95 % interval and p, by Welch's t; None if an error is not known.
 
     Each number contributes the side of its interval that faces the other number, so the interval of the difference may
@@ -160,12 +198,21 @@ def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dic
     degrees = [_degrees(speeds, row["n_samples"]) for row in (one, other)]
     difference = b - a
     # Below and above the difference: how far a reaches up and b down, and the reverse.
-    below, above = (_reach(pair, degrees) for pair in ((reaches_a[1], reaches_b[0]), (reaches_a[0], reaches_b[1])))
+    below, above = (
+        _reach(pair, degrees)
+        for pair in ((reaches_a[1], reaches_b[0]), (reaches_a[0], reaches_b[1]))
+    )
     (reach, error, freedom), (up, _, _) = (below, above) if difference > 0 else (above, below)
-    low, high = (difference - reach, difference + up) if difference > 0 else (difference - up, difference + reach)
+    low, high = (
+        (difference - reach, difference + up)
+        if difference > 0
+        else (difference - up, difference + reach)
+    )
     p = float(2 * student.sf(abs(difference) / error, freedom)) if difference else 1.0
     if speeds:
-        low, difference, high = (one["value"] * math.expm1(value) for value in (low, difference, high))
+        low, difference, high = (
+            one["value"] * math.expm1(value) for value in (low, difference, high)
+        )
     return {"difference": difference, "ci_low": low, "ci_high": high, "p_value": p}
 
 
@@ -193,7 +240,9 @@ def _degrees(speeds: bool, count: int) -> int:
 
 def _reach(reaches: tuple[float, float], degrees: Sequence[int]) -> tuple[float, float, float]:
     """Half the width of a difference's interval, its standard error, and Welch's degrees of freedom."""
-    errors = [reach / float(student.ppf(0.975, n)) for reach, n in zip(reaches, degrees, strict=True)]
+    errors = [
+        reach / float(student.ppf(0.975, n)) for reach, n in zip(reaches, degrees, strict=True)
+    ]
     square = sum(error**2 for error in errors)
     if not square:
         return 0.0, 1e-300, 1.0
@@ -227,21 +276,36 @@ def draw(differences: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
     """Differences with 95 % intervals, a panel per table and metric: the moved numbers, or else those with least p."""
     groups = style.grouped(differences, "table", "metric")
     ranked = sorted(groups.items(), key=lambda group: group[1][0]["p_holm"])[:8]
-    shown = {key: ([row for row in group if row["moved"]] or group[:3])[:most] for key, group in ranked}
+    shown = {
+        key: ([row for row in group if row["moved"]] or group[:3])[:most] for key, group in ranked
+    }
     heights = [0.9 + 0.22 * len(group) for group in shown.values()]
     figure = Figure(figsize=(9, sum(heights) + 0.3), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights).ravel()
     for axes, ((table, metric), group) in zip(panels, shown.items(), strict=True):
         for place, row in enumerate(reversed(group)):
-            colour = {True: style.COLOURS[2], False: style.COLOURS[1], None: style.COLOURS[0]}[row["better"]]
+            colour = {True: style.COLOURS[2], False: style.COLOURS[1], None: style.COLOURS[0]}[
+                row["better"]
+            ]
             colour = colour if row["moved"] else "#9a9a9a"
             axes.plot([row["ci_low"], row["ci_high"]], [place, place], color=colour, linewidth=1.6)
-            axes.plot(row["difference"], place, style.MARKERS[0 if row["moved"] else 1], color=colour, markersize=5)
+            axes.plot(
+                row["difference"],
+                place,
+                style.MARKERS[0 if row["moved"] else 1],
+                color=colour,
+                markersize=5,
+            )
         axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_yticks(range(len(group)), [f"{row['number']}  n = {row['n_samples']}" for row in reversed(group)])
+        axes.set_yticks(
+            range(len(group)),
+            [f"{row['number']}  n = {row['n_samples']}" for row in reversed(group)],
+        )
         axes.set_ylim(-0.6, len(group) - 0.4)
         moved = sum(row["moved"] for row in groups[table, metric])
-        axes.set_title(f"{table}, {metric}: {moved} of {len(groups[table, metric])} moved", loc="right")
+        axes.set_title(
+            f"{table}, {metric}: {moved} of {len(groups[table, metric])} moved", loc="right"
+        )
         axes.set_xlabel("B - A, with 95 % interval")
     return figure
 
@@ -250,8 +314,15 @@ def page(differences: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> 
     """The comparison as one HTML file."""
     shown = [row for row in differences if row["moved"]] or differences[:20]
     text = Path(TEMPLATE).read_text(encoding="utf-8")
-    return jinja2.Template(text, autoescape=True, trim_blocks=True, keep_trailing_newline=True).render(
-        a=a, b=b, headline=headline(differences), svg=Markup(svg[svg.index("<svg") :]), columns=COLUMNS, rows=shown
+    return jinja2.Template(
+        text, autoescape=True, trim_blocks=True, keep_trailing_newline=True
+    ).render(
+        a=a,
+        b=b,
+        headline=headline(differences),
+        svg=Markup(svg[svg.index("<svg") :]),
+        columns=COLUMNS,
+        rows=shown,
     )
 
 
@@ -259,11 +330,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("a", help="results folder of the earlier run")
     parser.add_argument("b", help="results folder of the later run")
-    parser.add_argument("--output", default="results/compare", help="path of the files, without their suffix")
+    parser.add_argument(
+        "--output", default="results/compare", help="path of the files, without their suffix"
+    )
     arguments = parser.parse_args()
     differences = compared(arguments.a, arguments.b)
     # Said before anything is written, which may fail.
-    print(*headline(differences), "", *(line(row) for row in differences if row["moved"]), sep="\n", flush=True)
+    print(
+        *headline(differences),
+        "",
+        *(line(row) for row in differences if row["moved"]),
+        sep="\n",
+        flush=True,
+    )
     svg = style.svg(draw(differences), salt="compare")
     store.write_text(f"{arguments.output}.csv", as_csv(differences))
     store.write_text(f"{arguments.output}.svg", svg)

@@ -30,7 +30,9 @@ STUDY = "The study: the name of the configuration file that the run was started 
 # Schemas that are there already. DuckDB takes names that differ only by case for one.
 _TAKEN = ("main", "studies", "information_schema", "pg_catalog", "temp")
 
-_DERIVED = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS\n", re.MULTILINE)  # not one of a table alone
+_DERIVED = re.compile(
+    r"^CREATE OR REPLACE VIEW (\w+) AS\n", re.MULTILINE
+)  # not one of a table alone
 _TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
 
 
@@ -43,7 +45,9 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
     files = {path.stem: relation(path) for path in paths}
     for path in paths:
         if path.stem not in store.TABLES:
-            raise LaminaError(f"{path}: there is no table '{path.stem}'. The tables are: {', '.join(store.TABLES)}.")
+            raise LaminaError(
+                f"{path}: there is no table '{path.stem}'. The tables are: {', '.join(store.TABLES)}."
+            )
         store.metadata(path)
     for statement in duckdb.extract_statements(sql.views_text(views)):
         table = _TABLE_FILE.search(statement.query)
@@ -90,13 +94,17 @@ def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
         connection.execute("SELECT count(*) FROM models")
     except duckdb.Error as error:
         if isinstance(error, duckdb.IOException) and "lock" in str(error):
-            held = f"{file} is held open for writing by another program. Close it there and try again."
+            held = (
+                f"{file} is held open for writing by another program. Close it there and try again."
+            )
             raise LaminaError(held) from error
         raise checksum.damaged(file, str(error).splitlines()[0]) from error
     return connection
 
 
-def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study") -> None:
+def build(
+    views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study"
+) -> None:
     """Keep the tables as those of `study`, and write the views of all studies into a database file.
 
     Raises LaminaError if a table has no file: the views of a file must all work.
@@ -111,12 +119,16 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
     output, study = Path(output), f"{study}_" if study.lower() in _TAKEN else study
     kept = output.parent / "studies"
     _keep(files, kept / study)
-    last = {folder.name: _numbers(folder)[-1] for folder in sorted(kept.iterdir()) if _numbers(folder)}
+    last = {
+        folder.name: _numbers(folder)[-1] for folder in sorted(kept.iterdir()) if _numbers(folder)
+    }
     _forget(output)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
-            connection.execute(f"ATTACH {_quoted(str(temporary))} AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
+            connection.execute(
+                f"ATTACH {_quoted(str(temporary))} AS output (STORAGE_VERSION '{STORAGE_VERSION}')"
+            )
             connection.execute("USE output")
             connection.execute("BEGIN")
             for statement in statements(views, sorted((kept / study / str(last[study])).iterdir())):
@@ -134,7 +146,9 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
                     connection.execute("USE output.main")
                     connection.execute(f"DROP SCHEMA {_identifier(name)} CASCADE")
                     del last[name]
-                    print(f"lamina: study '{name}' is left out of {output}: {error}", file=sys.stderr)
+                    print(
+                        f"lamina: study '{name}' is left out of {output}: {error}", file=sys.stderr
+                    )
             connection.execute("BEGIN")
             connection.execute("CREATE SCHEMA studies")
             _unite(connection, last)
@@ -167,7 +181,11 @@ def _keep(files: Iterable[Path], folder: Path) -> None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    return sorted(int(part.name) for part in folder.iterdir() if part.name.isdigit()) if folder.is_dir() else []
+    return (
+        sorted(int(part.name) for part in folder.iterdir() if part.name.isdigit())
+        if folder.is_dir()
+        else []
+    )
 
 
 def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Path) -> None:
@@ -175,7 +193,9 @@ def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Pa
     files = [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]
     lacking = store.TABLES.keys() - {file.stem for file in files}
     for statement in statements(views, files):
-        if made := re.search(r"^CREATE OR REPLACE VIEW (\w+).*", statement, re.MULTILINE | re.DOTALL):
+        if made := re.search(
+            r"^CREATE OR REPLACE VIEW (\w+).*", statement, re.MULTILINE | re.DOTALL
+        ):
             try:
                 # DuckDB would take a view that is not here from schema main, which is another study's.
                 if lacking.isdisjoint(re.findall(r"\w+", made[0])):
@@ -205,9 +225,14 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
         united = f"output.studies.{view}"
         connection.execute(f"CREATE VIEW {united} AS {' UNION ALL BY NAME '.join(parts)}")
         connection.execute(f"COMMENT ON VIEW {united} IS {_quoted(f'Of every study. {grain}')}")
-        commented = [("study", STUDY), *((column, comment) for table, column, comment in columns if table == view)]
+        commented = [
+            ("study", STUDY),
+            *((column, comment) for table, column, comment in columns if table == view),
+        ]
         for column, comment in commented:
-            connection.execute(f"COMMENT ON COLUMN {united}.{_identifier(column)} IS {_quoted(comment)}")
+            connection.execute(
+                f"COMMENT ON COLUMN {united}.{_identifier(column)} IS {_quoted(comment)}"
+            )
 
 
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
@@ -221,20 +246,29 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
         "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
     ).fetchall():
         columns = connection.execute(
-            "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND NOT internal", [name]
+            "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND NOT internal",
+            [name],
         ).fetchall()
         if name in store.TABLES:
             connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].grain)}")
             given = {column: text for column, (_, text) in store.TABLES[name].columns.items()}
         else:
-            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
+            read = [
+                known.get(source, {})
+                for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)
+            ]
             given = {column: text for source in reversed(read) for column, text in source.items()}
             if "FOR (metric) IN" in statement:
-                given |= {metric: f"Relevance, high = relevant: {entry.help}." for metric, entry in METRICS.items()}
+                given |= {
+                    metric: f"Relevance, high = relevant: {entry.help}."
+                    for metric, entry in METRICS.items()
+                }
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:
             if comment is None and column in given:
-                connection.execute(f"COMMENT ON COLUMN {name}.{_identifier(column)} IS {_quoted(given[column])}")
+                connection.execute(
+                    f"COMMENT ON COLUMN {name}.{_identifier(column)} IS {_quoted(given[column])}"
+                )
 
 
 def _quoted(text: str) -> str:

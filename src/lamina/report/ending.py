@@ -27,7 +27,11 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
         recommended = recommendations(connection, KEEP, None)
         maps = _maps(connection)
-    made = [row for row in recommended if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]]
+    made = [
+        row
+        for row in recommended
+        if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
+    ]
     best = max(made, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None)
     said = _best(best) if best else "none keeps 95 % of its calibration's task"
     return [
@@ -39,8 +43,15 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
 
 def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """For some calibrations: the layers that can go one at a time, those that matter most, and how sure this is."""
-    sure = {(row["model"], row["calibration"]): row["value"] for row in answer(connection, "how_sure_rankings_are")}
-    measured = [row for row in glance(answer(connection, "which_layers_matter")) if row["free"] or row["top"]]
+    sure = {
+        (row["model"], row["calibration"]): row["value"]
+        for row in answer(connection, "how_sure_rankings_are")
+    }
+    measured = [
+        row
+        for row in glance(answer(connection, "which_layers_matter"))
+        if row["free"] or row["top"]
+    ]
     shown = []
     for row in measured[:SHOWN]:
         value = sure.get((row["model"], row["calibration"]))
@@ -50,18 +61,25 @@ def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
             "matter most" + ("" if value is None else f" (reliability of the ranking {value:.2f})")
         )
     more = len(measured) - SHOWN
-    return [f"layers        {line}" for line in shown] + [f"              and {more} more calibrations"] * (more > 0)
+    return [f"layers        {line}" for line in shown] + [
+        f"              and {more} more calibrations"
+    ] * (more > 0)
 
 
 def _some(layers: list[int]) -> str:
     """The first few layers as text, in order."""
     if not layers:
         return "none"
-    return ", ".join(map(str, layers[:SHOWN])) + (f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else "")
+    return ", ".join(map(str, layers[:SHOWN])) + (
+        f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
+    )
 
 
 def _best(row: dict[str, Any]) -> str:
-    margin, units = 196 * row["kept_stderr"], [unit for unit in row["units"].split() if not replacement(unit)]
+    margin, units = (
+        196 * row["kept_stderr"],
+        [unit for unit in row["units"].split() if not replacement(unit)],
+    )
     kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
     sure = "" if row["certain"] else ", not certainly 95 %"
     return (

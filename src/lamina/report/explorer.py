@@ -20,7 +20,16 @@ from lamina.report.figures.style import COLOURS, repair_name
 from lamina.study import paths
 
 QUESTION = "which_variants_there_are"
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+    "triangle-left",
+)
 TEMPLATE = paths.own("workflow/report/explorer.json")
 
 
@@ -28,7 +37,10 @@ def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Every variant, including the base models, with `id`, its row on the page, and `repair`, its repairs."""
     rows = answer(connection, QUESTION)
     for number, row in enumerate(rows):
-        row |= {"id": f"variant-{number}", "repaired_by": repair_name(row["repair"], row["healing"])}
+        row |= {
+            "id": f"variant-{number}",
+            "repaired_by": repair_name(row["repair"], row["healing"]),
+        }
     return rows
 
 
@@ -36,7 +48,10 @@ def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The pruned variants that the figures draw and the controls filter, each number with the ends of its interval."""
     drawn = []
     for row in rows:
-        point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repaired_by")}
+        point = {
+            name: row[name]
+            for name in ("id", "model", "calibration", "selector", "removed", "repaired_by")
+        }
         point |= {"tasks": row["own_tasks"], "n": row["own_samples"]}
         point |= {"n_texts": row["text_samples"], "parameters": row["parameters_ratio"]}
         for name, column, unit in (("kept", "own_kept", 100), ("text", "text_ratio", 1)):
@@ -57,9 +72,12 @@ def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[s
     The file TEMPLATE has both, with names that begin with $ where the selectors and repairs of the rows belong.
     """
     pruned = [row for row in drawn if "kept" in row]
-    selectors = sorted({row["selector"] for row in pruned}, key=lambda name: (name != "accuracy", name))
+    selectors = sorted(
+        {row["selector"] for row in pruned}, key=lambda name: (name != "accuracy", name)
+    )
     repairs = sorted(
-        {row["repaired_by"] for row in pruned}, key=lambda name: (name != "no repair", " + " in name, name)
+        {row["repaired_by"] for row in pruned},
+        key=lambda name: (name != "no repair", " + " in name, name),
     )
     filled = {
         "asked": 100 * keep,
@@ -74,7 +92,10 @@ def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[s
         text = text.replace(f'"${name}"', json.dumps(value))
     template = json.loads(text)
     shown = ["frontier"] if any("text" in row for row in pruned) else []
-    return {name: template["shared"] | template[name] for name in [*shown, *(["curves"] if pruned else [])]}
+    return {
+        name: template["shared"] | template[name]
+        for name in [*shown, *(["curves"] if pruned else [])]
+    }
 
 
 def _nominal(field: str, names: list[str], marks: Sequence[str]) -> dict[str, Any]:
@@ -87,13 +108,21 @@ def still(specification: dict[str, Any], drawn: list[dict[str, Any]], model: str
     """The figure as SVG, for one model."""
     values = [row for row in drawn if row["model"] == model]
     width = {"width": 760} if specification.get("width") == "container" else {}
-    text = vl_convert.vegalite_to_svg(specification | width | {"data": {"name": "variants", "values": values}})
+    text = vl_convert.vegalite_to_svg(
+        specification | width | {"data": {"name": "variants", "values": values}}
+    )
     usual = r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
     text = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{usual}', "", text)
-    return re.sub(r'(?<= )(?:d|x2|y2|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), text)
+    return re.sub(
+        r'(?<= )(?:d|x2|y2|transform)="[^"]*"',
+        lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]),
+        text,
+    )
 
 
 @cache
 def scripts() -> str:
     """The script of Vega-Lite and its renderer, which the page holds once."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", r"<\/script")
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+        "</script", r"<\/script"
+    )

@@ -31,12 +31,16 @@ def glossary(config: Configuration) -> dict[str, dict[str, str]]:
     }
     entries = {section: getattr(config, section) for section in listed}
     meanings = {
-        section: {name: words(entries[section][name]) for name in dict.fromkeys(names) if name != "none"}
+        section: {
+            name: words(entries[section][name]) for name in dict.fromkeys(names) if name != "none"
+        }
         for section, names in listed.items()
     }
     meanings["chosen"] = {name: chosen(config.selectors[name]) for name in meanings["selectors"]}
     # An export has a class of transformers where no map of the stream is left beside its layers.
-    meanings["stock"] = {name: "stock" for name in meanings["repairs"] if not config.repairs[name].LINEAR}
+    meanings["stock"] = {
+        name: "stock" for name in meanings["repairs"] if not config.repairs[name].LINEAR
+    }
     return meanings
 
 
@@ -56,7 +60,9 @@ def words(entry: Choice) -> str:
     if repair := given.get("repair"):
         sentences.append(f"While units are scored, {repair} is in place.")
     if donors := given.get("donors"):
-        sentences.append(f"Layers of {' and '.join(donors)} may take the places of layers that stay.")
+        sentences.append(
+            f"Layers of {' and '.join(donors)} may take the places of layers that stay."
+        )
     if also := given.get("also"):
         sentences.append(f"They are scored on {_weighed(also)} as well.")
     if isinstance(data := given.get("data"), dict):
@@ -73,8 +79,16 @@ def _first_sentence(model: type) -> str:
 
 def _weighed(weights: Mapping[str, Any]) -> str:
     names = {OWN: "the plan's own calibration"}
-    return " and ".join(f"{names.get(name, name)} (weight {_shown(weight)})" for name, weight in weights.items())
+    return " and ".join(
+        f"{names.get(name, name)} (weight {_shown(weight)})" for name, weight in weights.items()
+    )
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    return (
+        value
+        if isinstance(value, str)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else json.dumps(value)
+    )

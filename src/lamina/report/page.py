@@ -22,9 +22,17 @@ from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
 DEFAULT = "config/config.yaml"  # what `make` takes where no other configuration is named
-NUMBERS = 300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
+NUMBERS = (
+    300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
+)
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
-CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
+CHOICES = (
+    "model",
+    "calibration",
+    "selector",
+    "removed",
+    "repaired_by",
+)  # what the controls of the page choose by
 
 # The question of `sql/queries` that each section answers: figures name their own.
 ASKED = {
@@ -103,16 +111,29 @@ def render(
         chosen=names.get("chosen", {}),
         option="" if configuration in ("", DEFAULT) else f"CONFIG={configuration} ",
         names={
-            **{section: names[section] for section in ("selectors", "repairs", "healings") if names.get(section)},
-            "metrics": {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored},
+            **{
+                section: names[section]
+                for section in ("selectors", "repairs", "healings")
+                if names.get(section)
+            },
+            "metrics": {
+                name: f"Of a unit: {metric.help}."
+                for name, metric in METRICS.items()
+                if name in scored
+            },
         },
         glance=glance(found["glance"]),
         figures=drawings(figures),
         disagreements=found["disagreements"][:DISAGREEMENTS_SHOWN],
         variants=variants,
-        choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
+        choices={
+            key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES
+        },
         stills={
-            name: [Markup(explorer.still(each, drawn, model)) for model in dict.fromkeys(row["model"] for row in drawn)]
+            name: [
+                Markup(explorer.still(each, drawn, model))
+                for model in dict.fromkeys(row["model"] for row in drawn)
+            ]
             for name, each in specifications.items()
         },
         explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
@@ -134,7 +155,12 @@ def drawings(files: Iterable[Path]) -> list[dict[str, Any]]:
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name])
             numbers = path.with_suffix(".csv")
             csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
-            figure = {"name": name, "title": titles[name], "questions": questions[name], "lead": leads.get(name, 0)}
+            figure = {
+                "name": name,
+                "title": titles[name],
+                "questions": questions[name],
+                "lead": leads.get(name, 0),
+            }
             held = Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""
             shown.append(figure | {"svg": drawing, "caption": Markup(caption[1]), "csv": held})
     return shown
@@ -168,9 +194,17 @@ def removal(row: Mapping[str, Any], depth: int) -> str:
     """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
     units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
     if not units:
-        return f"{row['removed']} " + (f"of {depth} layers" if row["layers"] == row["removed"] else "half layers")
-    kind = ("layer " if len(units) == 1 else "layers ") if all(unit.isdigit() for unit in units) else ""
-    return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (f" of {depth}" if kind else "")
+        return f"{row['removed']} " + (
+            f"of {depth} layers" if row["layers"] == row["removed"] else "half layers"
+        )
+    kind = (
+        ("layer " if len(units) == 1 else "layers ")
+        if all(unit.isdigit() for unit in units)
+        else ""
+    )
+    return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (
+        f" of {depth}" if kind else ""
+    )
 
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,11 +219,15 @@ def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "model": model,
                 "calibration": calibration,
                 "free": [row["layer"] for row in reversed(known) if row["verdict"] != "matters"],
-                "better_without": [row["layer"] for row in known if row["verdict"] == "better without"],
+                "better_without": [
+                    row["layer"] for row in known if row["verdict"] == "better without"
+                ],
                 "top": [row for row in known if row["verdict"] == "matters"][:3],
                 "n_layers": len(mine),
                 "n_samples": max((row["accuracy_samples"] or 0 for row in mine), default=0),
-                "reason": next((row["accuracy_reason"] for row in mine if row["accuracy"] is None), None),
+                "reason": next(
+                    (row["accuracy_reason"] for row in mine if row["accuracy"] is None), None
+                ),
             }
         )
     return table
@@ -203,7 +241,9 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
         if isinstance(value, Mapping):
             flat += flatten(value, f"{label} · ")
         else:
-            flat.append((label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+            flat.append(
+                (label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            )
     return flat
 
 
@@ -219,7 +259,9 @@ def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
 
 def percent(value: float | None, stderr: float | None) -> str:
     """A share in percent with its 95 % interval."""
-    return "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
+    return (
+        "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
+    )
 
 
 def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str:

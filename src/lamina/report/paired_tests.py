@@ -45,25 +45,42 @@ def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
         selectors: dict[str, Values] = {}
         for row in measured:
             place = row["calibration"], row["task"], row["metric"]
-            selectors.setdefault(row["selector"], {})[place] = dict(zip(row["samples"], row["values"], strict=True))
+            selectors.setdefault(row["selector"], {})[place] = dict(
+                zip(row["samples"], row["values"], strict=True)
+            )
         singles: list[dict[str, Any]] = []
         means: list[dict[str, Any]] = []
-        for one, other in combinations(sorted(selectors, key=lambda name: (name != "accuracy", name)), 2):
+        for one, other in combinations(
+            sorted(selectors, key=lambda name: (name != "accuracy", name)), 2
+        ):
             mine, theirs = selectors[one], selectors[other]
             differences: Values = {
-                place: {n: mine[place][n] - theirs[place][n] for n in mine[place].keys() & theirs[place].keys()}
+                place: {
+                    n: mine[place][n] - theirs[place][n]
+                    for n in mine[place].keys() & theirs[place].keys()
+                }
                 for place in sorted(mine.keys() & theirs.keys())
             }
-            differences = {place: by_sample for place, by_sample in differences.items() if by_sample}
+            differences = {
+                place: by_sample for place, by_sample in differences.items() if by_sample
+            }
             pair = dict(zip(CELL, cell, strict=True)) | {"selector": one, "rival": other}
             for (calibration, task, metric), by_sample in differences.items():
                 where = {"calibration": calibration, "task": task, "metric": metric}
                 singles.append(pair | where | tested([list(by_sample.values())]))
-            choices = {place: by_sample for place, by_sample in differences.items() if place[2] != "nll"}
+            choices = {
+                place: by_sample for place, by_sample in differences.items() if place[2] != "nll"
+            }
             if choices:
-                means.append(pair | {"calibration": ALL, "task": ALL, "metric": "accuracy"} | together(choices))
+                means.append(
+                    pair
+                    | {"calibration": ALL, "task": ALL, "metric": "accuracy"}
+                    | together(choices)
+                )
         for family in (singles, means):
-            for row, corrected in zip(family, holm([row["p_value"] for row in family]), strict=True):
+            for row, corrected in zip(
+                family, holm([row["p_value"] for row in family]), strict=True
+            ):
                 yield row | {"p_holm": corrected}
 
 
@@ -76,7 +93,10 @@ def together(differences: Values) -> dict[str, Any]:
             by_task.setdefault(task, {}).setdefault(sample, 0.0)
             by_task[task][sample] += share
     return tested(
-        [np.array(list(by_sample.values())) * len(by_sample) * len(by_task) for by_sample in by_task.values()]
+        [
+            np.array(list(by_sample.values())) * len(by_sample) * len(by_task)
+            for by_sample in by_task.values()
+        ]
     )
 
 
@@ -111,7 +131,8 @@ def reaches(error: float, third: float, degrees: int) -> tuple[float, float]:
     if abs(skewness) < 1e-6:
         return quantile * error, quantile * error
     below, above = (
-        3 / skewness * (math.cbrt(1 + skewness * (end - skewness / 6)) - 1) for end in (quantile, -quantile)
+        3 / skewness * (math.cbrt(1 + skewness * (end - skewness / 6)) - 1)
+        for end in (quantile, -quantile)
     )
     return max(quantile, below) * error, max(quantile, -above) * error
 
@@ -151,7 +172,9 @@ def _third(differences: np.ndarray) -> float:
     count, sizes = len(differences), abs(differences[differences != 0])
     if count < 3 or not len(sizes) or _alike(sizes):
         return 0.0
-    return float(((differences - differences.mean()) ** 3).sum() / ((count - 1) * (count - 2) * count))
+    return float(
+        ((differences - differences.mean()) ** 3).sum() / ((count - 1) * (count - 2) * count)
+    )
 
 
 def _alike(sizes: np.ndarray) -> bool:
@@ -177,5 +200,7 @@ def holm(p_values: Iterable[float]) -> list[float]:
     given = np.array(list(p_values))
     order = np.argsort(given, kind="stable")
     corrected = np.empty(len(given))
-    corrected[order] = np.minimum(1, np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)))
+    corrected[order] = np.minimum(
+        1, np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
+    )
     return [float(p) for p in corrected]

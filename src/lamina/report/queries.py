@@ -31,7 +31,9 @@ def views_text(file: str | Path = paths.VIEWS) -> str:
 
 def _parts(file: Path) -> dict[str, Path]:
     """The files that the views file reads, by their paths from the project's folder, as it writes them."""
-    return {name: file.parents[1] / name for name in _READ.findall(file.read_text(encoding="utf-8"))}
+    return {
+        name: file.parents[1] / name for name in _READ.findall(file.read_text(encoding="utf-8"))
+    }
 
 
 def query(name: str) -> str:
@@ -51,10 +53,14 @@ def text_of(file: Path) -> str:
 
 def comments(question: str) -> list[str]:
     """The lines of a question's comment: the question itself, then what its columns hold."""
-    lines = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
+    lines = [
+        line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")
+    ]
     return [line for line in lines if line and not line.startswith("duckdb ")]
 
 
 def why_empty(text: str) -> str:
     """The line `-- Empty …` of a question, which says when it has no answer."""
-    return next((line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), "")
+    return next(
+        (line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), ""
+    )

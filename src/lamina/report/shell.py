@@ -31,11 +31,15 @@ def query(name: str, folder: Path = QUERIES) -> Path:
     """
     known = sorted(path.stem for path in folder.glob("*.sql"))
     if name not in known and not Path(name).is_file():
-        raise LaminaError(f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME")
+        raise LaminaError(
+            f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME"
+        )
     return folder / f"{name}.sql" if name in known else Path(name)
 
 
-def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def ask(
+    connection: duckdb.DuckDBPyConnection, question: str
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Names of the columns of an answer, and its rows.
 
     Raises LaminaError if DuckDB refuses the query. The message is that of DuckDB.
@@ -63,7 +67,10 @@ def answered(connection: duckdb.DuckDBPyConnection, text: str, width: float = fl
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     fit = next((n for n in range(len(widths), 1, -1) if sum(widths[:n]) + 2 * (n - 1) <= width), 1)
     table.insert(1, ["-" * each for each in widths])
-    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row[:fit], widths, strict=False)).rstrip() for row in table]
+    lines = [
+        "  ".join(cell.ljust(n) for cell, n in zip(row[:fit], widths, strict=False)).rstrip()
+        for row in table
+    ]
     lines = [line if len(line) <= width else f"{line[: int(width) - 1]}…" for line in lines]
     lines.append(f"({len(rows)} rows)")
     if names[fit:]:
@@ -86,9 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 names, rows = ask(connection, text)
                 csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
             else:
-                wrapped = (textwrap.wrap(line, WIDTH, drop_whitespace=False) for line in sql.comments(text))
+                wrapped = (
+                    textwrap.wrap(line, WIDTH, drop_whitespace=False) for line in sql.comments(text)
+                )
                 lines = [part for parts in wrapped for part in parts]
-                print(*lines, "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
+                print(
+                    *lines,
+                    "",
+                    answered(connection, text, float("inf") if args.wide else WIDTH),
+                    sep="\n",
+                )
     if not texts:
         command = Path(sys.executable).with_name("duckdb")
         os.execv(command, [str(command), "-readonly", DATABASE])

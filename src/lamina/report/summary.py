@@ -35,7 +35,9 @@ Rows = Sequence[Mapping[str, Any]]
 Told = str | list[dict[str, Any]]  # a sentence, or a table
 
 
-def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Told]]:
+def summary(
+    connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]
+) -> dict[str, Sequence[Told]]:
     """The results in a few plain sentences and tables by topic, topics without any left out; poor numbers are reported
     like good ones.
     """
@@ -60,15 +62,21 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
-    known = [row for row in _layers(connection) if row["n_draws"] is None and row["accuracy"] is not None]
+    known = [
+        row for row in _layers(connection) if row["n_draws"] is None and row["accuracy"] is not None
+    ]
     sentences = []
     for (model,), mine in grouped(known, "model").items():
         counts = {
-            calibration: sum(row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers)
+            calibration: sum(
+                row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers
+            )
             for (calibration,), layers in grouped(mine, "calibration").items()
         }
         least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        spread = f"{counts[least] or 'none'} of {len({row['layer'] for row in mine})} layers on {least}"
+        spread = (
+            f"{counts[least] or 'none'} of {len({row['layer'] for row in mine})} layers on {least}"
+        )
         spread += f" to {counts[most]} on {most}" if most != least else ""
         sentences.append(
             f"{model}: taken out one at a time, {spread} cost no accuracy that "
@@ -89,10 +97,14 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[Told]:
     for (model,), mine in grouped(known, "model").items():
         tasks = max(row["n_calibrations"] for row in mine)
         over = f", mean and range over at most {tasks} tasks" if tasks > 1 else ""
-        told.append(f"{model}: rank correlation within a task with what single removals cost in accuracy{over}.")
+        told.append(
+            f"{model}: rank correlation within a task with what single removals cost in accuracy{over}."
+        )
         table = [{"metric": row["metric"], "correlation": _signed(row["within"])} for row in mine]
         for entry, row in zip(table, mine if tasks > 1 else (), strict=False):
-            entry["least to most"] = f"{_signed(row['within_low'])} to {_signed(row['within_high'])}"
+            entry["least to most"] = (
+                f"{_signed(row['within_low'])} to {_signed(row['within_high'])}"
+            )
         told.append(table)
     return told
 
@@ -103,7 +115,11 @@ def _signed(value: float, form: str = ".2f") -> str:
 
 def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Variants that a repair made worse, and those that keep surely less than one without more units."""
-    told = [row for row in answer(connection, "what_repair_gave_back") if row["own"] and row["gain"] is not None]
+    told = [
+        row
+        for row in answer(connection, "what_repair_gave_back")
+        if row["own"] and row["gain"] is not None
+    ]
     hurt = [row for row in told if row["certain"] and row["gain"] < 0]
     lines = [
         f"{repair_name(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on "
@@ -117,11 +133,19 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
         for row in answer(connection, "which_repairs_hurt")
     ]
     if lines:
-        sentences.append(f"A repair hurt on held-out documents of its calibration, and none is taken: {_first(lines)}.")
+        sentences.append(
+            f"A repair hurt on held-out documents of its calibration, and none is taken: {_first(lines)}."
+        )
     lines = []
-    known = [row for row in answer(connection, "which_variants_there_are") if row["own_kept_stderr"] is not None]
+    known = [
+        row
+        for row in answer(connection, "which_variants_there_are")
+        if row["own_kept_stderr"] is not None
+    ]
     recipes = grouped(known, "model", "calibration", "selector", "repair", "healing").values()
-    for small, large in ((one, other) for sizes in recipes for one, other in combinations(sizes, 2)):
+    for small, large in (
+        (one, other) for sizes in recipes for one, other in combinations(sizes, 2)
+    ):
         if small["removed"] > large["removed"]:
             small, large = large, small
         reach = Z95 * (small["own_kept_stderr"] ** 2 + large["own_kept_stderr"] ** 2) ** 0.5
@@ -136,7 +160,11 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Trainings that lowered the loss on held-out samples by less than the error of the mean loss of their steps."""
-    runs = grouped(answer(connection, "how_healing_went"), *("selector", "calibration", "model", "removed"), *WAY)
+    runs = grouped(
+        answer(connection, "how_healing_went"),
+        *("selector", "calibration", "model", "removed"),
+        *WAY,
+    )
     lines = []
     for (selector, calibration, _, removed, *way), steps in runs.items():
         losses = [row["loss"] for row in steps if row["loss"] is not None]
@@ -155,7 +183,9 @@ def healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def _first(lines: list[str], most: int = 4) -> str:
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
+    return "; ".join(lines[:most]) + (
+        f"; and {len(lines) - most} more" if len(lines) > most else ""
+    )
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -172,7 +202,9 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
             f"{', too few to say' if least['ci_high'] - least['ci_low'] > 0.5 else ''}"
         )
         if least["value"] < ENOUGH:
-            fewest, most = (samples_for(ENOUGH, least[end], least["n_samples"]) for end in ("ci_high", "ci_low"))
+            fewest, most = (
+                samples_for(ENOUGH, least[end], least["n_samples"]) for end in ("ci_high", "ci_low")
+            )
             if not isfinite(fewest):
                 sentence += "; nothing says how many would do"
             elif not isfinite(most):
@@ -180,7 +212,9 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
             else:
                 sentence += f"; some {_rounded(fewest)} to {_rounded(most)} would do"
         if least["other"] and least["other"][1] > least["value"]:
-            sentence += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+            sentence += (
+                f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+            )
         sentences.append(f"{sentence}.")
     return sentences
 
@@ -190,11 +224,15 @@ def _rounded(count: float) -> str:
     return f"{float(f'{count:.2g}'):,.0f}"
 
 
-def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[Told]:
+def contests(
+    connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]
+) -> list[Told]:
     """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
     one) against the others without repair; over own tasks and sizes."""
     pairs = answer(connection, "which_selector_wins")
-    recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
+    recipes = [row for row in take if row["question"] == "recipe"] or [
+        row for row in take if row["kept_enough"]
+    ][:1]
     asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
     names = sorted({row["selector"] for row in pairs}, key=lambda name: (name != "accuracy", name))
     asked |= dict.fromkeys((name, "none", "none") for name in names[:1])
@@ -203,25 +241,47 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
     return [told for champion in asked for told in contest(pairs, mended, *champion)]
 
 
-def contest(pairs: Rows, mended: Collection[str], champion: str, repair: str, healing: str) -> list[Told]:
+def contest(
+    pairs: Rows, mended: Collection[str], champion: str, repair: str, healing: str
+) -> list[Told]:
     """A selector against every other one with the same repair; empty if it was not compared.
 
     mended: selectors that chose plans with a repair in place.
     """
     met: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for row in pairs:
-        if (row["repair"], row["healing"]) == (repair, healing) and champion in (row["selector"], row["rival"]):
-            other, sign = (row["rival"], 1) if row["selector"] == champion else (row["selector"], -1)
+        if (row["repair"], row["healing"]) == (repair, healing) and champion in (
+            row["selector"],
+            row["rival"],
+        ):
+            other, sign = (
+                (row["rival"], 1) if row["selector"] == champion else (row["selector"], -1)
+            )
             met.setdefault(other, []).append((sign, row))
     table = []
     for other, rows in sorted(met.items()):
-        won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
+        won, lost = (
+            sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1)
+        )
         tasks = sum(row["n_accuracies"] for _, row in rows)
-        points = sum(100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows)
+        points = sum(
+            100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows
+        )
         name = other + " (chose for a repair)" * (repair == "none" and other in mended)
-        counts = {"against": name, "better": won, "worse": lost, "undecided": sum(row["undecided"] for _, row in rows)}
-        table.append(counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"})
-    how = "Without repair" if repair == healing == "none" else f"With repair {repair_name(repair, healing)}"
+        counts = {
+            "against": name,
+            "better": won,
+            "worse": lost,
+            "undecided": sum(row["undecided"] for _, row in rows),
+        }
+        table.append(
+            counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"}
+        )
+    how = (
+        "Without repair"
+        if repair == healing == "none"
+        else f"With repair {repair_name(repair, healing)}"
+    )
     by = "on the same tasks and sizes, by paired tests at 5 %, corrected for their number."
     return [f"{how}, selector {champion} against the others {by}", table] if table else []
 
@@ -235,7 +295,9 @@ def repairs(changes: Rows) -> list[Told]:
         if mine := [row for row in rows if row["own"] and row["metric"] != "perplexity"]:
             gain, loss = (100 * fmean(row[kind] for row in mine) for kind in ("gain", "loss"))
             mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost"
-            table.append({"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back": mean})
+            table.append(
+                {"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back": mean}
+            )
         texts = [row for row in rows if not row["own"] or row["metric"] == "perplexity"]
         for (task,), tested in sorted(grouped(texts, "task").items()):
             bare, mended, worst = (
@@ -243,14 +305,25 @@ def repairs(changes: Rows) -> list[Told]:
                 for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
             )
             seen = f"perplexity {bare} → {mended}, at worst {worst} (base {tested[0]['base_value']:.2f})"
-            table.append({"repair": way, "measured on": task} | _counted(tested) | {"given back": seen})
-    return ["What they gave back: means of points of accuracy, medians of perplexities.", table] if table else []
+            table.append(
+                {"repair": way, "measured on": task} | _counted(tested) | {"given back": seen}
+            )
+    return (
+        ["What they gave back: means of points of accuracy, medians of perplexities.", table]
+        if table
+        else []
+    )
 
 
 def _counted(changes: Rows) -> dict[str, int]:
     """How many gains lie above 0 with all their 95 % interval, and how many below."""
-    reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
-    better, worse = sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
+    reached = [
+        (row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None
+    ]
+    better, worse = (
+        sum(gain > reach for gain, reach in reached),
+        sum(gain < -reach for gain, reach in reached),
+    )
     return {"variants": len(changes), "surely helped": better, "surely hurt": worse}
 
 
@@ -303,7 +376,9 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     units = answer(connection, "where_outputs_were_not_finite")
     if not units:
         return ""
-    named = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5])
+    named = ", ".join(
+        f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5]
+    )
     more = f" and {len(units) - 5} more" if len(units) > 5 else ""
     return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
 

@@ -14,12 +14,18 @@ from typing import Any
 
 from lamina.errors import LaminaError, at_end
 
-_read: dict[str, tuple[int, ...]] = {}  # stamps of the files that the job of this process was given, by their names
+_read: dict[
+    str, tuple[int, ...]
+] = {}  # stamps of the files that the job of this process was given, by their names
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
     """The first half of the SHA-256 of each file that exists, by its name."""
-    return {name: _digest(str(Path(name).resolve()), _stamp(name)) for name in files if Path(name).is_file()}
+    return {
+        name: _digest(str(Path(name).resolve()), _stamp(name))
+        for name in files
+        if Path(name).is_file()
+    }
 
 
 def check(expected: Mapping[str, str]) -> None:
@@ -65,7 +71,12 @@ def _changed(name: str, reason: str) -> LaminaError:
 
 def _stamp(name: str) -> tuple[int, ...]:
     stat = Path(name).stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns  # the last one cannot be set back
+    return (
+        stat.st_ino,
+        stat.st_size,
+        stat.st_mtime_ns,
+        stat.st_ctime_ns,
+    )  # the last one cannot be set back
 
 
 @lru_cache(maxsize=4096)

@@ -25,14 +25,18 @@ UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
 
 def _driver(*question: str) -> list[str]:
     with suppress(FileNotFoundError):
-        return subprocess.run(["nvidia-smi", *question], capture_output=True, text=True).stdout.splitlines()
+        return subprocess.run(
+            ["nvidia-smi", *question], capture_output=True, text=True
+        ).stdout.splitlines()
     return []
 
 
 def memory_gb(environment: Mapping[str, str]) -> float:
     """Gigabytes of one device: LAMINA_DEVICE_GB, else the memory of the smallest device here, else 80."""
     sizes = _driver("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    smallest = min((int(size) * (1 << 20) / 1e9 for size in sizes if size.isdigit()), default=UNKNOWN_GB)
+    smallest = min(
+        (int(size) * (1 << 20) / 1e9 for size in sizes if size.isdigit()), default=UNKNOWN_GB
+    )
     return float(environment.get("LAMINA_DEVICE_GB") or smallest)
 
 
@@ -40,9 +44,15 @@ def devices(environment: Mapping[str, str]) -> list[str]:
     """Identifiers of the devices that jobs may use: CUDA_VISIBLE_DEVICES, else all here; of a divided GPU its parts."""
     found = re.findall(r"^( *).*\(UUID: ([^)]+)\)", "\n".join(_driver("-L")), re.MULTILINE)
     # A GPU is divided if the line of a part comes next, which is indented.
-    every = [name for (part, name), (below, _) in zip(found, [*found[1:], ("", "")], strict=False) if part or not below]
+    every = [
+        name
+        for (part, name), (below, _) in zip(found, [*found[1:], ("", "")], strict=False)
+        if part or not below
+    ]
     named = re.findall(r"[^,\s]+", environment.get("CUDA_VISIBLE_DEVICES", ",".join(every)))
-    return [every[int(name)] if name.isdigit() and int(name) < len(every) else name for name in named]
+    return [
+        every[int(name)] if name.isdigit() and int(name) < len(every) else name for name in named
+    ]
 
 
 @contextmanager
@@ -57,9 +67,16 @@ def acquire(count: int = 1) -> Iterator[None]:
     with ExitStack() as held:
         if free and not (job and (count == 0 or len(free) <= count)):
             # In an allocation of several GPUs, numbers may stand for other devices than in the allocation beside it.
-            folder = _own(Path(tempfile.gettempdir()) / f"lamina-gpus-{os.getuid()}{f'-{job}' if job else ''}")
-            locks = {name: FileLock(folder / f"{name.replace('/', '_')}.lock", mode=0o600) for name in free}
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_take(locks, min(max(1, count), len(free)), held))
+            folder = _own(
+                Path(tempfile.gettempdir()) / f"lamina-gpus-{os.getuid()}{f'-{job}' if job else ''}"
+            )
+            locks = {
+                name: FileLock(folder / f"{name.replace('/', '_')}.lock", mode=0o600)
+                for name in free
+            }
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+                _take(locks, min(max(1, count), len(free)), held)
+            )
         shown = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} SLURM_JOB_ID={job or ''}"
         print(f"host={socket.gethostname()} {shown}", file=sys.stderr, flush=True)
         yield
@@ -91,8 +108,14 @@ def _take(locks: Mapping[str, FileLock], count: int, held: ExitStack) -> list[st
                 if len(taken) == count:
                     held.push(tried.pop_all())
                     return taken
-        used = [f"{name} (process {Path(locks[name].lock_file).read_text()})" for name in locks if name not in taken]
-        if (news := f"waiting for {count} of {len(locks)} devices; in use: {', '.join(used)}") != reported:
+        used = [
+            f"{name} (process {Path(locks[name].lock_file).read_text()})"
+            for name in locks
+            if name not in taken
+        ]
+        if (
+            news := f"waiting for {count} of {len(locks)} devices; in use: {', '.join(used)}"
+        ) != reported:
             print(reported := news, file=sys.stderr, flush=True)
         time.sleep(random.uniform(0.25, 0.75))
 

@@ -17,7 +17,9 @@ from lamina.errors import LaminaError, cause
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
 _ENDED = r"{rule}\.py' (?:returned non-zero exit status (\d+)|died with <Signals\.(\w+))"
 _KILLED = "The system sends it where memory runs out, a scheduler at its limits, and a person by `kill -9`."
-_IMPORTED = set("datasets duckdb lamina lm_eval numpy peft pyarrow snakemake torch transformers".split())
+_IMPORTED = set(
+    "datasets duckdb lamina lm_eval numpy peft pyarrow snakemake torch transformers".split()
+)
 _ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
 _LOCKS: list[FileLock] = []  # a lock that nothing refers to is released
 _LONGEST = 20  # lines of a message; a longer text is a log
@@ -29,7 +31,9 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
     try:
         yield
     except LaminaError as error:
-        at = text.place(files, str(error)) or (str(files[-1]) if " is missing. " in str(error) and files else "")
+        at = text.place(files, str(error)) or (
+            str(files[-1]) if " is missing. " in str(error) and files else ""
+        )
         sys.exit(f"lamina: {at}: {error}" if at else f"lamina: {error}")
 
 
@@ -39,7 +43,9 @@ def check_folder(folder: Path) -> None:
     Raises LaminaError, which says what to rename.
     """
     if "{" in str(folder) or "}" in str(folder):
-        raise LaminaError(f"{folder}: Snakemake takes braces in a path for wildcards. Rename the folder.")
+        raise LaminaError(
+            f"{folder}: Snakemake takes braces in a path for wildcards. Rename the folder."
+        )
     own = {file.stem for file in folder.glob("*.py")} & (sys.stdlib_module_names | _IMPORTED)
     if own:
         raise LaminaError(
@@ -81,7 +87,9 @@ def first_failure(run_log: str | Path) -> str | None:
         return "\nStopped. The same command goes on."
     for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
-        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", log_text[failed.end() :], re.MULTILINE):
+        if re.search(
+            rf"^Finished jobid: {facts.get('jobid')}\b", log_text[failed.end() :], re.MULTILINE
+        ):
             continue
         named = facts.get("log", "").removesuffix(" (check log file(s) for error details)")
         logs = [Path(name) for name in named.split(", ")]
@@ -92,7 +100,9 @@ def first_failure(run_log: str | Path) -> str | None:
         why = "\n".join(filter(None, [reason, why]))
         for meaning in (cause(reason), full()):
             why += f"\nlamina: {meaning}" if meaning and meaning not in why else ""
-        return f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
+        return (
+            f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
+        )
     return None
 
 
@@ -117,7 +127,9 @@ def _message(log: Path) -> str | None:
     if ours:
         return "\n".join(lines[ours[-1] :][:_LONGEST])
     # The first line of a job says where it runs, so it is not a reason.
-    return next((line for line in reversed(lines) if line.strip() and not line.startswith("host=")), None)
+    return next(
+        (line for line in reversed(lines) if line.strip() and not line.startswith("host=")), None
+    )
 
 
 def full(*folders: str | Path) -> str | None:

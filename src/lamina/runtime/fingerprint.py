@@ -45,7 +45,11 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     folder `root`. What a job loads by name must be among them: one that does not exist is a ModuleNotFoundError.
     """
     reached = _closure(modules, root)
-    return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
+    return _hashed(
+        "\n".join(
+            f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest
+        )
+    )
 
 
 @cache
@@ -58,7 +62,9 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
 
 def packages(*modules: str, root: Path = _SOURCE) -> set[str]:
     """The packages that the same modules import, as they are installed."""
-    imported = {package for module in _closure(modules, root).values() for package in module.packages}
+    imported = {
+        package for module in _closure(modules, root).values() for package in module.packages
+    }
     return {_INSTALLED_AS.get(package, _normal(package)) for package in imported}
 
 
@@ -75,7 +81,9 @@ def entry_digest(entry: Any) -> str:
 
 def family_digest(family: str | None) -> str:
     """Hash of the entries of a family and of the decoders inside it (`gemma3_text`); of all where it is unknown."""
-    names = [name for name in sorted(FAMILIES) if family is None or f"{name}_".startswith(f"{family}_")]
+    names = [
+        name for name in sorted(FAMILIES) if family is None or f"{name}_".startswith(f"{family}_")
+    ]
     return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in names))
 
 
@@ -97,13 +105,19 @@ def _closure(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
     while waiting:
         if (name := waiting.pop()) not in reached:
             reached[name] = _read(name, root)
-            waiting += [other for other in reached[name].local if not f"{other}.".startswith(_ASIDE)]
+            waiting += [
+                other for other in reached[name].local if not f"{other}.".startswith(_ASIDE)
+            ]
     return reached
 
 
 def _file(name: str, root: Path) -> Path | None:
-    stem = (root if name.split(".")[0] == "lamina" else root.parent / "workflow/scripts").joinpath(*name.split("."))
-    return next((file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None)
+    stem = (root if name.split(".")[0] == "lamina" else root.parent / "workflow/scripts").joinpath(
+        *name.split(".")
+    )
+    return next(
+        (file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None
+    )
 
 
 @cache
@@ -111,21 +125,46 @@ def _read(name: str, root: Path) -> _Module:
     if (file := _file(name, root)) is None:
         raise ModuleNotFoundError(f"code_digest: there is no module '{name}' in {root}")
     tree = ast.parse(file.read_bytes(), filename=str(file))
-    tree.body = [s for s in tree.body if not (isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")]
-    package, imported = name.split(".") if file.stem == "__init__" else name.split(".")[:-1], set[str]()
+    tree.body = [
+        s
+        for s in tree.body
+        if not (isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")
+    ]
+    package, imported = (
+        name.split(".") if file.stem == "__init__" else name.split(".")[:-1],
+        set[str](),
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
         elif isinstance(node, ast.Import):
             imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            source = ".".join([*package[: len(package) - node.level + 1 if node.level else 0], node.module or ""])
+            source = ".".join(
+                [*package[: len(package) - node.level + 1 if node.level else 0], node.module or ""]
+            )
             imported.update(f"{source}.{alias.name}" for alias in node.names)
         if isinstance(node, ast.ClassDef) and name.startswith("lamina.relevance.metrics."):
             # Jobs follow a metric's entry by its `entry_digest`, which leaves its help out.
-            entry = [s for s in node.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) in ATTRIBUTES]
+            entry = [
+                s
+                for s in node.body
+                if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) in ATTRIBUTES
+            ]
             node.body = [statement for statement in node.body if statement not in entry]
     parts = [other.replace("..", ".").split(".") for other in imported]
-    local = {".".join(part[:end]) for part in parts if part[0] == "lamina" for end in range(1, len(part) + 1)}
-    known, tops = [other for other in local if _file(other, root)], {part[0] for part in parts} - {"lamina"}
-    return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(tops - sys.stdlib_module_names))
+    local = {
+        ".".join(part[:end])
+        for part in parts
+        if part[0] == "lamina"
+        for end in range(1, len(part) + 1)
+    }
+    known, tops = (
+        [other for other in local if _file(other, root)],
+        {part[0] for part in parts} - {"lamina"},
+    )
+    return _Module(
+        _hashed(ast.dump(tree)) if tree.body else "",
+        tuple(known),
+        tuple(tops - sys.stdlib_module_names),
+    )

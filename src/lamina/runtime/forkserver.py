@@ -24,10 +24,18 @@ from pathlib import Path
 from typing import Any
 
 ADDRESS = "LAMINA_FORKSERVER"  # the environment variable with the path of the socket
-LIBRARIES = ("pyarrow.parquet", "scipy.stats", "transformers.modeling_utils", "lm_eval.models.huggingface", "peft")
+LIBRARIES = (
+    "pyarrow.parquet",
+    "scipy.stats",
+    "transformers.modeling_utils",
+    "lm_eval.models.huggingface",
+    "peft",
+)
 _LENGTH = 8  # bytes of the number that says how long a request is
 
-_processes: list[subprocess.Popen[bytes]] = []  # ends with this process, which holds the other end of its input
+_processes: list[
+    subprocess.Popen[bytes]
+] = []  # ends with this process, which holds the other end of its input
 
 
 def start() -> None:
@@ -41,9 +49,17 @@ def start() -> None:
         listener.listen()
         number = listener.fileno()
         command = [sys.executable, "-P", "-m", __name__, str(number)]
-        options: dict[str, Any] = {"pass_fds": [number], "start_new_session": True, "env": environment}
+        options: dict[str, Any] = {
+            "pass_fds": [number],
+            "start_new_session": True,
+            "env": environment,
+        }
         # A fork writes into the streams of its job.
-        options |= {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        options |= {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         _processes.append(subprocess.Popen(command, **options))
 
 
@@ -67,9 +83,13 @@ def ask() -> None:
             begun = b""
         if not begun:
             return
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the fork ends with this process, which has nothing to tell
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # the fork ends with this process, which has nothing to tell
         status = connection.recv(1)
-    if not status:  # killed, as by a machine without memory: what started this process should see the same
+    if (
+        not status
+    ):  # killed, as by a machine without memory: what started this process should see the same
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(status[0])
 

@@ -24,7 +24,10 @@ from lamina.store.timeleft import spoken
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
-_QUIET = {LogEvent[name] for name in "JOB_STARTED WORKFLOW_STARTED RESOURCES_INFO GROUP_INFO SHELLCMD".split()}
+_QUIET = {
+    LogEvent[name]
+    for name in "JOB_STARTED WORKFLOW_STARTED RESOURCES_INFO GROUP_INFO SHELLCMD".split()
+}
 _TALK = re.compile(
     "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file |Singularity containers: |"
     "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
@@ -37,7 +40,9 @@ _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads a file
 _START = 2e10  # operations in the time that a job takes beside its counted arithmetic: a second of a small model
 
-_followed: list[tuple[Any, Path]] = []  # the workflow that this process runs, and the file of its cost
+_followed: list[
+    tuple[Any, Path]
+] = []  # the workflow that this process runs, and the file of its cost
 
 
 def follow(workflow: Any, cost: Path) -> None:
@@ -58,7 +63,10 @@ class Progress:
     rules: dict[int, str] = field(default_factory=dict)  # of jobs under way
     finished: Counter[str] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)
-    _left: tuple[float, float | None] = (-_AGAIN, None)  # when the line last had it, and what it was
+    _left: tuple[float, float | None] = (
+        -_AGAIN,
+        None,
+    )  # when the line last had it, and what it was
 
     def start(self, job: int, rule: str) -> None:
         """Count a job that was started."""
@@ -76,7 +84,10 @@ class Progress:
         with suppress(OSError, ValueError, KeyError):
             flops = json.loads(self.cost.read_text(encoding="utf-8"))["jobs"] if self.cost else {}
         jobs = self.outputs or dict.fromkeys(range(self.stages["total"]), ())
-        work = {job: _START + max([flops.get(file, 0.0) for file in files], default=0.0) for job, files in jobs.items()}
+        work = {
+            job: _START + max([flops.get(file, 0.0) for file in files], default=0.0)
+            for job, files in jobs.items()
+        }
         ended = sum(work.get(job, _START) for job in self.ended)
         rest = sum(work[job] for job in work.keys() - self.ended)
         return (now - self.begun) * rest / ended if ended else None
@@ -87,7 +98,11 @@ class Progress:
             self._left = now, self.left(now)
         total, stage, left = self.stages["total"], self.stage, self._left[1]
         text = f"{self.done} of {total} jobs ({100 * self.done / max(1, total):.0f} %)"
-        text += f", {stage} {self.finished[stage]} of {self.stages[stage]}, {spoken(now - self.begun)}" if stage else ""
+        text += (
+            f", {stage} {self.finished[stage]} of {self.stages[stage]}, {spoken(now - self.begun)}"
+            if stage
+            else ""
+        )
         return text if left is None or self.done >= total else f"{text}, about {spoken(left)} left"
 
 
@@ -108,7 +123,11 @@ class LogHandler(LogHandlerBase):
         self.stopped = False  # by Ctrl-C
         self.last = (-1, 0.0)  # tenth of the run and time of the last line
         self._over = threading.Event()
-        self.addFilter(DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds))
+        self.addFilter(
+            DefaultFilter(
+                asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds
+            )
+        )
         self.setFormatter(DefaultFormatter(asked.quiet, asked.show_failed_logs))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -119,13 +138,26 @@ class LogHandler(LogHandlerBase):
                 self.stopped = True
                 self._say("Stopping: jobs that are under way are ended.")
                 return
-            if not self.common_settings.verbose and (_REPEATED.match(text) or event == LogEvent.JOB_ERROR):
+            if not self.common_settings.verbose and (
+                _REPEATED.match(text) or event == LogEvent.JOB_ERROR
+            ):
                 if event == LogEvent.JOB_ERROR and not self.stopped:
                     failed = record.__dict__
-                    self._say(f"{failed['rule_name']} failed: {', '.join(map(str, failed['output']))}")
+                    self._say(
+                        f"{failed['rule_name']} failed: {', '.join(map(str, failed['output']))}"
+                    )
                 return
-            shown = record.levelno >= logging.WARNING or self.common_settings.dryrun or self.common_settings.verbose
-            if shown or (event not in _COUNTED and event not in _QUIET and text.strip() and not _TALK.match(text)):
+            shown = (
+                record.levelno >= logging.WARNING
+                or self.common_settings.dryrun
+                or self.common_settings.verbose
+            )
+            if shown or (
+                event not in _COUNTED
+                and event not in _QUIET
+                and text.strip()
+                and not _TALK.match(text)
+            ):
                 self._say(self.format(record))
             elif event in _COUNTED:
                 self._count(record.__dict__, record.created)
@@ -166,7 +198,10 @@ class LogHandler(LogHandlerBase):
                     self._tell(time.time())
 
     def _tell(self, now: float) -> None:
-        tenth, line = self.progress.done * 10 // max(1, self.progress.stages["total"]), self.progress.line(now)
+        tenth, line = (
+            self.progress.done * 10 // max(1, self.progress.stages["total"]),
+            self.progress.line(now),
+        )
         if self.stream.isatty():
             self._draw(line)
         elif tenth > self.last[0] or now - self.last[1] >= _SECONDS:

@@ -28,7 +28,10 @@ def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = Non
 
 
 def evidence(
-    selector: Selector, scored: Mapping[str, Scored], activations: str | None = None, previous: Plan | None = None
+    selector: Selector,
+    scored: Mapping[str, Scored],
+    activations: str | None = None,
+    previous: Plan | None = None,
 ) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
 
@@ -41,7 +44,9 @@ def evidence(
     if refused is None and scored:
         gone, steps = previous.removed if previous else 0, []
         for name, each in scored.items():
-            facts = json.loads(store.read(each.calibration, ["sample"]).schema.metadata[METADATA_KEY])
+            facts = json.loads(
+                store.read(each.calibration, ["sample"]).schema.metadata[METADATA_KEY]
+            )
             context = Context(facts["chance_accuracy"], each.score, gone, selector.seed)
             reason, seen = read_step(each.sweep, selector.metric or "", context, name)
             refused = refused or reason
@@ -70,17 +75,23 @@ def choose(
     `attention` is the share of a layer's cost that its attention has.
     """
     protected = protected_layers(selector.protect, n_layers)
-    request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention)
+    request = Request(
+        keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention
+    )
     before = previous or empty(selector, keys)
     if replacements:
         steps = load("lamina.selection.strategies.replacements")
         plan: Plan = steps.with_records(steps.choose(request, step, before), replacements.records)
     else:
-        plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(request, step, before)
+        plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(
+            request, step, before
+        )
     return plan
 
 
-def read_step(sweep: str | Path, metric: str, context: Context, calibration: str) -> tuple[str | None, Step]:
+def read_step(
+    sweep: str | Path, metric: str, context: Context, calibration: str
+) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and the evidence about the current model.
 
     Units are ranked by the selector's own metric; the unit that a budget chose comes first. A base model at chance has
@@ -89,19 +100,26 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
     table = store.read(sweep)
     columns = from_table(table) if table.num_rows else None
     if columns is None or not was_measured(columns, metric, context):
-        raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
+        raise LaminaError(
+            f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none."
+        )
     order = ranking(columns, metric, context)
     if order.ranks is None:
         return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
     entries = sorted(
-        zip(columns.units, scores, order.ranks, strict=True), key=lambda entry: (entry[0] != columns.chosen, entry[2])
+        zip(columns.units, scores, order.ranks, strict=True),
+        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
         means = np.nanmean(hits(columns.values, context.score), axis=1)
     current = float(means[0]) if np.isfinite(means[0]) else None
-    accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
+    accuracies = {
+        unit: float(mean)
+        for unit, mean in zip(columns.units, means[1:], strict=True)
+        if mean == mean
+    }
     return None, Step([(unit, score) for unit, score, _ in entries], current, accuracies)
 
 
@@ -120,13 +138,21 @@ def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step
     removal gives no numbers on one of them is removed last. Of units with equal scores the deeper one is removed first.
     """
     scores = [dict(step.ranked) for step in steps]
-    telling = [(of, weight) for of, weight in zip(scores, weights, strict=True) if set(of.values()) - {None}]
+    telling = [
+        (of, weight)
+        for of, weight in zip(scores, weights, strict=True)
+        if set(of.values()) - {None}
+    ]
     if not telling or telling[0][0] is not scores[0]:
         return steps[0]
     total = sum(weight for _, weight in telling)
 
     def score(unit: str) -> float | None:
-        weighted = [weight * value for step_scores, weight in telling if (value := step_scores.get(unit)) is not None]
+        weighted = [
+            weight * value
+            for step_scores, weight in telling
+            if (value := step_scores.get(unit)) is not None
+        ]
         if len(weighted) < len(telling):
             return None
         return max(weighted) if combine == "worst" else sum(weighted) / total

@@ -89,15 +89,21 @@ class Evaluator:
         numbers, scores = list(map(int, numbers)), self.session.scores
         asked = list(dict.fromkeys([*candidates, *self._beside]))
         scores.add(map(self._name, asked))
-        scored = scores.scored[np.ix_([scores.index[self._name(candidate)] for candidate in asked], numbers)]
+        scored = scores.scored[
+            np.ix_([scores.index[self._name(candidate)] for candidate in asked], numbers)
+        ]
         lacking: dict[tuple[bool, ...], list[int]] = {}
         for number, pattern in zip(numbers, (~scored).T.tolist(), strict=True):
             lacking.setdefault(tuple(pattern), []).append(number)
         for pattern, samples in lacking.items():
             if group := list(compress(asked, pattern)):
                 watched = {self._name(c): self._observed[c] for c in group if c in self._observed}
-                self.session.measure(samples, {self._name(candidate): candidate for candidate in group}, watched)
-        losses = self.loss.of(_Values(scores, [self._name(candidate) for candidate in candidates], numbers))
+                self.session.measure(
+                    samples, {self._name(candidate): candidate for candidate in group}, watched
+                )
+        losses = self.loss.of(
+            _Values(scores, [self._name(candidate) for candidate in candidates], numbers)
+        )
         if np.isnan(losses).any():
             number = numbers[int(np.argwhere(np.isnan(losses))[0, 1])]
             raise LaminaError(

@@ -88,7 +88,9 @@ def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
     return bool(behind.sum() <= BEHIND * np.sqrt(np.square(behind).sum() * left))
 
 
-def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
+def _hard_first(
+    evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray
+) -> list[int]:
     """The numbers of all samples, those with the largest expected loss first: by the metric, or else by `losses`."""
     current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
     difficulty = evaluator.loss.metric.difficulty(evaluator.values(current), evaluator.loss.score)

@@ -40,18 +40,31 @@ from lamina.store import parquet as store
 
 def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
-    options, model, calibrations, units = request.selector, request.model, request.calibrations, request.units
+    options, model, calibrations, units = (
+        request.selector,
+        request.model,
+        request.calibrations,
+        request.units,
+    )
     choosing, judging = parted(calibrations, options)
     sets, scores = proposals(request, choosing)
     if not any(sets.values()):
         why = "no member of the portfolio has a score on this calibration. Give it more samples, or list other members."
         return [request.plan(size, refused=why) for size in request.sizes], []
     samples = [sample for part in judging.values() for sample in part]
-    generator, starts = np.random.default_rng(options.seed), np.cumsum([0, *map(len, judging.values())])
-    parts = [generator.permutation(np.arange(*pair)) for pair in zip(starts[:-1], starts[1:], strict=True)]
+    generator, starts = (
+        np.random.default_rng(options.seed),
+        np.cumsum([0, *map(len, judging.values())]),
+    )
+    parts = [
+        generator.permutation(np.arange(*pair))
+        for pair in zip(starts[:-1], starts[1:], strict=True)
+    ]
     judges = Judges(parts, [1.0, *(options.also[name] for name in list(judging)[1:])])
     sequences = [sample.sequence() for sample in choosing.samples]
-    form = Forms(model, calibrations, sequences, [each.sequence() for each in samples], request.loops)
+    form = Forms(
+        model, calibrations, sequences, [each.sequence() for each in samples], request.loops
+    )
     budget = room.tokens(request.tokens, model, samples, request.depth + 2)
     with engine.opened(model, samples, budget, METRICS[options.metric].outputs) as session:
 
@@ -59,7 +72,9 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
             session.scores = Scores(samples)  # the trials remember losses
 
         asked = Asked(session, options.metric, request.score, int(starts[1]))
-        trials = Trials(asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare)
+        trials = Trials(
+            asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare
+        )
 
         def exchanges(around: frozenset[str]) -> list[frozenset[str]]:
             return portfolio.exchanged(around, units, scores, options.exchanges, request.prices)
@@ -72,26 +87,49 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     counts = {WINNER: len(samples), HELD_BACK: sum(map(len, last))}
 
     def end(stage: str, loss: float, n_new: int, **keys: Any) -> dict[str, Any]:
-        ended = {"strategy": options.strategy, "stage": stage, "loss": loss, "n_samples": counts[stage], "n_new": n_new}
+        ended = {
+            "strategy": options.strategy,
+            "stage": stage,
+            "loss": loss,
+            "n_samples": counts[stage],
+            "n_new": n_new,
+        }
         return ended | {"kept": True, "layer_tokens": 0.0} | keys
 
     of_base: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
-    ends = [end(WINNER, before, len(samples), **of_base), end(HELD_BACK, float(judges.mean(base, last)), 0, **of_base)]
+    ends = [
+        end(WINNER, before, len(samples), **of_base),
+        end(HELD_BACK, float(judges.mean(base, last)), 0, **of_base),
+    ]
     ends += [{"strategy": options.strategy} | row for row in rows]
     found = []
     for size, choice in choices.items():
-        what = {"removed": size, "step": size} | {name: choice[name] for name in ("units", "member", "repair")}
-        ends += [end(WINNER, choice["loss"], 0, **what), end(HELD_BACK, choice["corrected_loss"], 0, **what)]
+        what = {"removed": size, "step": size} | {
+            name: choice[name] for name in ("units", "member", "repair")
+        }
+        ends += [
+            end(WINNER, choice["loss"], 0, **what),
+            end(HELD_BACK, choice["corrected_loss"], 0, **what),
+        ]
         bare, gone = choice["repairs"][NONE], choice["units"]
         between = [None] * (len(gone) - 1)
         ways = [None, None] if len(parts) > 1 else [own.accuracy(before), own.accuracy(bare)]
-        around: dict[str, Any] = {"accuracy_before": [ways[0], *between], "accuracy_after": [*between, ways[1]]}
-        told = {"base_loss": before} | {name: value for name, value in choice.items() if name != "units"}
-        found.append(request.plan(size, units=gone, scores=[bare] * len(gone), choice=told, **around))
+        around: dict[str, Any] = {
+            "accuracy_before": [ways[0], *between],
+            "accuracy_after": [*between, ways[1]],
+        }
+        told = {"base_loss": before} | {
+            name: value for name, value in choice.items() if name != "units"
+        }
+        found.append(
+            request.plan(size, units=gone, scores=[bare] * len(gone), choice=told, **around)
+        )
     return found, [row | {"evaluation": number} for number, row in enumerate(ends)]
 
 
-def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calibration, dict[str, list[Sample]]]:
+def parted(
+    calibrations: Mapping[str, Calibration], options: Any
+) -> tuple[Calibration, dict[str, list[Sample]]]:
     """The calibration that chooses, and the samples that judge by their calibration, first those of the task.
 
     No document is on both sides, whatever its length or the calibration that has it.
@@ -101,18 +139,28 @@ def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calib
     own, calibration = next(iter(calibrations.items()))
     samples = calibration.samples
     if options.judge and options.judge != own:
-        choosing, judging = list(samples), {options.judge: list(calibrations[options.judge].samples)}
+        choosing, judging = (
+            list(samples),
+            {options.judge: list(calibrations[options.judge].samples)},
+        )
     else:
         seen, held = split(calibration.sequences(), options.held_back, options.seed)
-        choosing, judging = [samples[number] for number in seen], {own: [samples[number] for number in held]}
+        choosing, judging = (
+            [samples[number] for number in seen],
+            {own: [samples[number] for number in held]},
+        )
     for name in (name for name in options.also if name not in judging):
         # Repairs may be fitted on the rest of it.
         _, held = split(calibrations[name].sequences(), options.held_back, options.seed)
         judging[name] = [calibrations[name].samples[number] for number in held]
-    numbered = documents([[each.sequence() for each in part] for part in (choosing, *judging.values())])
+    numbered = documents(
+        [[each.sequence() for each in part] for part in (choosing, *judging.values())]
+    )
     chose = set(numbered[0])
     judging = {
-        name: [sample for sample, document in zip(part, numbers, strict=True) if document not in chose]
+        name: [
+            sample for sample, document in zip(part, numbers, strict=True) if document not in chose
+        ]
         for (name, part), numbers in zip(judging.items(), numbered[1:], strict=True)
     }
     if lacking := [name for name, part in judging.items() if not part]:
@@ -132,7 +180,11 @@ def proposals(
     """
     model, options, keys, depth = request.model, request.selector, request.keys, request.depth
     of_metrics = [name for name in options.members if name in METRICS]
-    searching = [kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind.title() in options.members]
+    searching = [
+        kind.title()
+        for kind in Selector.kinds()
+        if kind.SEARCHES and kind.title() in options.members
+    ]
     strategies = [name for name in options.members if name not in [*of_metrics, *searching]]
     context = Context(calibration.facts["chance_accuracy"], request.score, seed=options.seed)
     kept, attention = protected_layers(options.protect, depth), request.prices.attention
@@ -150,8 +202,12 @@ def proposals(
     sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in request.sizes}
     if strategies:
         (column,) = METRICS[BOUNDARIES].columns
-        captured = capture(model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples))
-        step = Step(angles={(row["layer"], row["span"]): row[column] for row in captured if row["span"]})
+        captured = capture(
+            model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples)
+        )
+        step = Step(
+            angles={(row["layer"], row["span"]): row[column] for row in captured if row["span"]}
+        )
     for size, name, (suffix, kind) in product(request.sizes, options.members, kinds.items()):
         one, found = Request(size, kind, depth, kept, options.seed, attention=attention), []
         if name + suffix in ranked:
@@ -173,10 +229,15 @@ def proposals(
 def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapping[int, Candidate]:
     """The sets that a searching strategy finds with its defaults, on all samples."""
     samples, metric = calibration.samples, request.selector.metric
-    own, method = Selector.from_options({"strategy": name, "metric": metric}), load(f"{Selector.PACKAGE}.{name}")
+    own, method = (
+        Selector.from_options({"strategy": name, "metric": metric}),
+        load(f"{Selector.PACKAGE}.{name}"),
+    )
     budget = room.tokens(request.tokens, request.model, samples, request.depth + 2)
     with engine.opened(request.model, samples, budget, METRICS[metric].outputs) as session:
-        trials = Trials(Evaluator(session, loss_of(metric, request.score)), len(samples), prices=request.prices)
+        trials = Trials(
+            Evaluator(session, loss_of(metric, request.score)), len(samples), prices=request.prices
+        )
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
         return dict(method.find(search, request.units, request.sizes, own))
@@ -206,7 +267,9 @@ class Asked:
         for evaluator, side in ((self._task, True), (self._text, False)):
             places = [place for place, mine in enumerate(task) if mine == side]
             if places:
-                losses[:, places] = evaluator.losses(candidates, [numbers[place] for place in places])
+                losses[:, places] = evaluator.losses(
+                    candidates, [numbers[place] for place in places]
+                )
         return losses
 
 
@@ -226,25 +289,34 @@ class Forms:
     ) -> None:
         self._model, self._loops, self._depth = model, loops, engine.layer_count(model)
         own = next(iter(calibrations))
-        sequences = {name: without(each.sequences(), judging) for name, each in calibrations.items()}
+        sequences = {
+            name: without(each.sequences(), judging) for name, each in calibrations.items()
+        }
         sequences[own] = list(choosing)
         self._sources = {
-            name: [Source(sequences[each], weight) for each, weight in loop.weights] for name, loop in loops.items()
+            name: [Source(sequences[each], weight) for each, weight in loop.weights]
+            for name, loop in loops.items()
         }
         self._patches: dict[str, dict[Boundary, Patch]] = {name: {} for name in loops}
 
-    def __call__(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
+    def __call__(
+        self, sets: Iterable[frozenset[str]]
+    ) -> dict[frozenset[str], dict[str, Candidate]]:
         bare = {units: Candidate(units) for units in sets}
         wanted = boundaries(bare.values(), self._depth)
         for name, loop in self._loops.items():
             known = self._patches[name]
             if new := [run for run in wanted if run not in known]:
                 cpu = torch.device("cpu")
-                known |= looped.patches(self._model, self._sources[name], new, loop.repair, loop.seed, cpu)
+                known |= looped.patches(
+                    self._model, self._sources[name], new, loop.repair, loop.seed, cpu
+                )
         return {
             units: {NONE: candidate}
             | {
-                name: Candidate(units, {run: patches[run] for run in boundaries([candidate], self._depth)})
+                name: Candidate(
+                    units, {run: patches[run] for run in boundaries([candidate], self._depth)}
+                )
                 for name, patches in self._patches.items()
             }
             for units, candidate in bare.items()

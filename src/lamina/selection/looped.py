@@ -54,13 +54,17 @@ class Repairs:
     """The patches of all runs, by fold. Candidates with the same run share the patch, and so their stream."""
 
     fold: Sequence[int]  # of each sample of the calibration
-    patches: Sequence[Mapping[Boundary, Patch]]  # for each fold, those that score it, fitted on the other fold
+    patches: Sequence[
+        Mapping[Boundary, Patch]
+    ]  # for each fold, those that score it, fitted on the other fold
     depth: int  # L
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""
         runs = boundaries([candidate], self.depth)
-        return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs})
+        return replace(
+            candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs}
+        )
 
 
 def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
@@ -87,13 +91,21 @@ def fitted(
     Raises LaminaError if there are too few documents for two folds, or the method is not a linear map of the stream.
     """
     depth = len(layers_of(model))
-    drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
+    drawn, wanted = (
+        folds([source.sequences for source in sources], seed),
+        boundaries(candidates, depth),
+    )
     channels = int(text_config(model).hidden_size)
     place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
 
     def patches_of(judged: int) -> dict[Boundary, Patch]:
         others = [
-            replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != judged])
+            replace(
+                source,
+                sequences=[
+                    one for one, at in zip(source.sequences, fold, strict=True) if at != judged
+                ],
+            )
             for source, fold in zip(sources, drawn, strict=True)
             if source.weight
         ]
@@ -154,7 +166,9 @@ class Looped:
                 )
                 for name, look in (observed or {}).items()
             }
-            self.session.measure(here, {name: repaired(one, fold) for name, one in wanted.items()}, seen)
+            self.session.measure(
+                here, {name: repaired(one, fold) for name, one in wanted.items()}, seen
+            )
 
 
 class Growing:

@@ -40,7 +40,9 @@ class Replacements(_Options):
     def given(self, manifests: Mapping[str, str]) -> "Given":
         """With the records of the models, from the files of their manifests."""
         read = {name: seal.read_json(file) for name, file in manifests.items()}
-        records = {name: {key: manifest[key] for key in _RECORDED} for name, manifest in read.items()}
+        records = {
+            name: {key: manifest[key] for key in _RECORDED} for name, manifest in read.items()
+        }
         return Given(self.names, self.protect, {**records, **self.merged})
 
 
@@ -56,7 +58,9 @@ class Given:
     protect: Sequence[int]
     records: Mapping[str, Mapping[str, Any]]
 
-    def layers(self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]) -> dict[str, Any]:
+    def layers(
+        self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]
+    ) -> dict[str, Any]:
         """The modules of those of `units` that replace layers of the model with this manifest.
 
         Raises LaminaError if a layer cannot take the place of the model's own.

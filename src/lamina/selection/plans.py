@@ -43,10 +43,14 @@ class Plan:
 class Step:
     """The evidence about the current model when a strategy decides."""
 
-    ranked: Sequence[tuple[str, float | None]] = ()  # the present units with their scores, least relevant first
+    ranked: Sequence[
+        tuple[str, float | None]
+    ] = ()  # the present units with their scores, least relevant first
     current_accuracy: float | None = None  # on the calibration
     accuracies: dict[str, float] = field(default_factory=dict)  # after each unit's removal
-    angles: dict[tuple[int, int], float] = field(default_factory=dict)  # by start and span, of the base model
+    angles: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # by start and span, of the base model
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,9 @@ class Prices:
     @property
     def shares(self) -> dict[str, float]:
         """The price of a half by its component, if there are halves of both kinds."""
-        return {"attention": self.attention, "mlp": 1 - self.attention} if self.kind == "both" else {}
+        return (
+            {"attention": self.attention, "mlp": 1 - self.attention} if self.kind == "both" else {}
+        )
 
     def of(self, units: Iterable[str]) -> float:
         """What units count together; a replacement counts nothing."""
@@ -92,7 +98,9 @@ class Request:
     n_layers: int
     protected: frozenset[int]
     seed: int
-    kinds: Sequence[int] = ()  # of its layers if the cut must not shift them, see `lamina.models.cutting.kinds`
+    kinds: Sequence[
+        int
+    ] = ()  # of its layers if the cut must not shift them, see `lamina.models.cutting.kinds`
     attention: float = 0.0  # the share of a layer's cost that its attention has
 
     @property
@@ -114,11 +122,17 @@ class Request:
         needed, shares = self.removed - self.prices.of(gone), self.prices.shares
         if not shares:
             return free[: round(needed)]
-        attentions, mlps = ([entry for entry in free if parse(entry[0])[1] == part] for part in shares)
+        attentions, mlps = (
+            [entry for entry in free if parse(entry[0])[1] == part] for part in shares
+        )
         lacking = [needed - count * shares["attention"] for count in range(len(attentions) + 1)]
         counts = [max(0, ceil(share / shares["mlp"] - SLACK)) for share in lacking]
         # An attention more that saves no MLP could stay.
-        numbers = [(n, count) for n, count in enumerate(counts) if count <= len(mlps) and count not in counts[:n]]
+        numbers = [
+            (n, count)
+            for n, count in enumerate(counts)
+            if count <= len(mlps) and count not in counts[:n]
+        ]
         sets = [[*attentions[:n], *mlps[:count]] for n, count in numbers]
         best = min(sets, key=lambda each: sum(inf if score is None else score for _, score in each))
         return [entry for entry in free if entry in best]

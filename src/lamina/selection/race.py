@@ -55,7 +55,12 @@ class Ledger:
     """
 
     def __init__(
-        self, evaluator: Evaluator, candidates: Sequence[Candidate], seed: int, first: int, growth: int
+        self,
+        evaluator: Evaluator,
+        candidates: Sequence[Candidate],
+        seed: int,
+        first: int,
+        growth: int,
     ) -> None:
         """Between two comparisons there are `first` samples, later a share 1 / `growth` of the samples seen."""
         self.evaluator, self.count = evaluator, evaluator.count
@@ -87,10 +92,14 @@ class Ledger:
 
     def best(self, candidates: Sequence[Candidate]) -> Candidate:
         """The candidate with the smallest mean loss; the last of equal ones, because it lacks the deepest unit."""
-        return min(candidates, key=lambda candidate: (self.mean(candidate), -self._place[candidate]))
+        return min(
+            candidates, key=lambda candidate: (self.mean(candidate), -self._place[candidate])
+        )
 
 
-def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float) -> Candidate:
+def run(
+    evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float
+) -> Candidate:
     """Measure until one of `candidates` has beaten all others, and return it.
 
     It need not have the smallest mean loss: a beaten candidate may have been lucky on fewer samples.
@@ -110,7 +119,9 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
         """Whether `leader` is surely at most the tolerance worse than `candidate`, on the samples that both saw."""
         both = ledger.order[: min(seen[candidate], seen[leader])]
         # What is not a number is as bad as can be.
-        its, leaders = (np.minimum(ledger.values[one][both], largest) for one in (candidate, leader))
+        its, leaders = (
+            np.minimum(ledger.values[one][both], largest) for one in (candidate, leader)
+        )
         return log_evidence(its - leaders, count, -largest, largest, -budget["tolerance"]) >= needed
 
     active, at, tried = list(candidates), 0, False
@@ -121,13 +132,20 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
         # A leader that is nearly the best stays leader: whom it sent off need not be compared again.
         first = ledger.best(active)
         lead = budget["tolerance"] / 2
-        if leader is None or leader not in active or ledger.mean(first) < ledger.mean(leader) - lead or at == count:
+        if (
+            leader is None
+            or leader not in active
+            or ledger.mean(first) < ledger.mean(leader) - lead
+            or at == count
+        ):
             leader = first
         if not tried and ledger.mean(leader) <= budget["tolerance"]:
             tried = True
             if _harmless(evaluator, leader, ledger.order, budget["tolerance"] * count):
                 return leader
-        active = [one for one in active if one == leader or (at < count and not beaten(one, leader))]
+        active = [
+            one for one in active if one == leader or (at < count and not beaten(one, leader))
+        ]
         if len(active) > 1:
             continue
         # The last leader must have beaten every rival itself. A rival that it has not beaten comes back and catches up.

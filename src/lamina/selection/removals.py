@@ -33,7 +33,9 @@ def share(
     """The units of this kind that a model of `n_layers` layers still has, or the share of them of one of `blocks`."""
     units = all_units(n_layers, kind, removed)
     if replacements:
-        units = load("lamina.selection.strategies.replacements").units(units, removed, replacements.names)
+        units = load("lamina.selection.strategies.replacements").units(
+            units, removed, replacements.names
+        )
     return engine.share_by_cost(units, n_layers, block, blocks)
 
 
@@ -69,16 +71,28 @@ def rows(
     scored, calibration = next(iter(calibrations.items()))
     budgeted = room.tokens(tokens, model, calibration.samples, len(units) + 2)
     if pass_ in MODULES:
-        return list(load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted))
+        return list(
+            load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted)
+        )
     if not (budget or loop or replacements):
-        swept = engine.sweep(model, calibration.samples, units, removed, cast(Pass, pass_), budgeted, progress=progress)
+        swept = engine.sweep(
+            model,
+            calibration.samples,
+            units,
+            removed,
+            cast(Pass, pass_),
+            budgeted,
+            progress=progress,
+        )
         return swept.rows([CURRENT, *units] if current else units)
     protect = budget["protect"] if budget else (loop or replacements).protect  # type: ignore[union-attr]
     kept = protected_layers(protect, engine.layer_count(model))
     before = Candidate(frozenset(removed))
     there = [unit for unit in units if parse(unit)[0] not in kept]
     wanted, observed = candidates.swept(before, there, forking.parallel(layers_of(model)))
-    layers = replacements.layers(model, manifest or {}, [*removed, *there]) if replacements else None
+    layers = (
+        replacements.layers(model, manifest or {}, [*removed, *there]) if replacements else None
+    )
     outputs = budget is None or METRICS[budget["metric"]].outputs
     repairs = looped = None
     if loop:
@@ -86,10 +100,19 @@ def rows(
         # What is scored for another calibration's plans need not be what their repair is fitted on.
         weights = dict(loop.weights)
         weights.setdefault(scored, 0.0)
-        sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
+        sources = [
+            Source(calibrations[name].sequences(), weight) for name, weight in weights.items()
+        ]
         at = list(weights).index(scored)
-        seen = [each for look in observed.values() for each in (look.model, look.before, look.after) if each]
-        repairs = looped.fitted(model, sources, [*wanted.values(), *seen], loop.repair, loop.seed, at)
+        seen = [
+            each
+            for look in observed.values()
+            for each in (look.model, look.before, look.after)
+            if each
+        ]
+        repairs = looped.fitted(
+            model, sources, [*wanted.values(), *seen], loop.repair, loop.seed, at
+        )
     with engine.opened(model, calibration.samples, budgeted, outputs, layers) as session:
         measuring = looped.Looped(session, repairs) if looped else session
         if budget is None:
@@ -100,6 +123,11 @@ def rows(
         looks = {wanted[unit]: look for unit, look in observed.items()}
         evaluator = Evaluator(measuring, loss, [before], named, looks)
         run = load(f"lamina.selection.{budget['budget']}").run
-        chosen = run(evaluator, [wanted[unit] for unit in there], budget, calibration.facts["chance_accuracy"])
+        chosen = run(
+            evaluator,
+            [wanted[unit] for unit in there],
+            budget,
+            calibration.facts["chance_accuracy"],
+        )
     rows = evaluator.rows(wanted.values())
     return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]

@@ -49,7 +49,11 @@ def rows(
     shares = unexplained(model, sequences, repairs, tokens)
     of_unit = {unit: runs(without, len(layers_of(model))) for unit, without in gone.items()}
     return [
-        {"unit": unit, "sample": sample.index, "residual": sum(float(shares[run][number]) for run in boundaries)}
+        {
+            "unit": unit,
+            "sample": sample.index,
+            "residual": sum(float(shares[run][number]) for run in boundaries),
+        }
         for unit, boundaries in of_unit.items()
         for number, sample in enumerate(samples)
     ]
@@ -60,7 +64,9 @@ def unexplained(
 ) -> dict[Boundary, torch.Tensor]:
     """For each run with patches, the samples' parts in its unexplained share times their number, (samples,) float64."""
     wanted = sorted(repairs.patches[0])
-    errors = {run: torch.zeros(len(sequences), dtype=torch.float64, device=model.device) for run in wanted}
+    errors = {
+        run: torch.zeros(len(sequences), dtype=torch.float64, device=model.device) for run in wanted
+    }
     nothing = torch.zeros((), dtype=torch.float64, device=model.device)
     spread: dict[float, _Spread] = {end: (nothing, nothing, 0) for _, end in wanted}
 
@@ -83,5 +89,7 @@ def unexplained(
         spread.update(after)
 
     taps.run(model, sequences, [at for run in wanted for at in run], add, tokens)
-    squares = {end: square - total.square().sum() / count for end, (total, square, count) in spread.items()}
+    squares = {
+        end: square - total.square().sum() / count for end, (total, square, count) in spread.items()
+    }
     return {run: len(sequences) * error / squares[run[1]] for run, error in errors.items()}

@@ -33,17 +33,25 @@ class SearchRequest:
     """What a selector's search for whole sets is given; `searched` of the module `SEARCH` of its class takes it."""
 
     model: PreTrainedModel  # the base model, complete
-    calibrations: Mapping[str, Calibration]  # the first compares sets; others judge, or repairs are fitted on them
+    calibrations: Mapping[
+        str, Calibration
+    ]  # the first compares sets; others judge, or repairs are fitted on them
     selector: Any
     sizes: Sequence[int]
     keys: Mapping[str, Any]  # model, calibration and selector, as plans name them
     score: str = "acc_norm"  # or `acc`
     tokens: int | str = "auto"  # budget of one pass: lines x streams x length
     loop: Loop | None = None  # the repair in place of every candidate
-    loops: Mapping[str, Loop] = field(default_factory=dict)  # the repairs by name with which every set is tried
+    loops: Mapping[str, Loop] = field(
+        default_factory=dict
+    )  # the repairs by name with which every set is tried
     replacements: Given | None = None  # whose layers may replace the model's own
-    manifest: Mapping[str, Any] = field(default_factory=dict)  # of the model; halves need its `attention_share`
-    log: Path | None = None  # the losses so far; a search that was killed goes on from it if it has the same `origin`
+    manifest: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the model; halves need its `attention_share`
+    log: Path | None = (
+        None  # the losses so far; a search that was killed goes on from it if it has the same `origin`
+    )
     origin: str = ""
 
     @property
@@ -55,18 +63,32 @@ class SearchRequest:
     def units(self) -> list[str]:
         """The units that may be removed."""
         kept = protected_layers(self.selector.protect, self.depth)
-        return [unit for unit in all_units(self.depth, self.selector.units) if parse(unit)[0] not in kept]
+        return [
+            unit
+            for unit in all_units(self.depth, self.selector.units)
+            if parse(unit)[0] not in kept
+        ]
 
     @property
     def prices(self) -> Prices:
         """What the units count in a size."""
         own = self.selector
-        return Prices(own.units, own.attention(self.manifest["attention_share"]) if own.units == "both" else 0.0)
+        return Prices(
+            own.units,
+            own.attention(self.manifest["attention_share"]) if own.units == "both" else 0.0,
+        )
 
     def plan(self, size: int, **facts: Any) -> Plan:
         """The plan of a size."""
         own = self.selector
-        return Plan(**self.keys, removed=size, metric=own.metric, strategy=own.strategy, kind=own.units, **facts)
+        return Plan(
+            **self.keys,
+            removed=size,
+            metric=own.metric,
+            strategy=own.strategy,
+            kind=own.units,
+            **facts,
+        )
 
 
 def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
@@ -78,7 +100,9 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     layers = None
     if replacements := request.replacements:
         steps = load("lamina.selection.strategies.replacements")
-        layers = replacements.layers(model, request.manifest, steps.units(units, [], replacements.names))
+        layers = replacements.layers(
+            model, request.manifest, steps.units(units, [], replacements.names)
+        )
     own = protocol.metric(metric)
     budget = room.tokens(request.tokens, model, samples, request.depth + 2)
     with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
@@ -89,7 +113,9 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
         if loop := request.loop:
             looped = load("lamina.selection.looped")
             back = [sequences[number] for number in held_back]
-            sequences_of = {name: without(each.sequences(), back) for name, each in request.calibrations.items()}
+            sequences_of = {
+                name: without(each.sequences(), back) for name, each in request.calibrations.items()
+            }
             sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
 

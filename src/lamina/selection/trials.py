@@ -65,7 +65,9 @@ class Trials:
         """The losses of a candidate so far, (samples,); NaN where it was not measured."""
         return self._values.setdefault(candidate, np.full(self.count, np.nan))
 
-    def losses(self, candidates: Sequence[Candidate], numbers: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    def losses(
+        self, candidates: Sequence[Candidate], numbers: np.ndarray
+    ) -> tuple[np.ndarray, list[float]]:
         """Losses on these samples, (candidates, samples), and the layer-tokens that each candidate cost just now.
 
         A loss that is not a number counts as infinite. Candidates that lack the same samples share a pass and its cost.
@@ -81,19 +83,28 @@ class Trials:
                 for candidate, row in zip(group, rows, strict=True):
                     self._values[candidate][list(missing)] = row
                     cost[candidate] = spent / len(group)
-        return np.array([self._values[one][numbers] for one in candidates]), [cost[one] for one in candidates]
+        return np.array([self._values[one][numbers] for one in candidates]), [
+            cost[one] for one in candidates
+        ]
 
-    def _measured(self, group: Sequence[Candidate], missing: Sequence[int]) -> tuple[np.ndarray, int]:
+    def _measured(
+        self, group: Sequence[Candidate], missing: Sequence[int]
+    ) -> tuple[np.ndarray, int]:
         self._prepare(group)
         question = {"units": [sorted(one.removed) for one in group], "samples": list(missing)}
         if self._logged:
             entry = self._logged.popleft()
             if any(entry[key] != value for key, value in question.items()):
-                raise LaminaError(f"{self._log} was left by another search than this one. Delete it and run again.")
+                raise LaminaError(
+                    f"{self._log} was left by another search than this one. Delete it and run again."
+                )
             return np.array(entry["losses"]), entry["layer_tokens"]
         before = self._spent()
         losses = np.asarray(self._asked.losses(group, missing), dtype=float)
-        answer = {"losses": np.where(np.isnan(losses), np.inf, losses).tolist(), "layer_tokens": self._spent() - before}
+        answer = {
+            "losses": np.where(np.isnan(losses), np.inf, losses).tolist(),
+            "layer_tokens": self._spent() - before,
+        }
         if self._log:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(question | answer) + "\n")
@@ -102,7 +113,9 @@ class Trials:
 
 def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
     """The entries of a log with this origin, up to a damaged line. All other lines are removed from the file."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if log.exists() else []
+    lines = (
+        log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if log.exists() else []
+    )
     header = json.dumps({"origin": origin})
     if lines[:1] != [header]:
         lines = [header]
@@ -122,25 +135,37 @@ class Search:
     rows: of table `searches`, without model, calibration and selector, in the order of the comparisons.
     """
 
-    def __init__(self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray) -> None:
+    def __init__(
+        self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray
+    ) -> None:
         """`lengths` are the tokens of every sample, by number."""
         self.strategy, self.trials, self.numbers, self._lengths = strategy, trials, numbers, lengths
         self.rows: list[dict[str, Any]] = []
 
     def best(
-        self, candidates: Sequence[Candidate], keep: int, step: int, stage: str = "1", numbers: np.ndarray | None = None
+        self,
+        candidates: Sequence[Candidate],
+        keep: int,
+        step: int,
+        stage: str = "1",
+        numbers: np.ndarray | None = None,
     ) -> list[Candidate]:
         """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
 
         They are compared on the samples with these `numbers`, by default on all samples of the search.
         """
         numbers = self.numbers if numbers is None else numbers
-        new = [int(np.isnan(self.trials.values(candidate)[numbers]).sum()) for candidate in candidates]
+        new = [
+            int(np.isnan(self.trials.values(candidate)[numbers]).sum()) for candidate in candidates
+        ]
         losses, cost = self.trials.losses(candidates, numbers)
         means = losses.mean(axis=1)
         order = sorted(
             range(len(candidates)),
-            key=lambda i: (means[i].round(DIGITS), sorted(-parse(unit)[0] for unit in candidates[i].removed)),
+            key=lambda i: (
+                means[i].round(DIGITS),
+                sorted(-parse(unit)[0] for unit in candidates[i].removed),
+            ),
         )[:keep]
         for number, candidate in enumerate(candidates):
             self.rows.append(
@@ -169,7 +194,9 @@ class Search:
         self.best([winner], 1, step, HELD_BACK, numbers)
         (losses,), _ = self.trials.losses([winner], numbers)
         known = len(losses) > 1 and np.isfinite(losses).all()
-        self.rows[-1]["loss_stderr"] = float(losses.std(ddof=1) / np.sqrt(len(losses))) if known else None
+        self.rows[-1]["loss_stderr"] = (
+            float(losses.std(ddof=1) / np.sqrt(len(losses))) if known else None
+        )
 
 
 @dataclass(frozen=True)
@@ -209,10 +236,16 @@ def run(
         losses[size] = own.rows[-1]["loss"]
     for size, end in sets.items():
         own.judge(end, size, held_back)
-    return Result(sets, losses, [row | {"evaluation": number} for number, row in enumerate([*base.rows, *own.rows])])
+    return Result(
+        sets,
+        losses,
+        [row | {"evaluation": number} for number, row in enumerate([*base.rows, *own.rows])],
+    )
 
 
-def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split(
+    sequences: Sequence[Sequence[int]], share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the samples that a search sees and of those held back, a seeded share of the documents.
 
     Raises LaminaError if there are fewer than two documents.
@@ -222,8 +255,12 @@ def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[
     return np.flatnonzero(~np.array(flags)), np.flatnonzero(flags)
 
 
-def without(added: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+def without(
+    added: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]
+) -> list[Sequence[int]]:
     """Samples of another calibration whose documents are not among those that a search holds back, at any length."""
     mine, theirs = documents([added, held_back])
     judging = set(theirs)
-    return [sequence for sequence, document in zip(added, mine, strict=True) if document not in judging]
+    return [
+        sequence for sequence, document in zip(added, mine, strict=True) if document not in judging
+    ]

@@ -41,7 +41,11 @@ class Block(Measuring):
     def of(cls, config: Configuration, w: Any) -> Self:
         variants = studies.block_variants(config, w.model, w.calibration, w.task, int(w.block))
         task, text = config.benchmarks.tasks.get(w.task), config.benchmarks.perplexity.get(w.task)
-        entries: dict[str, Any] = {"task": task, "generate": task and (task.generate or Generate()), "text": text}
+        entries: dict[str, Any] = {
+            "task": task,
+            "generate": task and (task.generate or Generate()),
+            "text": text,
+        }
         asked = {key: entry for key, entry in entries.items() if key in cls.model_fields}
         return cls(name=w.task, **asked, **_measured(config, w.model, variants))
 

@@ -31,8 +31,15 @@ class DiagnoseLayers(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = config.diagnoses[w.diagnosis]
-        keys = {"model": w.model, "calibration": w.calibration, "diagnosis": w.diagnosis, "kind": entry.kind}
-        return cls(diagnosis=entry, tokens=config.sweep.tokens, keys=keys, follows=family(config, w.model))
+        keys = {
+            "model": w.model,
+            "calibration": w.calibration,
+            "diagnosis": w.diagnosis,
+            "kind": entry.kind,
+        }
+        return cls(
+            diagnosis=entry, tokens=config.sweep.tokens, keys=keys, follows=family(config, w.model)
+        )
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -21,10 +21,19 @@ def loop(config: Configuration, w: Any) -> Loop | None:
 def repaired(config: Configuration, w: Any, repair: str) -> Loop:
     """A repair that is in place while a job's selector compares candidates."""
     swept = SweepSelector.parse(w.selector)
-    selector, entry, own = config.selectors[swept.name], config.repairs[repair], swept.planned_on(w.calibration)
+    selector, entry, own = (
+        config.selectors[swept.name],
+        config.repairs[repair],
+        swept.planned_on(w.calibration),
+    )
     # A strategy that draws nothing has no seed of its own.
     seed = selector.seed if "seed" in type(selector).model_fields else config.seed
-    return Loop(repair=entry, weights=weighed(entry, own, IN_LOOP), protect=list(selector.protect), seed=seed)
+    return Loop(
+        repair=entry,
+        weights=weighed(entry, own, IN_LOOP),
+        protect=list(selector.protect),
+        seed=seed,
+    )
 
 
 def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
@@ -39,16 +48,26 @@ def replacements(config: Configuration, w: Any) -> Replacements | None:
     selector, others = swept.entry(config), swept.others(config)
     if selector is None or not others:
         return None
-    merged = {name: config.donors[name].model_dump() for name, models in others.items() if models != [name]}
+    merged = {
+        name: config.donors[name].model_dump()
+        for name, models in others.items()
+        if models != [name]
+    }
     return Replacements(names=list(others), protect=list(selector.protect), merged=merged)
 
 
 def modules(loop: Loop | None, replacements: Replacements | None) -> list[str]:
     """The modules that these changes load by name."""
-    names = ["lamina.selection.strategies.replacements", "lamina.models.replacements"] if replacements else []
+    names = (
+        ["lamina.selection.strategies.replacements", "lamina.models.replacements"]
+        if replacements
+        else []
+    )
     return names + (["lamina.selection.looped", loop.module] if loop else [])
 
 
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
     """The modules of the repairs in models: the measured models run their `apply`."""
-    return sorted({f"lamina.repair.methods.{config.repairs[name].method}" for name in names if name != "none"})
+    return sorted(
+        {f"lamina.repair.methods.{config.repairs[name].method}" for name in names if name != "none"}
+    )

@@ -40,7 +40,13 @@ class ExportVariant(Job):
         variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
         check(config, variant)
         repairs = repair_modules(config, [w.repair])
-        return cls(variant=str(variant), form=w.form, shard=w.shard, repairs=repairs, follows=family(config, w.model))
+        return cls(
+            variant=str(variant),
+            form=w.form,
+            shard=w.shard,
+            repairs=repairs,
+            follows=family(config, w.model),
+        )
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -61,12 +67,18 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
     """
     form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
     if form and form not in EXPORTED_AS:
-        raise LaminaError(f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}")
+        raise LaminaError(
+            f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}"
+        )
     if form == "gguf":
         selector = config.selectors[variant.selector]
-        check_cut(variant, config.models[variant.model].source, selector.units, bool(selector.donors))
+        check_cut(
+            variant, config.models[variant.model].source, selector.units, bool(selector.donors)
+        )
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
-        raise LaminaError(f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB.")
+        raise LaminaError(
+            f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB."
+        )
 
 
 def check(config: Configuration, variant: Variant) -> None:
@@ -83,8 +95,14 @@ def check(config: Configuration, variant: Variant) -> None:
         (v.healing, "healings", ["none", *config.healings]),
     ):
         if part not in known:
-            other = " For another study's, write CONFIG=config/NAME.yaml before make." if part == v.model else ""
-            raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}{other}")
+            other = (
+                " For another study's, write CONFIG=config/NAME.yaml before make."
+                if part == v.model
+                else ""
+            )
+            raise LaminaError(
+                f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}{other}"
+            )
     _check_size(config, variant, where)
     if v.healing != "none" and v not in studies.variants(config):
         raise LaminaError(
@@ -97,7 +115,9 @@ def _check_size(config: Configuration, v: Variant, where: str) -> None:
     selector, layers = config.selectors[v.selector], config.models[v.model].layers
     largest = selector.largest_removal(layers) if layers is not None else None
     if v.is_base:
-        raise LaminaError(f"{where}: removed=0 is the unpruned model, its own checkpoint. Write removed=1 or more.")
+        raise LaminaError(
+            f"{where}: removed=0 is the unpruned model, its own checkpoint. Write removed=1 or more."
+        )
     if largest is not None and v.removed > largest:
         raise LaminaError(
             f"{where}: selector '{v.selector}' can remove at most {largest} of the {layers} layers of '{v.model}', not "

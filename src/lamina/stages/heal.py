@@ -46,4 +46,8 @@ class HealVariant(OnModel):
 def _ordered(healing: Healing) -> Healing:
     """The healing with its data sorted by name, so that the order in the configuration changes nothing."""
     data = getattr(healing, "data", None)
-    return healing.model_copy(update={"data": dict(sorted(data.items()))}) if isinstance(data, dict) else healing
+    return (
+        healing.model_copy(update={"data": dict(sorted(data.items()))})
+        if isinstance(data, dict)
+        else healing
+    )

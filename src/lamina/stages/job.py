@@ -24,7 +24,9 @@ from lamina.runtime.fingerprint import code_digest, entry_digest, family_digest,
 from lamina.store import checksum
 from lamina.tables import table_digest
 
-READ: Any = object()  # in the annotation of a field: files that the job reads, the rule's input of that name
+READ: Any = (
+    object()
+)  # in the annotation of a field: files that the job reads, the rule's input of that name
 WRITTEN: Any = object()  # the file that it writes, the rule's output of that name
 
 
@@ -44,12 +46,20 @@ class Job(BaseModel):
     follows: dict[str, str | None] = {}
     output: Annotated[str, WRITTEN] = ""
 
-    _facts: dict[str, Any] = PrivateAttr(default_factory=dict)  # what `read` was given, for `make explain`
+    _facts: dict[str, Any] = PrivateAttr(
+        default_factory=dict
+    )  # what `read` was given, for `make explain`
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         """The options of the job with the wildcards `w`: those of a field's name, unless a class says otherwise."""
-        return cls(**{name: value for name, value in w.items() if name in cls.model_fields.keys() - cls._files()})
+        return cls(
+            **{
+                name: value
+                for name, value in w.items()
+                if name in cls.model_fields.keys() - cls._files()
+            }
+        )
 
     @classmethod
     def rule(cls) -> str:
@@ -88,8 +98,14 @@ class Job(BaseModel):
         options = dict(snakemake.params.options)
         files = {name: cls._given(name, snakemake) for name in cls._files()}
         job = cls.model_validate(options | {name: value for name, value in files.items() if value})
-        inputs = {name: value for name, value in files.items() if value and name in cls._marked(READ)}
-        facts = {"rule": cls.rule(), "wildcards": dict(snakemake.wildcards.items()), "inputs": inputs}
+        inputs = {
+            name: value for name, value in files.items() if value and name in cls._marked(READ)
+        }
+        facts = {
+            "rule": cls.rule(),
+            "wildcards": dict(snakemake.wildcards.items()),
+            "inputs": inputs,
+        }
         facts |= {"options": options, "code": snakemake.params.code}
         if content := snakemake.params.get("content"):
             facts["content"] = content
@@ -101,7 +117,11 @@ class Job(BaseModel):
     @property
     def provenance(self) -> dict[str, str]:
         """What the job's files say of their origin: the fingerprint of its code, a hash of its options, its seed."""
-        options = {name: value for name, value in self.options().items() if name not in {*self.ASIDE, "follows"}}
+        options = {
+            name: value
+            for name, value in self.options().items()
+            if name not in {*self.ASIDE, "follows"}
+        }
         hashed = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
         facts = {"code": str(self._facts.get("code", "")), "params": hashed}
         return facts | ({"seed": str(options["seed"])} if "seed" in options else {})
@@ -157,7 +177,9 @@ class OnModel(Job):
     PACKAGES = True
 
     manifest: Annotated[str, READ] = ""
-    check: Annotated[str | None, READ] = None  # what rule check_model found; no number follows from it
+    check: Annotated[str | None, READ] = (
+        None  # what rule check_model found; no number follows from it
+    )
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them.

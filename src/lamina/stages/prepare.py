@@ -72,7 +72,9 @@ class PrepareCalibration(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry, parts = config.calibrations[w.calibration], config.parts(w.calibration)
-        return cls(calibration=w.calibration, entry=entry, parts={} if w.calibration in parts else parts)
+        return cls(
+            calibration=w.calibration, entry=entry, parts={} if w.calibration in parts else parts
+        )
 
 
 class GenerateAnswers(OnModel):
@@ -85,7 +87,9 @@ class GenerateAnswers(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         follows = family(config, w.model)
-        return cls(calibration=w.calibration, entry=config.calibrations[w.calibration], follows=follows)
+        return cls(
+            calibration=w.calibration, entry=config.calibrations[w.calibration], follows=follows
+        )
 
 
 class PrepareTask(Job):
@@ -158,4 +162,6 @@ def data_files(name: str, entry: Any) -> list[str]:
 def calibration_files(config: Configuration, calibration: str) -> list[str]:
     """Local files that a calibration is drawn from, also those of the parts of a mixture."""
     parts = config.parts(calibration).values()
-    return [file for part in parts for name in part.drawn or [""] for file in data_files(name, part)]
+    return [
+        file for part in parts for name in part.drawn or [""] for file in data_files(name, part)
+    ]

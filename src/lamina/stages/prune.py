@@ -66,7 +66,10 @@ class PruneStep(Job):
         if not self.sweep:
             return {}
         # The name of a calibration stands in the path of its sweep.
-        sweeps = {Path(file).parts[Path(file).parts.index("sweeps") + 2]: file for file in self.beside_sweeps}
+        sweeps = {
+            Path(file).parts[Path(file).parts.index("sweeps") + 2]: file
+            for file in self.beside_sweeps
+        }
         scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
         for name, also in self.beside.items():
             scored[name] = Scored(self.beside_samples[name], sweeps[name], also.score, also.weight)
@@ -104,13 +107,19 @@ class SearchPlans(OnModel):
             replacements=changes.replacements(config, w),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
-            follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""], **members),
+            follows=family(config, w.model)
+            | entries(metric=METRICS[selector.metric or ""], **members),
         )
 
     @property
     def modules(self) -> tuple[str, ...]:
         mending = [loop.module for loop in self.repairs.values()]
-        return (*self.selector.modules, self.selector.SEARCH, *mending, *changes.modules(self.loop, self.replacements))
+        return (
+            *self.selector.modules,
+            self.selector.SEARCH,
+            *mending,
+            *changes.modules(self.loop, self.replacements),
+        )
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""

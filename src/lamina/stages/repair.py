@@ -37,7 +37,9 @@ class FitPatch(OnModel):
             sizes=studies.sizes(config, w.model, w.calibration, w.selector, w.repair),
             name=w.repair,
             repair=entry,
-            weights=[] if entry.automatic(w.calibration) else weighed(entry, w.calibration, IN_LOOP),
+            weights=[]
+            if entry.automatic(w.calibration)
+            else weighed(entry, w.calibration, IN_LOOP),
             own=w.calibration,
             seed=config.seed,
             follows=family(config, w.model),
@@ -49,5 +51,7 @@ class FitPatch(OnModel):
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job, and for the maps that it holds until it ends: two for each run and each weight it tries."""
-        maps = 2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * int(model["hidden_size"]) ** 2
+        maps = (
+            2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * int(model["hidden_size"]) ** 2
+        )
         return super().memory(model, attempt) + round(attempt * maps * 4 / 1e6)

@@ -20,7 +20,12 @@ class FromTables(Job):
 
 
 # What tables that are computed from others need.
-_COMPUTED = {"agreements": "relevance", "dissociations": "sweeps", "comparisons": "benchmarks", "jobs": "models"}
+_COMPUTED = {
+    "agreements": "relevance",
+    "dissociations": "sweeps",
+    "comparisons": "benchmarks",
+    "jobs": "models",
+}
 
 
 def figures(config: Configuration) -> dict[str, tuple[str, ...]]:
@@ -58,10 +63,17 @@ class GatherTable(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
-        groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
+        sections: dict[str, dict[str, Any]] = {
+            "calibrations": config.calibrations,
+            "plans": config.selectors,
+        }
+        groups = {
+            name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group
+        }
         entries = config.calibrations if w.table == "calibrations" else {}
-        scores = {name: str(entry.score) for name, entry in entries.items() if entry.score != "acc_norm"}
+        scores = {
+            name: str(entry.score) for name, entry in entries.items() if entry.score != "acc_norm"
+        }
         return cls(table=w.table, groups=groups, scores=scores)
 
     @property
@@ -123,7 +135,10 @@ class PlotFigure(FromTables):
     def modules(self) -> tuple[str, ...]:
         # Scores that the figure computes anew.
         scored = declared("lamina.report.figures", "METRICS").get(self.figure, ())
-        return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
+        return (
+            f"lamina.report.figures.{self.figure}",
+            *sorted({METRICS[metric].module for metric in scored}),
+        )
 
 
 class CollectFacts(Job):

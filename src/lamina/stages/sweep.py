@@ -46,7 +46,10 @@ class SweepUnits(OnModel):
         if budget != "full":
             selector = config.selectors[swept.name]
             score = config.calibrations[w.calibration].score
-            early = {name: getattr(selector, name) for name in _BUDGET} | {"score": score, "step": int(w.removed) + 1}
+            early = {name: getattr(selector, name) for name in _BUDGET} | {
+                "score": score,
+                "step": int(w.removed) + 1,
+            }
             metric = METRICS[selector.metric or ""]
         return cls(
             pass_=pass_,
@@ -65,7 +68,10 @@ class SweepUnits(OnModel):
     def modules(self) -> tuple[str, ...]:
         if self.pass_ in MODULES:
             # A pass of fits runs `ghost`.
-            return (MODULES[self.pass_], *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []))
+            return (
+                MODULES[self.pass_],
+                *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []),
+            )
         budget = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
         return (*budget, *changes.modules(self.loop, self.replacements))
 
@@ -100,7 +106,9 @@ class ScoreRelevance(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         pass_, _, budget = SweepSelector.parse(w.selector).settings(config)
-        measured = {name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)}
+        measured = {
+            name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)
+        }
         return cls(
             metrics=list(measured),
             score=config.calibrations[w.calibration].score,
@@ -118,4 +126,9 @@ class ScoreRelevance(Job):
 def keys(w: Any) -> dict[str, Any]:
     """The key columns of a sweep, plan or relevance table."""
     name = SweepSelector.parse(w.selector).name
-    return {"model": w.model, "calibration": w.calibration, "selector": name, "removed": int(w.removed)}
+    return {
+        "model": w.model,
+        "calibration": w.calibration,
+        "selector": name,
+        "removed": int(w.removed),
+    }

@@ -95,7 +95,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def damaged(path: str | Path, reason: str) -> LaminaError:
     """The error of a file that cannot be read."""
-    return LaminaError(f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew.")
+    return LaminaError(
+        f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew."
+    )
 
 
 def _sums(file: BinaryIO) -> tuple[int | None, str, str]:
@@ -129,7 +131,9 @@ def job(path: Path) -> dict[str, Any]:
                 text = json.loads(header["__metadata__"]["lamina"])[JOB]
         return dict(json.loads(text))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise LaminaError(f"{path} does not say which job wrote it. Tables, plans, patches, adapters do.") from error
+        raise LaminaError(
+            f"{path} does not say which job wrote it. Tables, plans, patches, adapters do."
+        ) from error
 
 
 if __name__ == "__main__":

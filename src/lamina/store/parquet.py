@@ -29,7 +29,9 @@ _LISTS = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.floa
 def schema(table: str) -> pa.Schema:
     """Arrow schema of `table`. Raises KeyError if there is no such table."""
     kinds = {name: kind for name, (kind, _) in TABLES[table].columns.items()}
-    return pa.schema([(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()])
+    return pa.schema(
+        [(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()]
+    )
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.Table:
@@ -57,7 +59,9 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
 
 def _footer(columns: pa.Schema, metadata: Mapping[str, str]) -> str:
     """A hash of the names of columns and the metadata of a table, for which Parquet has no checksum."""
-    return hashlib.sha256(json.dumps([sorted(metadata.items()), columns.names]).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([sorted(metadata.items()), columns.names]).encode()
+    ).hexdigest()
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -66,7 +70,9 @@ def metadata(path: str | Path) -> dict[str, str]:
     Raises LaminaError if the file is damaged.
     """
     written = read(path).schema.metadata or {}
-    return {name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()}
+    return {
+        name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()
+    }
 
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
@@ -81,7 +87,9 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     Raises LaminaError if the file is damaged.
     """
     with reading(path):
-        data = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
+        data = pq.read_table(
+            path, columns=columns, partitioning=None, page_checksum_verification=True
+        )
         schema = pq.read_schema(path)
         written = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
         if seal.KEY in written and written.pop(seal.KEY) != _footer(schema, written):
@@ -102,18 +110,32 @@ def reading(path: str | Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, pa.ArrowException, SafetensorError) as error:
-        raise seal.damaged(path, " ".join(str(error).split())[:200] or type(error).__name__) from error
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+        pa.ArrowException,
+        SafetensorError,
+    ) as error:
+        raise seal.damaged(
+            path, " ".join(str(error).split())[:200] or type(error).__name__
+        ) from error
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write keys and values as JSON, as `replacing` does."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps({**seal.blank(path), **value}, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps({**seal.blank(path), **value}, indent=2) + "\n", encoding="utf-8"
+        )
         seal.put(temporary)
 
 
-def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+def write_tensors(
+    path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]
+) -> None:
     """Write torch tensors as safetensors, as `replacing` does."""
     from safetensors.torch import save_file
 
@@ -151,7 +173,10 @@ def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
             )
         there = part.schema.names
         parts.append(
-            pa.table([part[f.name] if f.name in there else pa.nulls(len(part), f.type) for f in wanted], schema=wanted)
+            pa.table(
+                [part[f.name] if f.name in there else pa.nulls(len(part), f.type) for f in wanted],
+                schema=wanted,
+            )
         )
     return pa.concat_tables(parts)
 

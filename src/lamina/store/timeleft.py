@@ -11,7 +11,9 @@ T = TypeVar("T")
 SECONDS = 60.0  # between two lines of a job
 
 _logger = logging.getLogger(__name__)
-_spans = [(0.0, 1.0)]  # the shares of the job where the work at hand begins and ends; the last one holds
+_spans = [
+    (0.0, 1.0)
+]  # the shares of the job where the work at hand begins and ends; the last one holds
 
 
 @contextmanager

@@ -74,8 +74,12 @@ def _path(form: str) -> Callable[..., str]:
 # A `key` is that of a plan: model/calibration/selector.
 manifest = _path("models/{model}/manifest.json")
 calibration = _path("calibrations/{model}/{calibration}.parquet")  # tokenised samples
-overlap = _path("overlap/{model}/{calibration}/{task}.json")  # the check that they hold no document of a task
-activations = _path("activations/{model}/{calibration}.parquet")  # similarity of all pairs of boundaries
+overlap = _path(
+    "overlap/{model}/{calibration}/{task}.json"
+)  # the check that they hold no document of a task
+activations = _path(
+    "activations/{model}/{calibration}.parquet"
+)  # similarity of all pairs of boundaries
 diagnosis = _path("diagnoses/{model}/{calibration}/{diagnosis}.parquet")
 sweep = _path("sweeps/{key}/removed={removed}.parquet")  # every remaining unit's removal
 sweep_block = _path("sweeps/{key}/removed={removed}/block={block}.parquet")  # one job's share of it
@@ -88,7 +92,9 @@ adapter = _path("adapters/{key}/removed={removed}/{repair}/{healing}")  # a fold
 # A share of a calibration's variants on one task (calibration `none`: the unpruned model), and its single documents.
 benchmark = _path("benchmarks/{model}/{calibration}/{task}/block={block}.parquet")
 benchmark_samples = _path("benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet")
-generation = _path("generation/{model}/{calibration}/{task}/block={block}.parquet")  # of written answers
+generation = _path(
+    "generation/{model}/{calibration}/{task}/block={block}.parquet"
+)  # of written answers
 generation_samples = _path("generation/{model}/{calibration}/{task}/block={block}.samples.parquet")
 efficiency = _path("efficiency/{model}.parquet")
 export = _path("exports/{variant}")  # a folder

@@ -16,7 +16,9 @@ from lamina.study.variant import Variant
 
 def variants(config: Configuration) -> list[Variant]:
     """Variants of all studies, without the unpruned models."""
-    return sorted({variant for study in _pruning(config) for variant in _study_variants(config, study)})
+    return sorted(
+        {variant for study in _pruning(config) for variant in _study_variants(config, study)}
+    )
 
 
 def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
@@ -26,9 +28,14 @@ def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
 
 def outcomes(config: Configuration) -> list[str]:
     """What the sizes of the studies come to, for each model and kind of unit, in sentences."""
-    entries = [entry for study in _pruning(config) for entry in study.removed if isinstance(entry, Size)]
+    entries = [
+        entry for study in _pruning(config) for entry in study.removed if isinstance(entry, Size)
+    ]
     places = dict.fromkeys((entry.outcome, place) for entry in entries for place in entry.found)
-    return [outcome(place, config.models[place.partition("/")[0]].layers or 0) for outcome, place in places]
+    return [
+        outcome(place, config.models[place.partition("/")[0]].layers or 0)
+        for outcome, place in places
+    ]
 
 
 def searching(config: Configuration) -> list[str]:
@@ -45,7 +52,9 @@ def searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
     return sizes_of
 
 
-def sizes(config: Configuration, model: str, calibration: str, selector: str, repair: str) -> list[int]:
+def sizes(
+    config: Configuration, model: str, calibration: str, selector: str, repair: str
+) -> list[int]:
     """Numbers of removed units for which a repair's patch is used."""
     return sorted(
         {
@@ -57,7 +66,9 @@ def sizes(config: Configuration, model: str, calibration: str, selector: str, re
     )
 
 
-def block_variants(config: Configuration, model: str, calibration: str, task: str, block: int) -> list[Variant]:
+def block_variants(
+    config: Configuration, model: str, calibration: str, task: str, block: int
+) -> list[Variant]:
     """Variants of a calibration that one benchmark job measures on a task or perplexity text.
 
     A variant's block follows from its own key, so that adding one changes one block only. Calibration `none` gives the
@@ -78,13 +89,20 @@ def block_variants(config: Configuration, model: str, calibration: str, task: st
 
 def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
     """(model, calibration, task, block) of every benchmark job, with calibration `none` for the unpruned models."""
-    blocks = {(model, "none", task, 0) for model in config.models for task in _model_tasks(config, model)}
+    blocks = {
+        (model, "none", task, 0) for model in config.models for task in _model_tasks(config, model)
+    }
     for study in _pruning(config):
         for calibration in study.calibrations:
             tasks = _study_tasks(config, study, calibration)
             for model in study.models:
-                numbers = {_block(config, variant) for variant in _study_variants(config, study, model, calibration)}
-                blocks.update((model, calibration, task, number) for task in tasks for number in numbers)
+                numbers = {
+                    _block(config, variant)
+                    for variant in _study_variants(config, study, model, calibration)
+                }
+                blocks.update(
+                    (model, calibration, task, number) for task in tasks for number in numbers
+                )
     return sorted(blocks)
 
 
@@ -96,17 +114,32 @@ def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
 
 def captures(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that a study uses."""
-    return sorted({(m, c) for study in config.studies.values() for m in study.models for c in study.calibrations})
+    return sorted(
+        {
+            (m, c)
+            for study in config.studies.values()
+            for m in study.models
+            for c in study.calibrations
+        }
+    )
 
 
 def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
     """The calibrations that a selector scores removals on beside a variant's own, with their weights."""
-    return {name: weight for name, weight in config.selectors[selector].also.items() if name != calibration}
+    return {
+        name: weight
+        for name, weight in config.selectors[selector].also.items()
+        if name != calibration
+    }
 
 
 def fitted_on(config: Configuration, calibration: str, repair: str) -> list[str]:
     """Calibrations that a variant's repair is fitted on, its own first."""
-    return list(config.repairs[repair].weights(calibration, auto=0.0)) if repair != "none" else [calibration]
+    return (
+        list(config.repairs[repair].weights(calibration, auto=0.0))
+        if repair != "none"
+        else [calibration]
+    )
 
 
 def trained_on(config: Configuration, calibration: str, healing: str) -> dict[str, float]:
@@ -141,8 +174,14 @@ def calibrations(config: Configuration) -> list[tuple[str, str]]:
 
 def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
     """(model, calibration, diagnosis) of every diagnosis that a study lists; calibration none for those of a file."""
-    listed = {way for s in config.studies.values() for way in product(s.models, s.calibrations, s.diagnoses)}
-    return sorted({(m, "none" if config.diagnoses[name].FILED else c, name) for m, c, name in listed})
+    listed = {
+        way
+        for s in config.studies.values()
+        for way in product(s.models, s.calibrations, s.diagnoses)
+    }
+    return sorted(
+        {(m, "none" if config.diagnoses[name].FILED else c, name) for m, c, name in listed}
+    )
 
 
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
@@ -154,7 +193,9 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """
     if config.benchmarks.efficiency is None:
         return []
-    every = (variant for study in _pruning(config) for variant in _study_variants(config, study, model))
+    every = (
+        variant for study in _pruning(config) for variant in _study_variants(config, study, model)
+    )
     return sorted({replace(variant, healing="none") for variant in every})
 
 
@@ -176,7 +217,10 @@ def _study_variants(
         if model in (None, studied):
             depth = config.models[studied].layers
             sized = [
-                (selector, removed_count(entry, depth, f"{studied}/{config.selectors[selector].units}"))
+                (
+                    selector,
+                    removed_count(entry, depth, f"{studied}/{config.selectors[selector].units}"),
+                )
                 for selector, entry in product(study.selectors, study.removed)
             ]
             calibrations = [name for name in study.calibrations if calibration in (None, name)]

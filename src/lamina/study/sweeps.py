@@ -75,7 +75,11 @@ class SweepSelector:
 def any_selector(config: Configuration) -> str:
     """An expression for all that can stand in the place of a selector."""
     base = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp|both)"
-    return any_of(config.selectors, base, f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})")
+    return any_of(
+        config.selectors,
+        base,
+        f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})",
+    )
 
 
 def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
@@ -98,7 +102,10 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
             steps |= {(model, read, follows, step) for step in gone}
     if not carried:
         base -= {(m, c, units, CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in CARRIED}
-    starts = {(m, c, str(SweepSelector("base", pass_=pass_, units=units)), 0) for m, c, units, pass_ in base}
+    starts = {
+        (m, c, str(SweepSelector("base", pass_=pass_, units=units)), 0)
+        for m, c, units, pass_ in base
+    }
     return sorted(starts | steps)
 
 
@@ -109,7 +116,9 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
         if isinstance(study, Maps):
             for model, calibration in product(study.models, study.calibrations):
                 wanted.setdefault((model, calibration, study.units), set()).update(study.metrics)
-    return sorted((m, c, name, units) for (m, c, units), metrics in wanted.items() for name in passes(metrics))
+    return sorted(
+        (m, c, name, units) for (m, c, units), metrics in wanted.items() for name in passes(metrics)
+    )
 
 
 def starts_shared(entry: Selector) -> bool:
@@ -126,7 +135,9 @@ def step_pass(config: Configuration, selector: str) -> str | None:
     return METRICS[entry.metric].pass_ if entry.metric and entry.SWEEPS else None
 
 
-def sweep_of_step(config: Configuration, selector: str, gone: int, own: str, calibration: str) -> SweepSelector:
+def sweep_of_step(
+    config: Configuration, selector: str, gone: int, own: str, calibration: str
+) -> SweepSelector:
     """The selector of the sweep of a calibration that a step for the plans of calibration `own` reads."""
     entry = config.selectors[selector]
     if gone == 0 and starts_shared(entry):
@@ -143,4 +154,8 @@ def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
     if budget != "full" or pass_ in MODULES:
         return 1
     asked = config.sweep.blocks
-    return asked if asked != "auto" else 1 + int(SHARING * ((config.models[model].layers or 0) + 1) / 2)
+    return (
+        asked
+        if asked != "auto"
+        else 1 + int(SHARING * ((config.models[model].layers or 0) + 1) / 2)
+    )

@@ -15,7 +15,11 @@ def parts(config: Configuration, table: str) -> list[str]:
     match table:
         case "models":
             studied = {model for study in config.studies.values() for model in study.models}
-            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
+            return [
+                paths.manifest(model)
+                for model in config.models
+                if model in studied or model not in config.donors
+            ]
         case "calibrations":
             return [paths.calibration(*place) for place in studies.calibrations(config)]
         case "shared_documents":
@@ -26,7 +30,9 @@ def parts(config: Configuration, table: str) -> list[str]:
             path_of = paths.sweep if table == "sweeps" else paths.relevance
             return [path_of("/".join(place), removed) for *place, removed in sweeps(config)]
         case "plans":
-            return [paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)]
+            return [
+                paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)
+            ]
         case "searches":
             return [paths.search("/".join(place)) for place in studies.searches(config)]
         case "patches":
@@ -39,13 +45,23 @@ def parts(config: Configuration, table: str) -> list[str]:
             written = [paths.generation(*block) for block in studies.generation_blocks(config)]
             return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)] + written
         case "benchmark_samples":
-            written = [paths.generation_samples(*block) for block in studies.generation_blocks(config)]
-            return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
+            written = [
+                paths.generation_samples(*block) for block in studies.generation_blocks(config)
+            ]
+            return [
+                paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)
+            ] + written
         case "efficiency":
-            return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
+            return [
+                paths.efficiency(model)
+                for model in config.models
+                if studies.efficiency_variants(config, model)
+            ]
         case "diagnoses":
             return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
-    raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.study.tables.parts.")
+    raise LaminaError(
+        f"tables: nothing says what '{table}' is gathered from. Add it to lamina.study.tables.parts."
+    )
 
 
 def _overlaps(config: Configuration) -> list[str]:

@@ -17,5 +17,7 @@ TABLES: dict[str, Table] = {
 
 def table_digest(*tables: str) -> str:
     """Hash of the grain and the columns of tables, with their descriptions."""
-    described = [[name, TABLES[name].grain, list(TABLES[name].columns.items())] for name in sorted(tables)]
+    described = [
+        [name, TABLES[name].grain, list(TABLES[name].columns.items())] for name in sorted(tables)
+    ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

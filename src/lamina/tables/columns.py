@@ -16,7 +16,9 @@ class Columns(dict[str, tuple[str, str]]):
         """With the columns of a text: `task (string): Name of the task.`, one a line; long lines go on indented."""
         lines = re.sub(r"\n +", " ", text.strip()).splitlines()
         parts = (line.split(" ", 2) for line in lines)
-        return Columns(self | {name: (kind.strip("():"), description) for name, kind, description in parts})
+        return Columns(
+            self | {name: (kind.strip("():"), description) for name, kind, description in parts}
+        )
 
     def table(self, text: str) -> "Table":
         """The table with these key columns, of whose grain, an empty line and other columns the text is."""

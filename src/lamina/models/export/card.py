@@ -35,7 +35,9 @@ class Source:
     variant: Variant  # its names in the configuration
     manifest: Mapping[str, Any]  # of the base model: path, source, revision, dtype
     plan: Mapping[str, Any]  # as JSON gives it
-    benchmarks: Sequence[Mapping[str, Any]] = ()  # rows of that table of this variant and of the base model
+    benchmarks: Sequence[
+        Mapping[str, Any]
+    ] = ()  # rows of that table of this variant and of the base model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +46,22 @@ class Facts(Source):
 
     form: str  # stock, code or gguf
     parameters: tuple[int, int]  # of the base model and of the export
-    boundaries: Sequence[tuple[float, float]]  # runs of removed units in base numbering, end exclusive
+    boundaries: Sequence[
+        tuple[float, float]
+    ]  # runs of removed units in base numbering, end exclusive
     patched: bool  # whether the export applies a patch at each of them
     zeroed: bool  # whether removed halves are still there as zero weights
     base_card: Mapping[str, Any]  # metadata of the base model's card
-    predicts_ahead: bool  # whether the base model has heads for tokens further ahead, which no export holds
+    predicts_ahead: (
+        bool  # whether the base model has heads for tokens further ahead, which no export holds
+    )
     base_class: str  # the class of transformers that loads the base model
     unserved: str  # why vLLM cannot run the code of the export; empty if it can
     family: str  # of the decoder, as config.json names it
     kept: Sequence[int]  # base numbers of the layers that stay
-    kinds: Sequence[int]  # of the base model's layers, as `lamina.models.cutting.kinds` tells them apart
+    kinds: Sequence[
+        int
+    ]  # of the base model's layers, as `lamina.models.cutting.kinds` tells them apart
     base_size: int | None  # bytes of the GGUF file that is the base model; None if it is none
     size: int  # bytes of the weights of the export
 
@@ -77,20 +85,35 @@ def card(facts: Facts) -> str:
 
 
 def _metadata(facts: Facts) -> str:
-    carried = {key: facts.base_card[key] for key in (*_LICENCE, *_DESCRIPTIVE) if key in facts.base_card}
+    carried = {
+        key: facts.base_card[key] for key in (*_LICENCE, *_DESCRIPTIVE) if key in facts.base_card
+    }
     tags = ["lamina", "pruned", *(["custom_code"] if facts.form == "code" else [])]
     library = "gguf" if facts.form == "gguf" else "transformers"
-    head: dict[str, Any] = {"library_name": library, "pipeline_tag": "text-generation", "tags": tags}
+    head: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": "text-generation",
+        "tags": tags,
+    }
     if facts.manifest.get("revision"):
         head["base_model"] = str(facts.manifest["source"])
-    return f"---\n{yaml.safe_dump(carried | head, sort_keys=False, allow_unicode=True).strip()}\n---"
+    return (
+        f"---\n{yaml.safe_dump(carried | head, sort_keys=False, allow_unicode=True).strip()}\n---"
+    )
 
 
 def _summary(facts: Facts) -> str:
     plan, (before, after) = facts.plan, facts.parameters
     name = _name(facts.manifest)
-    revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
-    kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers", "both": "sub-layers"}
+    revision = (
+        f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
+    )
+    kinds = {
+        "layer": "layers",
+        "attention": "attention sub-layers",
+        "mlp": "MLP sub-layers",
+        "both": "sub-layers",
+    }
     gone = sum(not replacement(unit) for unit in plan["units"])
     what = kinds[plan["kind"]]
     title = f"# {name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
@@ -119,9 +142,7 @@ def _size(facts: Facts) -> str:
     if facts.manifest["dtype"] in ("auto", "float32"):
         text += " They are stored in float32; `dtype: bfloat16` in the model's entry halves that."
     if facts.cut_alone:
-        text += (
-            f" `make export VARIANT={facts.variant} FORM=gguf` writes a GGUF file with the bits of the base model's."
-        )
+        text += f" `make export VARIANT={facts.variant} FORM=gguf` writes a GGUF file with the bits of the base model's."
     return text
 
 
@@ -132,7 +153,9 @@ def _loading(facts: Facts) -> str:
             f'model, transformers by `{facts.base_class}.from_pretrained("FOLDER", gguf_file="{FILE}")`.'
         )
     trust = ", trust_remote_code=True" if facts.form == "code" else ""
-    kind = "AutoModelForCausalLM" if facts.form == "code" else facts.base_class  # the former finds lamina's own code
+    kind = (
+        "AutoModelForCausalLM" if facts.form == "code" else facts.base_class
+    )  # the former finds lamina's own code
     code = (
         f"## How to load\n\n```python\nfrom transformers import {kind}, AutoTokenizer\n\n"
         f'model = {kind}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
@@ -159,7 +182,9 @@ def _onward(facts: Facts) -> str:
         commands = [(served, "vllm serve FOLDER --trust-remote-code")]
         warning = "Not to llama.cpp, which has no place for patches."
     elif shifts(facts.kinds, facts.kept):
-        first = next(n for n, layer in enumerate(facts.kept) if facts.kinds[layer] != facts.kinds[n])
+        first = next(
+            n for n, layer in enumerate(facts.kept) if facts.kinds[layer] != facts.kinds[n]
+        )
         listed = facts.family in VLLM_LISTS
         where = "llama.cpp" if listed else "llama.cpp or vLLM"
         warning = (
@@ -170,9 +195,19 @@ def _onward(facts: Facts) -> str:
         )
         if listed:
             warning = warning.replace("They place", "It places").replace("They would", "It would")
-            commands = [("Served by vLLM from version 0.33, which takes the kinds of layers from config.json", vllm[1])]
+            commands = [
+                (
+                    "Served by vLLM from version 0.33, which takes the kinds of layers from config.json",
+                    vllm[1],
+                )
+            ]
     else:
-        commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+        commands = [
+            (
+                "As a GGUF, with llama.cpp",
+                "python convert_hf_to_gguf.py FOLDER --outfile model.gguf",
+            )
+        ]
         # Heads that predict tokens further ahead count as layers of a GGUF, and llama-quantize leaves lists by layer.
         alike = len(set(facts.kinds)) == 1 and not facts.predicts_ahead
         if facts.cut_alone and alike and not is_gguf(facts.manifest["source"]):
@@ -192,7 +227,10 @@ def _removed(facts: Facts) -> str:
     rows = [["order", "unit", "score", "calibration accuracy before", "after"]]
     size = len(plan["units"])
     for number, unit in enumerate(plan["units"]):
-        values = [_entry(plan.get(key), number, size) for key in ("scores", "accuracy_before", "accuracy_after")]
+        values = [
+            _entry(plan.get(key), number, size)
+            for key in ("scores", "accuracy_before", "accuracy_after")
+        ]
         rows.append([str(number + 1), f"`{unit}`", *values])
     kept = [index for index in range(5) if index < 2 or any(row[index] != "–" for row in rows[1:])]
     table = _table([[row[index] for index in kept] for row in rows])
@@ -217,7 +255,9 @@ def _donors(facts: Facts) -> str:
         if "of" not in record:
             at = f"@{record['revision']}" if record.get("revision") else ""
             sha256 = record["weights_sha256"]
-            lines.append(f"- `{name}`: `{_name(record)}{at}`, whose weights have the sha256 `{sha256}`.")
+            lines.append(
+                f"- `{name}`: `{_name(record)}{at}`, whose weights have the sha256 `{sha256}`."
+            )
     return (
         "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
         "licences hold for this model too.\n\n" + "\n".join(lines)
@@ -285,7 +325,11 @@ def _licence(facts: Facts) -> str:
             "## Licence\n\nThe base model's card names no licence. Its weights are in this model: ask its authors "
             "before you pass it on."
         )
-    label = f"{name} ({facts.base_card['license_name']})" if facts.base_card.get("license_name") else str(name)
+    label = (
+        f"{name} ({facts.base_card['license_name']})"
+        if facts.base_card.get("license_name")
+        else str(name)
+    )
     return f"## Licence\n\n{label}, as the base model."
 
 
@@ -319,15 +363,23 @@ def mergekit(facts: Facts, silenced: Mapping[int, Sequence[str]]) -> str:
             continue
         part: dict[str, Any] = {"model": model, "layer_range": [layer, layer + 1]}
         if filters:
-            part["parameters"] = {"scale": [*({"filter": name, "value": 0.0} for name in filters), {"value": 1.0}]}
+            part["parameters"] = {
+                "scale": [*({"filter": name, "value": 0.0} for name in filters), {"value": 1.0}]
+            }
         slices.append({"sources": [part]})
     recipe: dict[str, Any] = {"merge_method": "passthrough", "slices": slices}
     if facts.manifest["dtype"] != "auto":
         recipe["dtype"] = facts.manifest["dtype"]
     notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
     if facts.patched or facts.variant.healing != "none":
-        notes.append("It makes the cut alone. This export also holds what repairs it, which mergekit does not know.")
+        notes.append(
+            "It makes the cut alone. This export also holds what repairs it, which mergekit does not know."
+        )
     if merged:
-        notes.append(f"Layers {', '.join(map(str, merged))} of the export are merged; here they are the base model's.")
-    notes.append("mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json.")
+        notes.append(
+            f"Layers {', '.join(map(str, merged))} of the export are merged; here they are the base model's."
+        )
+    notes.append(
+        "mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json."
+    )
     return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(recipe, sort_keys=False)

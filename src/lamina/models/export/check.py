@@ -13,7 +13,9 @@ from lamina.models.structure import text_config
 _FILLED = 5  # tokens that stand in front of a shorter prompt of a batch
 
 
-def check_export(variant: PreTrainedModel, base: PreTrainedModel, load: Callable[[], PreTrainedModel]) -> None:
+def check_export(
+    variant: PreTrainedModel, base: PreTrainedModel, load: Callable[[], PreTrainedModel]
+) -> None:
     """Load an export back and refuse it if it is not the variant it was written from.
 
     Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
@@ -23,7 +25,9 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, load: Callable
     """
     called = f"the export of this '{text_config(variant).model_type}'"
     differs = f"{called} does not load back as the same model"
-    advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
+    advice = (
+        "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
+    )
     try:
         back = load()
     except Exception as error:  # a family's code can raise anything
@@ -39,7 +43,9 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, load: Callable
     check_cache(back, base, called, advice)
 
 
-def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
+def check_cache(
+    variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = ""
+) -> None:
     """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
 
     Raises LaminaError, which says by how much.
@@ -52,7 +58,9 @@ def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, ad
             apart = f"its logits would be {far:.2g} of their spread apart"
             text = f"other text from a cache than without one{beside}: {apart}"
             fault = text if far < torch.inf else "nothing from a cache"
-            said = f"{called} would generate {fault}, which the unpruned model does not do. {advice}"
+            said = (
+                f"{called} would generate {fault}, which the unpruned model does not do. {advice}"
+            )
             raise LaminaError(said.rstrip())
 
 
@@ -62,14 +70,19 @@ def _cache_error(model: PreTrainedModel, ids: Sequence[int], filled: int) -> flo
 
     filled: By how many tokens the text is shorter than another one of its batch, and filled up in front; 0 if alone.
     """
-    row, before = torch.tensor([ids, ids] if filled else [ids], device=model.device), model.generation_config
+    row, before = (
+        torch.tensor([ids, ids] if filled else [ids], device=model.device),
+        model.generation_config,
+    )
     mask = torch.ones_like(row)
     mask[-1, :filled] = 0
     options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False}
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     try:
         generator: Any = model
-        generated = generator.generate(row, output_logits=True, return_dict_in_generate=True, **options)
+        generated = generator.generate(
+            row, output_logits=True, return_dict_in_generate=True, **options
+        )
     except Exception:  # a family's code can raise anything
         return torch.inf
     finally:

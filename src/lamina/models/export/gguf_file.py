@@ -16,7 +16,9 @@ FILE = "model.gguf"
 _DROPPED = ("general.size_label", "general.architecture")  # the writer adds the second one itself
 
 
-def save(variant: PreTrainedModel, base: PreTrainedModel, kept: Sequence[int], source: Path, folder: Path) -> None:
+def save(
+    variant: PreTrainedModel, base: PreTrainedModel, kept: Sequence[int], source: Path, folder: Path
+) -> None:
     """Write the layers `kept` of the GGUF file `source`, and load them back.
 
     Raises LaminaError if the file would not be the variant: programs that read it tell a layer's kind from its number.
@@ -52,7 +54,9 @@ def write(source: Path, target: Path, kept: Sequence[int]) -> None:
             if len(value):  # an empty list cannot be written, and says nothing
                 writer.add_key_value(name, value, kind, sub_type=field.types[-1])
         else:
-            writer.add_key_value(name, len(kept) if name == f"{family}.block_count" else value, kind)
+            writer.add_key_value(
+                name, len(kept) if name == f"{family}.block_count" else value, kind
+            )
     tensors = []
     for tensor in reader.tensors:
         layer = gguf.LAYER.match(tensor.name)
@@ -60,7 +64,9 @@ def write(source: Path, target: Path, kept: Sequence[int]) -> None:
         if layer and number is None:
             continue
         name = f"blk.{number}.{tensor.name[layer.end() :]}" if layer else tensor.name
-        writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
+        writer.add_tensor_info(
+            name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
+        )
         tensors.append(tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -23,7 +23,12 @@ from transformers.cache_utils import CacheLayerMixin
 MODEL_TYPE = "lamina_llama"
 
 PLACES = ("removed", "patches")  # what a configuration says, by module path
-PARTS = ("operator", "down", "up", "bias")  # names of a patch's tensors: M (C, C), or M = down up, (C, r) and (r, C)
+PARTS = (
+    "operator",
+    "down",
+    "up",
+    "bias",
+)  # names of a patch's tensors: M (C, C), or M = down up, (C, r) and (r, C)
 
 # Stands in config.json where stock classes demand a number.
 REFUSAL = (
@@ -55,7 +60,9 @@ class Patched:
     @property
     def patch_parts(self) -> dict[str, torch.Tensor]:
         """The tensors of the patch by name."""
-        return {name: getattr(self, f"patch_{name}") for name in PARTS if hasattr(self, f"patch_{name}")}
+        return {
+            name: getattr(self, f"patch_{name}") for name in PARTS if hasattr(self, f"patch_{name}")
+        }
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original module on the repaired stream."""
@@ -97,7 +104,14 @@ class NoAttention(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What `nothing` gives, in the form that attention had."""
         stream = args[0] if args else kwargs["hidden_states"]
-        cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
+        cache = next(
+            (
+                kwargs[name]
+                for name in ("past_key_values", "layer_past")
+                if kwargs.get(name) is not None
+            ),
+            None,
+        )
         # Of an encoder and a decoder, the decoder's.
         cache = getattr(cache, "self_attention_cache", cache)
         held = [] if cache is None else cache.layers[self.layer_idx : self.layer_idx + 1]
@@ -121,13 +135,21 @@ class NoMLP(nn.Module):
         return nothing(args, kwargs, self.residual_inside, self.returns)
 
 
-def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, returns: int) -> Any:
+def nothing(
+    args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, returns: int
+) -> Any:
     """Zero in the shape of the stream that a sub-layer is called with, or the residual where it adds that itself.
 
     Alone if `returns` is 0, else the first of so many values.
     """
     stream = args[0] if args else next(iter(kwargs.values()))
-    given = kwargs["residual"] if "residual" in kwargs else args[1] if residual_inside else torch.zeros_like(stream)
+    given = (
+        kwargs["residual"]
+        if "residual" in kwargs
+        else args[1]
+        if residual_inside
+        else torch.zeros_like(stream)
+    )
     return (given, *[None] * (returns - 1)) if returns else given
 
 
@@ -136,7 +158,10 @@ def describe(model: nn.Module) -> dict[str, Any]:
     removed: dict[str, Any] = {}
     for path, module in model.named_modules():
         if isinstance(module, NoAttention):
-            removed[path] = {"layer": module.layer_idx, "form": [module.residual_inside, module.returns]}
+            removed[path] = {
+                "layer": module.layer_idx,
+                "form": [module.residual_inside, module.returns],
+            }
         elif isinstance(module, NoMLP):
             removed[path] = {"form": [module.residual_inside, module.returns]}
     patches = {
@@ -152,11 +177,16 @@ def restore(model: nn.Module, described: dict[str, Any]) -> None:
     for path, what in described["removed"].items():
         parent, _, name = path.rpartition(".")
         is_attention = "layer" in what
-        replacement = NoAttention(what["layer"], *what["form"]) if is_attention else NoMLP(*what["form"])
+        replacement = (
+            NoAttention(what["layer"], *what["form"]) if is_attention else NoMLP(*what["form"])
+        )
         setattr(model.get_submodule(parent), name, replacement)
     dtype = patch_dtype(torch.get_default_dtype())
     for path, what in described["patches"].items():
-        patch_before(model.get_submodule(path), {name: torch.zeros(shape, dtype=dtype) for name, shape in what.items()})
+        patch_before(
+            model.get_submodule(path),
+            {name: torch.zeros(shape, dtype=dtype) for name, shape in what.items()},
+        )
 
 
 def refused_field(kind: Any) -> tuple[str, str]:
@@ -168,7 +198,9 @@ def refused_field(kind: Any) -> tuple[str, str]:
     whole = kind()
     text = whole.get_text_config(decoder=True)
     holder = next((name for name in kind.sub_configs if getattr(whole, name, None) is text), "")
-    names = [text.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")]
+    names = [
+        text.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")
+    ]
     return holder, str(names[0] if hasattr(text, names[0]) else names[1])
 
 
@@ -185,7 +217,9 @@ class LaminaConfig(BaseConfig):
 
     def __init__(self, lamina: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.lamina = lamina
-        super().__init__(**(kwargs if lamina is None else refusing(kwargs, BaseConfig, lamina["heads"])))
+        super().__init__(
+            **(kwargs if lamina is None else refusing(kwargs, BaseConfig, lamina["heads"]))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in config.json: no stock class accepts it."""
@@ -197,7 +231,10 @@ class Special:
     """Mixed in before a stock class: its removed halves are left out and its patches are in place."""
 
     config_class = LaminaConfig
-    _keep_in_fp32_modules = [*(BaseModel._keep_in_fp32_modules or ()), *(f"patch_{name}" for name in PARTS)]
+    _keep_in_fp32_modules = [
+        *(BaseModel._keep_in_fp32_modules or ()),
+        *(f"patch_{name}" for name in PARTS),
+    ]
 
     def __init__(self, config: LaminaConfig) -> None:
         stock: Any = super()
@@ -205,7 +242,10 @@ class Special:
         if config.lamina is not None:
             model: Any = self
             above = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
-            inside = {key: {k.removeprefix(above): v for k, v in config.lamina[key].items()} for key in PLACES}
+            inside = {
+                key: {k.removeprefix(above): v for k, v in config.lamina[key].items()}
+                for key in PLACES
+            }
             restore(model, inside)
 
     # Transformers answers these from the text of a class's file, and this one holds no attention of its own.

@@ -20,7 +20,11 @@ from lamina.models.export import modeling_lamina
 from lamina.version import VERSION
 
 CODE = "modeling_lamina.py"
-_CLASSES = {"AutoConfig": "LaminaConfig", "AutoModel": "LaminaModel", "AutoModelForCausalLM": "LaminaForCausalLM"}
+_CLASSES = {
+    "AutoConfig": "LaminaConfig",
+    "AutoModel": "LaminaModel",
+    "AutoModelForCausalLM": "LaminaForCausalLM",
+}
 AUTO_MAP = {auto: f"modeling_lamina.{name}" for auto, name in _CLASSES.items()}
 
 
@@ -50,13 +54,18 @@ def classes(folder: Path) -> tuple[type[PretrainedConfig], type[PreTrainedModel]
             "it, load it with trust_remote_code=True, or make the export again."
         )
     module = _module(*arguments)
-    module.__file__ = str((folder / CODE).resolve())  # transformers copies it when the model is saved
+    module.__file__ = str(
+        (folder / CODE).resolve()
+    )  # transformers copies it when the model is saved
     return module.LaminaConfig, module.LaminaForCausalLM
 
 
 def _arguments(text: str) -> tuple[str, str, str] | None:
     """The arguments with which `source` gives a text; None if there are none, or they name no class of transformers."""
-    patterns = (r"^from transformers import (\w+) as BaseConfig$", r"^from transformers import (\w+) as BaseModel$")
+    patterns = (
+        r"^from transformers import (\w+) as BaseConfig$",
+        r"^from transformers import (\w+) as BaseModel$",
+    )
     matches = [re.search(pattern, text, re.M) for pattern in (*patterns, r'^MODEL_TYPE = "(\w+)"$')]
     config_class, model_class, model_type = (match[1] if match else "" for match in matches)
     bases = ((config_class, PretrainedConfig), (model_class, PreTrainedModel))
@@ -70,7 +79,10 @@ def _module(config_class: str, model_class: str, model_type: str) -> types.Modul
     """The modeling file as a module; transformers looks its classes' module up by its name."""
     module = types.ModuleType(f"lamina_exports.{model_type}.{model_class}.modeling_lamina")
     sys.modules[module.__name__] = module
-    exec(compile(source(config_class, model_class, model_type), modeling_lamina.__file__, "exec"), vars(module))
+    exec(
+        compile(source(config_class, model_class, model_type), modeling_lamina.__file__, "exec"),
+        vars(module),
+    )
     module.LaminaConfig.register_for_auto_class("AutoConfig")
     module.LaminaForCausalLM.register_for_auto_class("AutoModelForCausalLM")
     return module

@@ -70,7 +70,12 @@ def export(
     target = Path(folder)
     _check(base, form, target)
     if form == "gguf":
-        check_cut(source.variant, source.manifest["source"], source.plan["kind"], bool(source.plan.get("replacements")))
+        check_cut(
+            source.variant,
+            source.manifest["source"],
+            source.plan["kind"],
+            bool(source.plan.get("replacements")),
+        )
     variant = materialise(base, source.plan, patches, adapter)
     patched = bool(modeling_lamina.describe(variant)["patches"])
     if form == "stock" and patched:
@@ -101,7 +106,12 @@ def export(
     return written
 
 
-def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5GB", carried: Path | None = None) -> str:
+def save(
+    variant: PreTrainedModel,
+    folder: str | Path,
+    max_shard_size: str = "5GB",
+    carried: Path | None = None,
+) -> str:
     """Write a materialised variant's weights, configuration and, if it needs it, code; returns stock or code.
 
     `carried` is the base model's folder, whose tokenizer, generation configuration and licence are copied.
@@ -119,7 +129,9 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
     described = modeling_lamina.describe(variant)
     plain = not described["removed"] and not described["patches"]
     # Without its family's name a model gets no renaming on loading, so its weights keep the names they have here.
-    PreTrainedModel.save_pretrained(shell, target, max_shard_size=max_shard_size, save_original_format=plain)
+    PreTrainedModel.save_pretrained(
+        shell, target, max_shard_size=max_shard_size, save_original_format=plain
+    )
     if carried is not None:
         for file in sorted(carried.iterdir()):
             if file.is_file() and _CARRIED.fullmatch(file.name):
@@ -134,7 +146,9 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
 
 def _check(base: PreTrainedModel, form: str, target: Path) -> None:
     if form not in EXPORTED_AS:
-        raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}.")
+        raise LaminaError(
+            f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}."
+        )
     if getattr(base.config, "auto_map", None):
         raise LaminaError(
             f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "
@@ -147,7 +161,11 @@ def _check(base: PreTrainedModel, form: str, target: Path) -> None:
 def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
     """Put the modeling file beside the weights and write a configuration that only this file understands."""
     # The class of transformers stands behind the sub-classes that lamina gives a variant.
-    stock = next(each.__name__ for each in type(variant).__mro__ if each.__module__.startswith("transformers."))
+    stock = next(
+        each.__name__
+        for each in type(variant).__mro__
+        if each.__module__.startswith("transformers.")
+    )
     kind, model_type = type(variant.config), f"lamina_{variant.config.model_type}"
     if not (hasattr(transformers, kind.__name__) and hasattr(transformers, stock)):
         raise LaminaError(
@@ -176,7 +194,10 @@ def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
     if "tokenizer_class" in settings or not (target / "tokenizer.json").is_file():
         return
     tokenizer = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
-    path.write_text(json.dumps(settings | {"tokenizer_class": type(tokenizer).__name__}, indent=2) + "\n", "utf-8")
+    path.write_text(
+        json.dumps(settings | {"tokenizer_class": type(tokenizer).__name__}, indent=2) + "\n",
+        "utf-8",
+    )
 
 
 def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
@@ -191,14 +212,20 @@ def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[
             silent = copy.deepcopy(original)
             for part in silent.modules():
                 for key, weight in list(part.named_parameters(recurse=False)):
-                    setattr(part, key, nn.Parameter(weight.detach().clone().zero_(), requires_grad=False))
+                    setattr(
+                        part,
+                        key,
+                        nn.Parameter(weight.detach().clone().zero_(), requires_grad=False),
+                    )
                 for key in NUMBERED:
                     if isinstance(getattr(part, key, None), int):
                         setattr(part, key, position)
             setattr(layer, name, silent)
 
 
-def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str) -> None:
+def _document(
+    source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
+) -> None:
     depth = len(layers_of(base))
     kept = kept_layers(base, source.plan["units"])
     halved = _halves(base, source.plan["units"], kept)
@@ -219,7 +246,11 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         kept=kept,
         kinds=kinds(text_config(base), depth),
         base_size=file.stat().st_size if is_gguf(file) else None,
-        size=sum(each.stat().st_size for each in folder.iterdir() if each.suffix in (".safetensors", SUFFIX)),
+        size=sum(
+            each.stat().st_size
+            for each in folder.iterdir()
+            if each.suffix in (".safetensors", SUFFIX)
+        ),
     )
     (folder / "README.md").write_text(card(facts), encoding="utf-8")
     if form != "gguf":
@@ -237,7 +268,11 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
 def _unserved(variant: PreTrainedModel) -> str:
     """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can, as its source says."""
     config = text_config(variant)
-    bare = [part["layer"] for part in modeling_lamina.describe(variant)["removed"].values() if "layer" in part]
+    bare = [
+        part["layer"]
+        for part in modeling_lamina.describe(variant)["removed"].values()
+        if "layer" in part
+    ]
     odd = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if config is not variant.config:
         return "Code beside a model that sees or hears was not tried there."
@@ -246,10 +281,16 @@ def _unserved(variant: PreTrainedModel) -> str:
         return "The attention of this family is not called in the way that vLLM's Transformers backend replaces."
     if odd:
         return f"vLLM's Transformers backend knows full and sliding attention, and not {min(odd)}."
-    return f"vLLM's Transformers backend wants attention in every layer, and layer {bare[0]} has none." if bare else ""
+    return (
+        f"vLLM's Transformers backend wants attention in every layer, and layer {bare[0]} has none."
+        if bare
+        else ""
+    )
 
 
-def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:
+def _halves(
+    base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]
+) -> dict[int, list[str]]:
     """Sub-module names of removed halves, by layer that stays."""
     halved: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):

@@ -31,7 +31,10 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
     if family_of(model).stream_norm:
-        raise _unfoldable(model, "has a norm between the MLP and the stream, which undoes what is folded into weights")
+        raise _unfoldable(
+            model,
+            "has a norm between the MLP and the stream, which undoes what is folded into weights",
+        )
     if model not in _known:
         _known[model] = _look(model)
     writer = _known[model].get(layer, f"has no mlp in layer {layer}")
@@ -65,7 +68,9 @@ def _map_of(layer: nn.Module, modules: Sequence[Half], args: Any, kwargs: Any) -
     gives = _stream(output)
     if half.residual:
         gives = gives - (named["residual"] if "residual" in named else inputs[1])
-    writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
+    writing = [
+        module for module in maps if module in given and _same(_stream(given[module][1]), gives)
+    ]
     if not writing:
         return "has no one linear map that leads from the MLP to the stream"
 
@@ -87,7 +92,9 @@ def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
     given: dict[nn.Module, Any] = {}
 
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        copied = output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
+        copied = (
+            output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
+        )
         given[module] = ((args, kwargs), copied)
 
     with ExitStack() as hooks:

@@ -34,7 +34,9 @@ class Accuracy(Metric):
         right = hits(columns.values, context.score)
         without = right[1:]
         paired = np.where(np.isfinite(without), right[:1], np.nan)
-        above, above_before = (np.maximum(weighted_mean(weights, x) - context.chance, 0) for x in (without, paired))
+        above, above_before = (
+            np.maximum(weighted_mean(weights, x) - context.chance, 0) for x in (without, paired)
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             return 1 - above / above_before
 
@@ -55,7 +57,9 @@ class Accuracy(Metric):
         )
         if context.removed == 0:
             return reason, None
-        keys = np.stack([-np.nanmean(right, axis=1), np.nanmean(columns.values["nll"], axis=1)], axis=1)
+        keys = np.stack(
+            [-np.nanmean(right, axis=1), np.nanmean(columns.values["nll"], axis=1)], axis=1
+        )
         return f"{reason}; ranked by raw accuracy, then by loss", keys[1:]
 
     def posterior(self, columns: Columns, context: Context, seed: int, draws: int) -> np.ndarray:
@@ -70,13 +74,19 @@ class Accuracy(Metric):
         both = (base * without).sum(axis=1)
         lost, won = base.sum(axis=1) - both, without.sum(axis=1) - both
         counts = np.stack([both, lost, won, there.sum(axis=1) - both - lost - won])  # (4, units)
-        drawn = np.random.default_rng([seed, 4]).standard_gamma(counts + 0.5, size=(draws, *counts.shape))
+        drawn = np.random.default_rng([seed, 4]).standard_gamma(
+            counts + 0.5, size=(draws, *counts.shape)
+        )
         stays, goes, comes, _ = np.moveaxis(drawn / drawn.sum(axis=1, keepdims=True), 1, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            above, before = (np.maximum(stays + other - context.chance, 0) for other in (comes, goes))
+            above, before = (
+                np.maximum(stays + other - context.chance, 0) for other in (comes, goes)
+            )
             return np.asarray(1 - above / before)
 
-    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
+    def interval(
+        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
+    ) -> Ends:
         """From the `posterior`, not the bootstrap. It never exceeds 1, the largest possible score."""
         draws = self.posterior(columns, context, context.seed, DRAWS)
         draws = np.where(np.isnan(draws), -np.inf, draws)

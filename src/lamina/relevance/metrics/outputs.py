@@ -92,8 +92,14 @@ class Agreement(Metric):
         counted = ((flips == 0) | (flips == 1)).all(axis=1) | ((flips > 0).sum(axis=1) < ENOUGH)
         return np.where(counted, low, np.nan), np.where(counted, high, np.nan)
 
-    def interval(self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray) -> Ends:
+    def interval(
+        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
+    ) -> Ends:
         """By bootstrap, but for a `proportion`."""
-        ends = zip(self.proportion(columns), super().interval(columns, context, scores, weights), strict=True)
+        ends = zip(
+            self.proportion(columns),
+            super().interval(columns, context, scores, weights),
+            strict=True,
+        )
         low, high = (np.where(np.isnan(own), other, own) for own, other in ends)
         return low, high

@@ -49,7 +49,9 @@ class Ghost(Repair):
     def chain(self) -> str | None:
         return "lamina.repair.refit" if self.refit else None
 
-    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+    def layer_passes(
+        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+    ) -> float:
         if not self.refit:
             return super().layer_passes(depth, sizes, training, held_out)
         # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
@@ -58,7 +60,10 @@ class Ghost(Repair):
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():
-            raise wrong(f"goes through a plan run by run, and '{AUTO}' fits all at once. Write a weight.", "refit")
+            raise wrong(
+                f"goes through a plan run by run, and '{AUTO}' fits all at once. Write a weight.",
+                "refit",
+            )
         return self
 
 
@@ -67,7 +72,11 @@ GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
 
 
 def collect(
-    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Ghost,
+    seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Moments of the unpruned stream, separate for fit and held-out samples."""
     from lamina.engine import moments
@@ -151,7 +160,11 @@ class Regression:
         """The patch in float64 for λ = `ridge` times the mean eigenvalue."""
         operator = self.vectors @ (self._inverse(ridge)[:, None] * self.projected)
         made = _limited(operator, self.cross, self.options.rank or len(operator))
-        return replace(made, bias=self.mean_d - self.mean_x @ made.matrix) if self.options.bias else made
+        return (
+            replace(made, bias=self.mean_d - self.mean_x @ made.matrix)
+            if self.options.bias
+            else made
+        )
 
     def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
         """‖D - X M - 1 b‖ of every λ of the grid, on samples that were not fitted.
@@ -168,7 +181,9 @@ class Regression:
         kernel *= self.projected @ self.projected.T
         linear = (self.projected * (self.vectors.T @ unseen.xd)).sum(1)
         inverses = [self._inverse(ridge) for ridge in grid]
-        squares = [unseen.dd - 2 * inverse @ linear + inverse @ kernel @ inverse for inverse in inverses]
+        squares = [
+            unseen.dd - 2 * inverse @ linear + inverse @ kernel @ inverse for inverse in inverses
+        ]
         return [float(square.clamp_min(0).sqrt()) for square in squares]
 
     def _inverse(self, ridge: float) -> torch.Tensor:

@@ -29,7 +29,8 @@ class LinearPatch(Repair):
 
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(
-        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
+        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.",
+        "rotated",
     )
 
 
@@ -37,7 +38,9 @@ class LinearPatch(Repair):
 class Channels:
     """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q."""
 
-    ratios: torch.Tensor  # over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source
+    ratios: (
+        torch.Tensor
+    )  # over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source
     xx: torch.Tensor  # of X², XY and Y² over tokens, weighted
     xy: torch.Tensor
     yy: torch.Tensor
@@ -55,7 +58,11 @@ class Channels:
 
 
 def collect(
-    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: LinearPatch, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: LinearPatch,
+    seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
     from lamina.engine import sources as over
@@ -64,15 +71,24 @@ def collect(
 
     channels = int(text_config(model).hidden_size)
     block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
-    totals = {boundary: [_empty(channels, model.device) for _ in range(2)] for boundary in sorted(set(boundaries))}
+    totals = {
+        boundary: [_empty(channels, model.device) for _ in range(2)]
+        for boundary in sorted(set(boundaries))
+    }
 
-    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+    def add(
+        batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float
+    ) -> None:
         # All sums of a batch are there before any is added, so that it may be halved.
         added = []
         for boundary, splits in totals.items():
-            x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
+            x, y = (
+                rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary
+            )
             for split, lines in zip(splits, (~held, held), strict=True):
-                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
+                added.append(
+                    (split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum())))
+                )
         for split, more in added:
             for name, value in vars(split.plus(more)).items():
                 setattr(split, name, value)

@@ -61,7 +61,11 @@ def refused(boundary: Boundary) -> str | None:
 
 
 def collect(
-    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: ReplaceMe, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: ReplaceMe,
+    seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Moments] | Trained]]:
     """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
 
@@ -125,24 +129,37 @@ def _train(
     from lamina.models.structure import text_config
 
     channels, starts = int(text_config(model).hidden_size), sorted(before)
-    pairs = {boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries}
+    pairs = {
+        boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries
+    }
     # Adam works entry by entry, so that one optimiser serves all, but for those that a batch has no token for.
     parameters = {b: [nn.Parameter(operator) for operator in pair] for b, pair in pairs.items()}
     every = [parameter for pair in parameters.values() for parameter in pair]
     optimiser = torch.optim.Adam(every, lr=options.learning_rate)
 
     # Adam does not see by what all gradients are divided, so long as they stay far above its epsilon.
-    share = 1 / min(TOKENS, sum(len(sequence) for source in sources for sequence in source.sequences))
+    share = 1 / min(
+        TOKENS, sum(len(sequence) for source in sources for sequence in source.sequences)
+    )
 
     @torch.enable_grad()
-    def step(batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+    def step(
+        batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float
+    ) -> None:
         given = dict(zip(starts, batch.outputs, strict=True))
         optimiser.zero_grad()
         for (start, end), pair in parameters.items():
             for operator, real in zip(pair, (batch.real & ~held[:, None], batch.real), strict=True):
                 if real.any():
-                    a, gap = given[start][real].float(), (streams[end] - streams[start])[real].float()
-                    (share * weight * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).sum()).backward()
+                    a, gap = (
+                        given[start][real].float(),
+                        (streams[end] - streams[start])[real].float(),
+                    )
+                    (
+                        share
+                        * weight
+                        * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).sum()
+                    ).backward()
         optimiser.step()
 
     places = [place for boundary in boundaries for place in boundary]

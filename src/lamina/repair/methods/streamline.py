@@ -38,11 +38,15 @@ class Streamline(Repair):
     LINEAR = False
 
     method: Literal["streamline"] = "streamline"
-    epochs: int = option("Passes over the data; the best state by held-out error is kept.", 10, ge=0)
+    epochs: int = option(
+        "Passes over the data; the best state by held-out error is kept.", 10, ge=0
+    )
     learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
     batch: int = option("Samples of a step.", 16, ge=1)
 
-    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+    def layer_passes(
+        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+    ) -> float:
         # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
         # held-out samples.
         steps = self.epochs * (training + 1) * (1 - held_out)
@@ -70,7 +74,11 @@ def refused(boundary: Boundary) -> str | None:
 
 
 def collect(
-    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Streamline, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Streamline,
+    seed: int,
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 
@@ -147,7 +155,9 @@ def _recalling(
 
         def give(batch: taps.Batch, _: Mapping[float, torch.Tensor]) -> None:
             lines = [held[tuple(sequences[number])] for number in batch.samples]
-            streams = {p: pad_sequence([line[p] for line in lines], batch_first=True) for p in boundaries}
+            streams = {
+                p: pad_sequence([line[p] for line in lines], batch_first=True) for p in boundaries
+            }
             consumer(replace(batch, called={first: batch.called[0]}), streams)
 
         taps.run(shallow[first], sequences, [0], give, tokens)
@@ -205,7 +215,10 @@ def _train(
                 optimiser.step()
         held_errors = _errors(model, run, unseen, boundary, layer, "heldout_error")
         if not state or held_errors["heldout_error"] < errors["heldout_error"]:
-            errors, state = held_errors, {name: weight.detach().clone() for name, weight in layer.named_parameters()}
+            errors, state = (
+                held_errors,
+                {name: weight.detach().clone() for name, weight in layer.named_parameters()},
+            )
     layer.load_state_dict(state, strict=False)
     tokens = sum(len(sequence) for sequence, _ in seen)
     facts = {
@@ -220,15 +233,31 @@ def _train(
 
 
 def _errors(
-    model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, name: str
+    model: PreTrainedModel,
+    run: taps.Run,
+    weighed: Weighed,
+    boundary: Boundary,
+    layer: nn.Module,
+    name: str,
 ) -> dict[str, float]:
     """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream of the cut model."""
-    after, before, norm = _run(model, run, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
-    return {f"{name}_before": before / norm, name: after / norm} if norm > 0 else {f"{name}_before": 0.0, name: 0.0}
+    after, before, norm = (
+        _run(model, run, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
+    )
+    return (
+        {f"{name}_before": before / norm, name: after / norm}
+        if norm > 0
+        else {f"{name}_before": 0.0, name: 0.0}
+    )
 
 
 def _run(
-    model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool
+    model: PreTrainedModel,
+    run: taps.Run,
+    weighed: Weighed,
+    boundary: Boundary,
+    layer: nn.Module,
+    train: bool,
 ) -> torch.Tensor:
     """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; with `train` also the gradient of the mean error."""
     import torch
@@ -236,12 +265,16 @@ def _run(
     from lamina.models.structure import text_config
 
     sums = torch.zeros(3, dtype=torch.float64, device=model.device)
-    entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
+    entries = int(text_config(model).hidden_size) * sum(
+        weight * len(sequence) for sequence, weight in weighed
+    )
     places = before, start, end = boundary[0] - 1, *boundary
 
     def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         given, cut, wanted = (streams[place] for place in (before, start, end))
-        weight = torch.tensor([weighed[number][1] for number in batch.samples], device=given.device)[:, None]
+        weight = torch.tensor(
+            [weighed[number][1] for number in batch.samples], device=given.device
+        )[:, None]
         weight = weight * batch.real
 
         def squares(error: torch.Tensor) -> torch.Tensor:
@@ -259,7 +292,9 @@ def _run(
             gradients = torch.autograd.grad(share, trained, allow_unused=True)
             for parameter, gradient in zip(trained, gradients, strict=True):
                 if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    parameter.grad = (
+                        gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    )
         sums.add_(batch_sums)
 
     run(model, [sequence for sequence, _ in weighed], places, add, TOKENS, ())

@@ -13,7 +13,9 @@ TITLE = "Which runs of layers barely turn the stream"
 PLACE = 30
 TABLES = ("activations", "models")
 QUERIES = ("which_runs_barely_turn_the_stream",)
-COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
+COLOURS = LinearSegmentedColormap.from_list(
+    "angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"]
+)
 
 DOT: dict[str, Any] = {"marker": "o", "linestyle": ""}
 LEAST = DOT | dict(markersize=4.5, color="#0072B2", markeredgecolor="white", markeredgewidth=0.8)
@@ -33,12 +35,24 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             angle[row["span"] - 1, row["layer"]] = row["angle"]
             error[row["span"] - 1, row["layer"]] = row["stderr"] or 0
         edges = (-0.5, size - 0.5, 0.5, size + 0.5)
-        axes.imshow(angle, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="none")
+        axes.imshow(
+            angle,
+            extent=edges,
+            origin="lower",
+            aspect="auto",
+            cmap=COLOURS,
+            norm=scale,
+            interpolation="none",
+        )
         texts = {}
         for span in (span for span in range(1, size + 1) if np.isfinite(angle[span - 1]).any()):
             start = int(np.nanargmin(angle[span - 1]))
             reach = Z95 * np.hypot(error[span - 1], error[span - 1, start])
-            for other in np.flatnonzero(angle[span - 1] - angle[span - 1, start] <= reach) if size <= 16 else ():
+            for other in (
+                np.flatnonzero(angle[span - 1] - angle[span - 1, start] <= reach)
+                if size <= 16
+                else ()
+            ):
                 axes.plot(other, span, **ALIKE)
             axes.plot(start, span, **LEAST)
             if (span - 1) % max(1, round(size / 12)) == 0:
@@ -51,7 +65,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.grid(False)
         for axis in "xy":
             style.whole_numbers(axes, axis)
-    style.colour_bar(figure, grid, scale, COLOURS, "angular distance at the last token (1 = opposite)", 0.5)
+    style.colour_bar(
+        figure, grid, scale, COLOURS, "angular distance at the last token (1 = opposite)", 0.5
+    )
     marks = [("minimum of the row", LEAST), ("not distinguishable from it (95 %)", ALIKE)]
     style.legend_below(figure, marks if depth <= 16 else marks[:1], 2)
     return figure

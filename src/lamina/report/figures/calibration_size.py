@@ -13,9 +13,16 @@ from lamina.report.figures import style
 TITLE = "How many samples a ranking takes"
 PLACE = 26
 TABLES = ("relevance", "sweeps", "calibrations", "models")
-METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
+METRICS = (
+    "accuracy",
+    "margin",
+    "perplexity",
+    "cosine",
+)  # what a few samples tell, and what they do not
 LOOKS: dict[str, style.Look] = {
-    name: dict(color=style.COLOURS[at], marker=style.MARKERS[at], linestyle=style.DASHES[at], markersize=4)
+    name: dict(
+        color=style.COLOURS[at], marker=style.MARKERS[at], linestyle=style.DASHES[at], markersize=4
+    )
     for at, name in enumerate(METRICS)
 }
 QUERIES = ("what_samples_say_of_layers",)
@@ -35,7 +42,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             line = [row for row in points if row["metric"] == metric]
             # Side by side, or bars would hide each other.
             x = [row["n_samples"] * 1.05 ** (place - 1.5) for row in line]
-            reach = [[row["median"] - row["low"] for row in line], [row["high"] - row["median"] for row in line]]
+            reach = [
+                [row["median"] - row["low"] for row in line],
+                [row["high"] - row["median"] for row in line],
+            ]
             middle = [row["median"] for row in line]
             axes.errorbar(x, middle, reach, linewidth=1.2, elinewidth=0.9, **LOOKS[metric])
         style.doubling(axes, (row["n_samples"] for row in data))

@@ -20,7 +20,12 @@ QUERIES = ("what_a_metric_costs",)
 MEAN: dict[str, Any] = {"color": style.COLOURS[0], "marker": "o"}
 WORK: dict[str, Any] = {"color": style.COLOURS[2], "marker": "s", "linestyle": "", "markersize": 5}
 NAIVE = WORK | {"color": style.COLOURS[1], "marker": "D", "markerfacecolor": "white"}
-ABOVE: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+ABOVE: dict[str, Any] = {
+    "xytext": (0, 6),
+    "textcoords": "offset points",
+    "ha": "center",
+    "fontsize": 7,
+}
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -31,14 +36,18 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     for turn, ((model,), mine) in enumerate(models.items()):
         left, right = grid[2 * turn : 2 * turn + 2]
         by_pass = style.grouped(mine, "pass")
-        dearest = sorted(by_pass, key=lambda key: -statistics.mean(row["seconds"] for row in by_pass[key]))
+        dearest = sorted(
+            by_pass, key=lambda key: -statistics.mean(row["seconds"] for row in by_pass[key])
+        )
         for place, key in enumerate(dearest):
             seconds(left, place, [row["seconds"] for row in by_pass[key]])
             layer_tokens(right, place, key[0], by_pass[key])
         for axes in (left, right):
             axes.set(ylim=(len(by_pass) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
             axes.set_yticks(range(len(by_pass)), [])
-        left.set_yticks(range(len(by_pass)), [label(key[0], by_pass[key]) for key in dearest], fontsize=7.5)
+        left.set_yticks(
+            range(len(by_pass)), [label(key[0], by_pass[key]) for key in dearest], fontsize=7.5
+        )
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
         right.xaxis.set_major_locator(MaxNLocator(4))
@@ -57,7 +66,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
     """A pass and the metrics measured by it."""
     measured = {metric for row in chosen for metric in row["measured"] or []}
-    names = [name for name, metric in METRICS.items() if metric.pass_ in carried(pass_) and name in measured]
+    names = [
+        name
+        for name, metric in METRICS.items()
+        if metric.pass_ in carried(pass_) and name in measured
+    ]
     return f"{pass_}\n" + textwrap.fill(", ".join(names), 46)
 
 
@@ -73,7 +86,10 @@ def seconds(axes: Axes, place: int, values: list[float]) -> None:
 def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]]) -> None:
     """Draw the work of the pass and of the naive way, means over calibrations."""
     # Along context and gold answer: wrong choices come on top of all passes alike.
-    tokens = [Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"]) for row in chosen]
+    tokens = [
+        Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"])
+        for row in chosen
+    ]
     depth = chosen[0]["n_layers"]
     work, naive = zip(*(sweep_work(each, depth, 0, pass_, "layer") for each in tokens), strict=True)
     if sum(work):

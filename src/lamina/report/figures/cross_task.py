@@ -16,7 +16,8 @@ TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 NEEDS = {"calibrations": 2, "tasks": 2}
 QUERIES = ("what_pruning_for_one_task_costs_the_others",)
 COLOURS = LinearSegmentedColormap.from_list(
-    "change", [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")]
+    "change",
+    [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")],
 )
 SCALE = Normalize(-0.8, 0.2)
 
@@ -31,10 +32,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     for axes, ((model, selector), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, calibrations, tasks)
         axes.set_title(theme.title(model, f"{selector}, {chosen[0]['removed']} removed"))
-    bar = style.colour_bar(figure, grid, SCALE, COLOURS, "change of accuracy, percentage points", 0.6, extend="both")
+    bar = style.colour_bar(
+        figure, grid, SCALE, COLOURS, "change of accuracy, percentage points", 0.6, extend="both"
+    )
     bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}".replace("-", "−"))
     own = Patch(facecolor="none", edgecolor="black", linewidth=1.6)
-    style.legend_below(figure, [("the plan's own task", own), ("not tested", Patch(facecolor="#eeeeee"))], 2)
+    style.legend_below(
+        figure, [("the plan's own task", own), ("not tested", Patch(facecolor="#eeeeee"))], 2
+    )
     return figure
 
 
@@ -43,13 +48,21 @@ def panel(axes: Axes, data: style.Rows, calibrations: list[str], tasks: list[str
     axes.set_facecolor("#eeeeee")
     for row in data:
         x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
-        error = "" if row["change_stderr"] is None else f" ± {100 * style.reach(row['change_stderr']):.0f}"
+        error = (
+            ""
+            if row["change_stderr"] is None
+            else f" ± {100 * style.reach(row['change_stderr']):.0f}"
+        )
         text = f"{100 * row['change']:+.0f}{error}".replace("-", "−")
         number_cell(axes, (x, y), row["change"], text, COLOURS, SCALE)
     for row in data:
         if row["own"]:
             x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
-            axes.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="black", linewidth=1.6))
+            axes.add_patch(
+                Rectangle(
+                    (x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="black", linewidth=1.6
+                )
+            )
     prefix = shared_prefix(tasks)
     style.matrix(axes, len(tasks), calibrations)
     style.slanted(axes, range(len(tasks)), [task.removeprefix(prefix) for task in tasks])
@@ -59,7 +72,11 @@ def panel(axes: Axes, data: style.Rows, calibrations: list[str], tasks: list[str
 def shared_prefix(names: list[str]) -> str:
     """The first part of the names, up to an underscore, if all names share it; labels then leave it out."""
     head = names[0].split("_")[0] + "_"
-    return head if len(names) > 1 and all(name.startswith(head) and name != head for name in names) else ""
+    return (
+        head
+        if len(names) > 1 and all(name.startswith(head) and name != head for name in names)
+        else ""
+    )
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
@@ -70,7 +87,9 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
         way = row["model"], row["selector"]
         largest[way] = max(row["removed"], largest.get(way, 0))
     shown = [row for row in rows if row["removed"] == largest.get((row["model"], row["selector"]))]
-    return sorted(shown, key=lambda row: (row["model"], row["calibration"], row["task"], row["selector"]))
+    return sorted(
+        shown, key=lambda row: (row["model"], row["calibration"], row["task"], row["selector"])
+    )
 
 
 def caption(data: style.Rows) -> str:

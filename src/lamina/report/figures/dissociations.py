@@ -15,7 +15,9 @@ TABLES = ("dissociations", "models")
 NEEDS = {"calibrations": 2}
 QUERIES = ("which_layers_one_task_needs_more",)
 PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all
-COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"])
+COLOURS = LinearSegmentedColormap.from_list(
+    "difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"]
+)
 SCALE = Normalize(-1, 1)
 
 
@@ -24,14 +26,18 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     models = style.grouped(shown(data), "model")
     depth = 1 + max(row["layer"] for drawn in models.values() for row in drawn)
     most = max(len(set(map(_pair, drawn))) for drawn in models.values())
-    figure, grid = style.panels(len(models), max(4.5, 0.42 * depth + 2.2), max(1.6, 0.24 * most + 1.3), 1)
+    figure, grid = style.panels(
+        len(models), max(4.5, 0.42 * depth + 2.2), max(1.6, 0.24 * most + 1.3), 1
+    )
     for axes, ((model,), drawn) in zip(grid, models.items(), strict=True):
         _panel(axes, drawn, depth)
         axes.set_title(theme.title(model, "difference of accuracy relevance"))
     label = "matters more to the second task  ◂    ▸  matters more to the first"
     style.colour_bar(figure, grid, SCALE, COLOURS, label, 0.7)
     dot: style.Look = dict(marker="o", linestyle="", markersize=3.5, color="black")
-    style.legend_below(figure, [("sure (corrected for the number of layers; beyond halves of one task)", dot)], 1)
+    style.legend_below(
+        figure, [("sure (corrected for the number of layers; beyond halves of one task)", dot)], 1
+    )
     return figure
 
 
@@ -43,7 +49,9 @@ def shown(data: style.Rows) -> list[dict[str, Any]]:
             pair: max((row["sure"], abs(row["difference"])) for row in rows)
             for pair, rows in style.grouped(mine, "calibration", "rival").items()
         }
-        wanted |= {(model, *pair) for pair in sorted(widest, key=widest.__getitem__, reverse=True)[:PAIRS]}
+        wanted |= {
+            (model, *pair) for pair in sorted(widest, key=widest.__getitem__, reverse=True)[:PAIRS]
+        }
     return [row for row in data if (row["model"], *_pair(row)) in wanted]
 
 
@@ -76,7 +84,10 @@ def _panel(axes: Axes, data: style.Rows, depth: int) -> None:
 
 def caption(data: style.Rows) -> str:
     most = max(len({_pair(row) for row in mine}) for mine in style.grouped(data, "model").values())
-    some = f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all." * (most > PAIRS)
+    some = (
+        f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all."
+        * (most > PAIRS)
+    )
     counted = [row[key] for row in data for key in ("n_samples", "n_rival")]
     return (
         "What removing a layer costs the first task less what it costs the second, each as a share of the accuracy "

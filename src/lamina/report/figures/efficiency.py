@@ -12,7 +12,10 @@ PLACE = 90
 TABLES = ("efficiency", "plans", "models")
 QUERIES = ("what_pruning_buys",)
 BASE: style.Look = dict(color="#999999", linestyle="--", linewidth=0.9)
-MEASURES = {"latency_ratio": "latency of the prompt", "tokens_per_second_ratio": "tokens per second"}
+MEASURES = {
+    "latency_ratio": "latency of the prompt",
+    "tokens_per_second_ratio": "tokens per second",
+}
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -24,18 +27,37 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     figure, grid = style.panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for place, ((model,), mine) in enumerate(models.items()):
         counts: dict[str, list[int]] = {}  # of runs, by row
-        for row in sorted(mine, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])):
+        for row in sorted(
+            mine,
+            key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"]),
+        ):
             counts.setdefault(_name(row), [])
             counts[_name(row)] += [row["runs"]] * (row["runs"] not in counts[_name(row)])
-        for axes, (column, title) in zip(grid[2 * place : 2 * place + 2], MEASURES.items(), strict=True):
+        for axes, (column, title) in zip(
+            grid[2 * place : 2 * place + 2], MEASURES.items(), strict=True
+        ):
             axes.axvline(1, **BASE)
             for row in (row for row in mine if row[column] is not None):
                 value, error, runs = row[column], row[f"{column}_stderr"], _runs(row["runs"])
-                low, high = (value, value) if error is None else ratio_interval(value, error, row["repeats"])
+                low, high = (
+                    (value, value)
+                    if error is None
+                    else ratio_interval(value, error, row["repeats"])
+                )
                 there = counts[_name(row)]
-                at = list(counts).index(_name(row)) + (there.index(row["runs"]) + 0.5 - len(there) / 2) * 0.24
+                at = (
+                    list(counts).index(_name(row))
+                    + (there.index(row["runs"]) + 0.5 - len(there) / 2) * 0.24
+                )
                 if high > NOISY * low:
-                    axes.text(1, at, f"  {runs}: too noisy", va="center", fontsize=7, color=looks[runs]["color"])
+                    axes.text(
+                        1,
+                        at,
+                        f"  {runs}: too noisy",
+                        va="center",
+                        fontsize=7,
+                        color=looks[runs]["color"],
+                    )
                 else:
                     ends = [[value - low], [high - value]]
                     axes.errorbar(value, at, xerr=ends, capsize=2, **looks[runs])
@@ -51,7 +73,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _runs(count: int) -> str:
-    return f"removed in {count} run{'s' if count > 1 else ''}" if count else "halves of layers removed"
+    return (
+        f"removed in {count} run{'s' if count > 1 else ''}" if count else "halves of layers removed"
+    )
 
 
 def _name(row: dict[str, Any]) -> str:

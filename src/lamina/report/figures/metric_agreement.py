@@ -22,19 +22,31 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         metrics = style.grouped(chosen, "metric")
         for place, ((metric,), rows) in enumerate(metrics.items()):
             for row in rows:
-                at = place + 0.7 * ((list(looks).index(row["calibration"]) + 0.5) / len(looks) - 0.5)
+                at = place + 0.7 * (
+                    (list(looks).index(row["calibration"]) + 0.5) / len(looks) - 0.5
+                )
                 value, low, high = row["spearman"], row["ci_low"], row["ci_high"]
                 ends = None if low is None else [[value - low], [high - value]]
                 axes.errorbar(value, at, xerr=ends, elinewidth=0.9, **looks[row["calibration"]])
                 reach = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-                said = f"{metric} on {row['calibration']}: {value:.2f}{reach}, {row['n_units']} units"
-                style.hints(axes, [(value, at, f"{said}, n = {row['n_samples']}".replace("-", "−"))])
+                said = (
+                    f"{metric} on {row['calibration']}: {value:.2f}{reach}, {row['n_units']} units"
+                )
+                style.hints(
+                    axes, [(value, at, f"{said}, n = {row['n_samples']}".replace("-", "−"))]
+                )
             mean = math.fsum(row["spearman"] for row in rows) / len(rows)
             text = f"{mean:.2f}".replace("-", "−")
-            axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+            axes.annotate(
+                text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8
+            )
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.8)
         axes.set_title(theme.title(model, f"every {kind}"))
-        axes.set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xlabel="rank correlation (1 = the same order)")
+        axes.set(
+            xlim=(-1.03, 1.03),
+            xticks=[-1, -0.5, 0, 0.5, 1],
+            xlabel="rank correlation (1 = the same order)",
+        )
         style.lines_down(axes, [metric for (metric,) in metrics])
     style.legend_below(figure, looks.items())
     return figure

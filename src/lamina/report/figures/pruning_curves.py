@@ -24,14 +24,18 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles)
         axes.set_title(theme.task_title(group, groups))
-    draws = {row["selector"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"] > 1)}
+    draws = {
+        row["selector"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"] > 1)
+    }
     named = [
         (f"{name} (mean of {draws[name]})" if draws[name] > 1 else name, look | {"markersize": 4.5})
         for name, look in styles.items()
         if name in draws
     ]
     guessing = {"color": style.NEUTRAL, "linestyle": (0, (1, 1.5))}
-    style.legend_below(figure, [*named, ("base model, 95 %", Patch(color="#d9d9d9")), ("guessing", guessing)], 4)
+    style.legend_below(
+        figure, [*named, ("base model, 95 %", Patch(color="#d9d9d9")), ("guessing", guessing)], 4
+    )
     return figure
 
 
@@ -55,13 +59,17 @@ def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
         x = [0.0] + [row["removed"] + shift for row in points]
         y = [base] + [row["value"] for row in points]
         error = [0.0] + [nan if row["reach"] is None else row["reach"] for row in points]
-        axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name])
+        axes.errorbar(
+            x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name]
+        )
         said = (f"{name}, {row['removed']} removed: {reading(row, row['reach'])}" for row in points)
         style.hints(axes, zip(x[1:], y[1:], said, strict=True))
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
     axes.set_xlabel("layers removed")
-    style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
+    style.metric_scale(
+        axes, first["metric"], [first["base_value"], *(row["value"] for row in data)]
+    )
 
 
 def reading(row: dict[str, Any], reach: float | None) -> str:

@@ -17,7 +17,15 @@ PLACE = 50
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 NEEDS = {"repairs": 1}
 QUERIES = ("what_repair_gave_back",)
-HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG
+HATCHES = (
+    "",
+    "////",
+    "||||",
+    "xxxx",
+    "\\\\\\\\",
+    "++++",
+    "----",
+)  # dots are thousands of curves in an SVG
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 
 
@@ -45,15 +53,21 @@ def look(place: int) -> dict[str, Any]:
     return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
-def panel(axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]) -> None:
+def panel(
+    axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]
+) -> None:
     """The base model's bar at the left, then a group of bars per selector, one bar per variant."""
     first = data[0]
-    bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
+    bars: dict[str, Any] = dict(
+        linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6)
+    )
     base_error = style.reach(first["base_stderr"])
     axes.bar(-0.75, first["base_value"], 0.3, yerr=base_error, color="#555555", **bars)
     axes.axhline(first["base_value"], color="#555555", linewidth=0.8, linestyle="--", zorder=1)
     if first["chance"] is not None:
-        axes.axhline(first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1, zorder=3)
+        axes.axhline(
+            first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1, zorder=3
+        )
     width = 0.86 / len(repairs)
     for spot, name in enumerate(selectors):
         chosen = [row for row in data if row["selector"] == name]
@@ -62,13 +76,27 @@ def panel(axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selector
             x = spot + (turn - (len(chosen) - 1) / 2) * width
             error = style.reach(row["stderr"])
             bar = axes.bar(x, row["value"], width, yerr=error, **look(place), **bars)
-            style.hint(bar[0], f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}")
+            style.hint(
+                bar[0],
+                f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}",
+            )
         if not chosen:
-            axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
+            axes.text(
+                spot,
+                0.02,
+                "no plan",
+                rotation=90,
+                ha="center",
+                va="bottom",
+                fontsize=7.5,
+                color=style.NEUTRAL,
+            )
     style.slanted(axes, [-0.75, *range(len(selectors))], ["base", *selectors], 30)
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
-    style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
+    style.metric_scale(
+        axes, first["metric"], [first["base_value"], *(row["value"] for row in data)]
+    )
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
@@ -78,9 +106,15 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     for row in (row for row in rows if (row["repair"], row["healing"]) != ("none", "none")):
         place = row["model"], row["calibration"]
         sizes[place] = max((row["healing"] != "none", row["removed"]), sizes.get(place, (False, 0)))
-    shown = [row for row in rows if row["removed"] == sizes.get((row["model"], row["calibration"]), (False, 0))[1]]
+    shown = [
+        row
+        for row in rows
+        if row["removed"] == sizes.get((row["model"], row["calibration"]), (False, 0))[1]
+    ]
     repairs, places = style.repairs(shown), itemgetter("model", "calibration", "task", "selector")
-    return sorted(shown, key=lambda row: (*places(row), repairs.index((row["repair"], row["healing"]))))
+    return sorted(
+        shown, key=lambda row: (*places(row), repairs.index((row["repair"], row["healing"])))
+    )
 
 
 def caption(data: style.Rows) -> str:

@@ -25,7 +25,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     lines = theme.selectors
     repairs = style.repairs(data)
     figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
-    for place, (axes, ((model, removed), chosen)) in enumerate(zip(grid, sizes.items(), strict=True)):
+    for place, (axes, ((model, removed), chosen)) in enumerate(
+        zip(grid, sizes.items(), strict=True)
+    ):
         panel(axes, chosen, lines, repairs)
         axes.set_title(theme.title(model, f"{removed} removed"))
         if place % 3 == 0:
@@ -35,7 +37,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
     entries = [(name, mark(lines[name], 1)) for name in shown]
     black = {"color": "black", "marker": "o"}
-    entries += [(style.repair_name(*pair), mark(black, place)) for place, pair in enumerate(repairs)]
+    entries += [
+        (style.repair_name(*pair), mark(black, place)) for place, pair in enumerate(repairs)
+    ]
     entries.append(("beaten by none", {"color": style.NEUTRAL, "linewidth": 0.9}))
     entries.append(("base model", {"color": "#999999", "linestyle": "--"}))
     style.legend_below(figure, entries, 6)
@@ -48,7 +52,9 @@ def mark(line: dict[str, Any], place: int) -> dict[str, Any]:
     return shape | {"fillstyle": FILLS[place % len(FILLS)], "markerfacecoloralt": "white"}
 
 
-def panel(axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: list[tuple[str, str]]) -> None:
+def panel(
+    axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: list[tuple[str, str]]
+) -> None:
     """Points with both intervals, the base model's two numbers, and the frontier.
 
     A point further out than FAR stands at the edge, with an arrow.
@@ -70,8 +76,14 @@ def panel(axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: l
         perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
         text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
         style.hints(axes, [(min(row["perplexity"], edge), row["accuracy"], text)])
-    best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"] and row["perplexity"] < edge)
-    axes.plot([x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1)
+    best = sorted(
+        (row["perplexity"], row["accuracy"])
+        for row in data
+        if row["best"] and row["perplexity"] < edge
+    )
+    axes.plot(
+        [x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1
+    )
     base = data[0]
     dashed: style.Look = dict(color="#999999", linewidth=0.8, linestyle="--", zorder=1)
     axes.axhline(base["accuracy_base"], **dashed)

@@ -28,9 +28,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     for axes, ((model,), chosen) in zip(grid, groups.items(), strict=True):
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)
         for row in chosen:
-            at = rows[model].index(_label(row)) + 0.8 * ((sizes.index(row["removed"]) + 0.5) / len(sizes) - 0.5)
+            at = rows[model].index(_label(row)) + 0.8 * (
+                (sizes.index(row["removed"]) + 0.5) / len(sizes) - 0.5
+            )
             ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
-            inside, look = None if row["p_holm"] < LEVEL else "white", looks[f"{row['removed']} removed"]
+            inside, look = (
+                None if row["p_holm"] < LEVEL else "white",
+                looks[f"{row['removed']} removed"],
+            )
             axes.errorbar(row["difference"], at, xerr=ends, capsize=2, mfc=inside, **look)
         axes.set_title(theme.title(model, "difference of accuracy"))
         axes.set_xlabel("points of accuracy")
@@ -40,7 +45,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _label(row: dict[str, Any]) -> str:
-    return f"{style.repair_name(row['repair'], row['healing'])}:  {row['selector']} − {row['rival']}"
+    return (
+        f"{style.repair_name(row['repair'], row['healing'])}:  {row['selector']} − {row['rival']}"
+    )
 
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:

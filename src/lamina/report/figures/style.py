@@ -97,13 +97,17 @@ class Theme:
     @cached_property
     def several_models(self) -> bool:
         """Whether titles must name the model."""
-        return bool(rows(self._connection, "SELECT count(*) > 1 AS several FROM models")[0]["several"])
+        return bool(
+            rows(self._connection, "SELECT count(*) > 1 AS several FROM models")[0]["several"]
+        )
 
     def title(self, model: str, name: str) -> str:
         """Title of a panel; it names the model only if a run has several."""
         return f"{model}: {name}" if self.several_models else name
 
-    def task_title(self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = "") -> str:
+    def task_title(
+        self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = ""
+    ) -> str:
         """Title of a panel of model, calibration and task; it names the task only if the calibration has several."""
         model, calibration, task = group
         single = sum(other[:2] == (model, calibration) for other in groups) == 1
@@ -113,10 +117,14 @@ class Theme:
         """Rows by model and selector, selectors in the order of their styles."""
         order = list(self.selectors)
         groups = grouped(data, "model", "selector")
-        return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
+        return dict(
+            sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1])))
+        )
 
 
-def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def panels(
+    n: int, width: float, height: float, columns: int, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """A grid of `n` panels of `width` x `height` inches, at most `columns` wide; legends go outside, below."""
     columns = min(columns, n)
     rows = math.ceil(n / columns)
@@ -127,20 +135,37 @@ def panels(n: int, width: float, height: float, columns: int, sharey: bool = Fal
     return figure, axes[:n]
 
 
-def legend_below(figure: Figure, entries: Iterable[tuple[str, Look | Artist]], columns: int = 5) -> None:
+def legend_below(
+    figure: Figure, entries: Iterable[tuple[str, Look | Artist]], columns: int = 5
+) -> None:
     """One legend for all panels, under them: names with how their lines look, or with the artist to show."""
     labels, looks = zip(*entries, strict=True)
     handles = [look if isinstance(look, Artist) else Line2D([], [], **look) for look in looks]
-    fitting = max(1, min(columns, len(labels), int(figure.get_figwidth() / (0.75 + 0.066 * max(map(len, labels))))))
+    fitting = max(
+        1,
+        min(
+            columns,
+            len(labels),
+            int(figure.get_figwidth() / (0.75 + 0.066 * max(map(len, labels)))),
+        ),
+    )
     figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3)
 
 
 def colour_bar(
-    figure: Figure, panels: Any, scale: Normalize, colours: Colormap, label: str, shrink: float, **shape: Any
+    figure: Figure,
+    panels: Any,
+    scale: Normalize,
+    colours: Colormap,
+    label: str,
+    shrink: float,
+    **shape: Any,
 ) -> Any:
     """The colour scale of some panels, above them; `shape` goes to matplotlib."""
     shape = {"aspect": 40, "pad": 0.02} | shape
-    bar = figure.colorbar(ScalarMappable(scale, colours), ax=panels, location="top", shrink=shrink, **shape)
+    bar = figure.colorbar(
+        ScalarMappable(scale, colours), ax=panels, location="top", shrink=shrink, **shape
+    )
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
     return bar
@@ -182,14 +207,21 @@ def empty(reason: str) -> Figure:
     """An image that says why there is no figure; `reason` is the note of its question on when it has no answer."""
     figure = Figure(figsize=(7, 1.1), layout="constrained")
     text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
-    figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
+    figure.text(
+        0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10
+    )
     return figure
 
 
 def looks(names: Iterable[str], size: float) -> dict[str, Look]:
     """Colour and marker of each name, `size` points wide, without a line."""
     return {
-        name: dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)], linestyle="", markersize=size)
+        name: dict(
+            color=COLOURS[at % len(COLOURS)],
+            marker=MARKERS[at % len(MARKERS)],
+            linestyle="",
+            markersize=size,
+        )
         for at, name in enumerate(names)
     }
 
@@ -243,7 +275,12 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)", _rounded, text)
     text = re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
     description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
-    return re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}', text, count=1)
+    return re.sub(
+        r"<svg([^>]*)>",
+        lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}',
+        text,
+        count=1,
+    )
 
 
 def _rounded(numbers: re.Match[str]) -> str:
@@ -260,7 +297,16 @@ def hint(artist: Artist, text: str) -> None:
 def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
     """Show a text when the pointer rests near a point (x, y, text), by invisible marks `size` points wide."""
     for x, y, text in points:
-        mark = Line2D([x], [y], linestyle="", marker="o", markersize=size, markeredgewidth=0, alpha=0, zorder=9)
+        mark = Line2D(
+            [x],
+            [y],
+            linestyle="",
+            marker="o",
+            markersize=size,
+            markeredgewidth=0,
+            alpha=0,
+            zorder=9,
+        )
         mark.set_in_layout(False)
         hint(axes.add_artist(mark), text)
 

@@ -17,9 +17,17 @@ KINDS: dict[str, tuple[dict[str, str], str, str]] = {
         "layer",
         "share of tokens it is void for",
     ),
-    "probe": ({"accuracy": "label read"}, "boundary (stream entering the layer)", "share of labels read"),
+    "probe": (
+        {"accuracy": "label read"},
+        "boundary (stream entering the layer)",
+        "share of labels read",
+    ),
     "patching": (
-        {"repair_changed": "at what differs", "repair_between": "between", "repair_last": "at the last token"},
+        {
+            "repair_changed": "at what differs",
+            "repair_between": "between",
+            "repair_last": "at the last token",
+        },
         "boundary (stream entering the layer)",
         "share of the answer brought back",
     ),
@@ -34,7 +42,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     figure, grid = style.panels(len(groups), 3.4, 2.9, 4)
     for axes, ((model, calibration, name, kind), chosen) in zip(grid, groups.items(), strict=True):
         _panel(axes, kind, chosen)
-        axes.set_title(theme.title(model, name if calibration == "none" else f"{name}, {calibration}"))
+        axes.set_title(
+            theme.title(model, name if calibration == "none" else f"{name}, {calibration}")
+        )
     return figure
 
 
@@ -44,16 +54,37 @@ def _panel(axes: Axes, kind: str, data: style.Rows) -> None:
         line = [row for row in data if row["measure"] == measure]
         if not line:
             continue
-        x, y, colour = [row["layer"] for row in line], [row["value"] for row in line], style.COLOURS[turn]
+        x, y, colour = (
+            [row["layer"] for row in line],
+            [row["value"] for row in line],
+            style.COLOURS[turn],
+        )
         low = [row["value"] if row["ci_low"] is None else row["ci_low"] for row in line]
         high = [row["value"] if row["ci_high"] is None else row["ci_high"] for row in line]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(x, y, label=name, markersize=3.5, linewidth=1.2, color=colour, marker=style.MARKERS[turn])
+        axes.plot(
+            x,
+            y,
+            label=name,
+            markersize=3.5,
+            linewidth=1.2,
+            color=colour,
+            marker=style.MARKERS[turn],
+        )
         control = [(row["layer"], row["control"]) for row in line if row["control"] is not None]
         if control:
             name = "_" if turn else "control"
-            axes.plot(*zip(*control, strict=True), color=colour, linestyle=":", linewidth=1.1, label=name)
-    lowest = min(0.0, *(row["ci_low"] for row in data if row["measure"] in measures and row["ci_low"] is not None))
+            axes.plot(
+                *zip(*control, strict=True), color=colour, linestyle=":", linewidth=1.1, label=name
+            )
+    lowest = min(
+        0.0,
+        *(
+            row["ci_low"]
+            for row in data
+            if row["measure"] in measures and row["ci_low"] is not None
+        ),
+    )
     axes.set(xlabel=place, ylabel=label, ylim=(1.05 * lowest, 1.32), yticks=[0, 0.25, 0.5, 0.75, 1])
     style.whole_numbers(axes)
     axes.legend(loc="upper center", ncols=2, fontsize=7, handlelength=2)
@@ -61,9 +92,21 @@ def _panel(axes: Axes, kind: str, data: style.Rows) -> None:
 
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """What is measured layer by layer, kinds in the order of `KINDS`."""
-    rows = [row for row in answer(connection, QUERIES[0]) if row["kind"] in KINDS and row["layer"] is not None]
+    rows = [
+        row
+        for row in answer(connection, QUERIES[0])
+        if row["kind"] in KINDS and row["layer"] is not None
+    ]
     order = list(KINDS)
-    return sorted(rows, key=lambda row: (row["model"], order.index(row["kind"]), row["diagnosis"], row["calibration"]))
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["model"],
+            order.index(row["kind"]),
+            row["diagnosis"],
+            row["calibration"],
+        ),
+    )
 
 
 def caption(data: style.Rows) -> str:

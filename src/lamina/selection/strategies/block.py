@@ -42,9 +42,7 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     runs = [start for start in free if kinds[start + n :] == kinds[start : len(kinds) - n]]
     if not runs:
         reason = f"no run of {n} layers can go without shifting the pattern of kinds of layers (periods: whole)"
-        remedy = (
-            "Write a multiple of the pattern's period for `removed`, unprotect the last layers, or leave `periods` out"
-        )
+        remedy = "Write a multiple of the pattern's period for `removed`, unprotect the last layers, or leave `periods` out"
         return replace(previous, removed=n, refused=f"{reason}. {remedy}.")
     start = min(runs, key=lambda s: (step.angles[s, n], -s))
     units = [str(layer) for layer in range(start, start + n)]

@@ -40,17 +40,24 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """
     similar = similarities(step.angles, request.n_layers)
     labels = grouped(similar, count(similar))
-    groups = {label: [layer for layer in range(request.n_layers) if labels[layer] == label] for label in set(labels)}
+    groups = {
+        label: [layer for layer in range(request.n_layers) if labels[layer] == label]
+        for label in set(labels)
+    }
     weights = {label: (len(group) - 1) * _inside(similar, group) for label, group in groups.items()}
     free = {
-        label: sorted(set(group) - request.protected, key=lambda layer: (step.angles[layer, 1], -layer))
+        label: sorted(
+            set(group) - request.protected, key=lambda layer: (step.angles[layer, 1], -layer)
+        )
         for label, group in groups.items()
     }
     removed: dict[int, list[int]] = {label: [] for label in groups}
     for _ in range(request.removed):
         able = [label for label in groups if len(removed[label]) < len(free[label])]
         spare = [label for label in able if len(removed[label]) < len(groups[label]) - 1] or able
-        label = max(spare, key=lambda each: (weights[each] / (1 + len(removed[each])), groups[each][-1]))
+        label = max(
+            spare, key=lambda each: (weights[each] / (1 + len(removed[each])), groups[each][-1])
+        )
         removed[label].append(free[label][len(removed[label])])
     layers = sorted(layer for gone in removed.values() for layer in gone)
     return replace(
@@ -68,7 +75,9 @@ def similarities(angles: Mapping[tuple[int, int], float], n_layers: int) -> np.n
     similar = np.eye(n_layers)
     for (start, span), distance in angles.items():
         if start:
-            similar[start - 1, start + span - 1] = similar[start + span - 1, start - 1] = max(0.0, 1 - distance)
+            similar[start - 1, start + span - 1] = similar[start + span - 1, start - 1] = max(
+                0.0, 1 - distance
+            )
     return similar
 
 

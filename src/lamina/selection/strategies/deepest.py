@@ -25,5 +25,11 @@ class Deepest(Selector):
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """Layers L-1-n … L-2, from the deepest up; protected layers are skipped."""
-    units = [unit for unit in reversed(all_units(request.n_layers - 1, request.kind)) if request.may_go(unit)]
-    return replace(previous, removed=request.removed, units=request.prices.enough(units, request.removed))
+    units = [
+        unit
+        for unit in reversed(all_units(request.n_layers - 1, request.kind))
+        if request.may_go(unit)
+    ]
+    return replace(
+        previous, removed=request.removed, units=request.prices.enough(units, request.removed)
+    )

@@ -15,7 +15,13 @@ from pydantic import Field, model_validator
 from lamina.config.entry import Filled, option, seed_option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
-from lamina.config.selectors import Selector, donors_option, held_back_option, metric_option, repair_option
+from lamina.config.selectors import (
+    Selector,
+    donors_option,
+    held_back_option,
+    metric_option,
+    repair_option,
+)
 from lamina.engine.candidates import Candidate
 from lamina.models.units import replaced, replacement
 
@@ -38,11 +44,15 @@ class Evolutionary(Selector):
 
     strategy: Literal["evolutionary"] = "evolutionary"
     metric: MetricName = metric_option(("accuracy", "output_kl"))
-    offspring: int = option("Children of a generation; the first parent is the best of as many drawn sets.", 32, ge=1)
+    offspring: int = option(
+        "Children of a generation; the first parent is the best of as many drawn sets.", 32, ge=1
+    )
     generations: int | None = option(
         "Generations; `null` takes k (L - k) / 1.5 of them to remove k of L units.", None, ge=1
     )
-    stages: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = option(
+    stages: list[
+        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]
+    ] = option(
         "How many children each stage keeps, and on how many tokens they are compared.",
         [[2, 2048], [1, 32768]],
         allowed="pairs [kept, tokens] such as [[2, 2048], [1, 32768]], the last keeping 1",
@@ -71,7 +81,9 @@ TRIES = 10
 SWAPS = 1.5
 
 
-def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
+def find(
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Any
+) -> dict[int, Candidate]:
     """The last parent of each size; each size has its own search. `units` are the units that may be removed."""
     return {size: _evolved(search, units, size, options) for size in sizes}
 
@@ -83,20 +95,29 @@ def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> C
     parent: Candidate | None = None
     prices, count = search.trials.prices, len(units)
     going = round(size * count / prices.of(units))  # on average, if units have several prices
-    for generation in range((options.generations or max(1, round(going * (count - going) / SWAPS))) + 1):
+    for generation in range(
+        (options.generations or max(1, round(going * (count - going) / SWAPS))) + 1
+    ):
         children = _children(parent, units, size, options, prices, generator)
         for stage, (keep, tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:
                 children.append(parent)
             if children:
-                children = search.best(children, keep, generation, str(stage), search.draw(tokens, generator))
+                children = search.best(
+                    children, keep, generation, str(stage), search.draw(tokens, generator)
+                )
         parent = children[0]
     assert parent is not None
     return parent
 
 
 def _children(
-    parent: Candidate | None, units: Sequence[str], size: int, options: Any, prices: Prices, generator: Generator
+    parent: Candidate | None,
+    units: Sequence[str],
+    size: int,
+    options: Any,
+    prices: Prices,
+    generator: Generator,
 ) -> list[Candidate]:
     """Different sets, at most `offspring`: the parent with some units swapped, or random sets without a parent."""
     children: dict[Candidate, None] = {}
@@ -107,7 +128,10 @@ def _children(
             removed = frozenset(prices.enough(generator.permutation(units).tolist(), size))
         else:
             given = {unit for unit in parent.removed if replacement(unit)}
-            gone, there = sorted(parent.removed - given), [unit for unit in units if unit not in parent.removed]
+            gone, there = (
+                sorted(parent.removed - given),
+                [unit for unit in units if unit not in parent.removed],
+            )
             if options.donors and there and generator.integers(2):
                 unit, donor = generator.choice(there), generator.choice(["", *options.donors])
                 same = {each for each in given if each.split(".")[0] == unit}

@@ -55,7 +55,9 @@ class Iterative(Selector):
         lt=1,
     )
     tolerance: float = option(
-        "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.", 0.01, ge=0
+        "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.",
+        0.01,
+        ge=0,
     )
     seed: int = seed_option()
     repair: Filled | None = selectors.repair_option()

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import Filled, Weights
 from lamina.config.metrics import MetricName
-from lamina.config.selectors import Combine, Selector, also_option, combine_option, metric_option, repair_option
+from lamina.config.selectors import (
+    Combine,
+    Selector,
+    also_option,
+    combine_option,
+    metric_option,
+    repair_option,
+)
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, Request, Step

@@ -44,20 +44,30 @@ class Pairwise(Selector):
     seed: int = seed_option()
 
 
-def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
+def find(
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Any
+) -> dict[int, Candidate]:
     """The best set of each size by the quadratic model. `units` are the units that may be removed."""
     import numpy as np
 
-    sets = [frozenset[str](), *(frozenset(some) for size in (1, 2) for some in combinations(units, size))]
+    sets = [
+        frozenset[str](),
+        *(frozenset(some) for size in (1, 2) for some in combinations(units, size)),
+    ]
     search.best([Candidate(each) for each in sets], 1, 0)
     losses, _ = search.trials.losses([Candidate(each) for each in sets], search.numbers)
     alone, together = effects(dict(zip(sets, losses, strict=True)), units)
     prices = np.array([search.trials.prices.of([unit]) for unit in units])
     found = {size: least(alone, together, size, prices) for size in sizes}
-    return {size: Candidate(frozenset(units[number] for number in numbers)) for size, numbers in found.items()}
+    return {
+        size: Candidate(frozenset(units[number] for number in numbers))
+        for size, numbers in found.items()
+    }
 
 
-def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def effects(
+    losses: dict[frozenset[str], np.ndarray], units: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """a, (units,), and b, (units, units), symmetric with a diagonal of 0, from the losses of samples by set.
 
     b is shrunk towards its mean by the share of its variance that sampling explains.
@@ -69,16 +79,24 @@ def effects(losses: dict[frozenset[str], np.ndarray], units: Sequence[str]) -> t
     i, j = np.triu_indices(len(units), 1)
     together = np.zeros((len(units), len(units)))
     if len(i):
-        both = [losses[frozenset(pair)] for pair in combinations(units, 2)]  # in the order of i and j
+        both = [
+            losses[frozenset(pair)] for pair in combinations(units, 2)
+        ]  # in the order of i and j
         pairs = np.array(both) - base - single[i] - single[j]
         means = pairs.mean(axis=1)
-        noise = float((pairs.var(axis=1, ddof=1) / pairs.shape[1]).mean()) if pairs.shape[1] > 1 else 0.0
+        noise = (
+            float((pairs.var(axis=1, ddof=1) / pairs.shape[1]).mean())
+            if pairs.shape[1] > 1
+            else 0.0
+        )
         kept = max(0.0, 1 - noise / means.var()) if means.var() else 1.0
         together[i, j] = together[j, i] = means.mean() + kept * (means - means.mean())
     return single.mean(axis=1), together
 
 
-def least(alone: np.ndarray, together: np.ndarray, size: int, prices: np.ndarray | float = 1.0) -> list[int]:
+def least(
+    alone: np.ndarray, together: np.ndarray, size: int, prices: np.ndarray | float = 1.0
+) -> list[int]:
     """Numbers of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
 
     Their `prices` are at least `size` together, and above it by less than the lowest price. So none of them could stay.
@@ -101,5 +119,11 @@ def least(alone: np.ndarray, together: np.ndarray, size: int, prices: np.ndarray
     enough = LinearConstraint(priced, size, size + MARGIN * np.min(prices))
     limits = [held, enough] if len(i) else [enough]
     costs = np.concatenate([alone, together[i, j]])
-    found = milp(costs, integrality=counted, bounds=Bounds(0, 1), constraints=limits, options={"time_limit": SECONDS})
+    found = milp(
+        costs,
+        integrality=counted,
+        bounds=Bounds(0, 1),
+        constraints=limits,
+        options={"time_limit": SECONDS},
+    )
     return [int(number) for number in np.flatnonzero(found.x[: len(alone)] > 0.5)]

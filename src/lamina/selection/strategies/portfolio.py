@@ -61,16 +61,21 @@ class Portfolio(Selector):
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
-    exchanges: int = option("Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0)
+    exchanges: int = option(
+        "Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0
+    )
     repairs: list[Filled] = option(
         "Repairs (names under `repairs`) with which every set is measured beside the bare one.",
         [],
         shown_default="none",
     )
     judge: Filled | None = option(
-        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's own.", None
+        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's own.",
+        None,
     )
-    held_back: float = option("Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1)
+    held_back: float = option(
+        "Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1
+    )
     also: Weights = option(
         "General text that judges beside the task: calibrations, and what the loss of their tokens counts (nats per "
         "token) beside the mean loss of the task's documents.",
@@ -83,18 +88,36 @@ class Portfolio(Selector):
     @model_validator(mode="after")
     def _check_members(self) -> Self:
         runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
-        strategies = [*runs, *(kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self))]
-        metrics = [name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")]
+        strategies = [
+            *runs,
+            *(
+                kind.title()
+                for kind in Selector.kinds()
+                if kind.SEARCHES and kind is not type(self)
+            ),
+        ]
+        metrics = [
+            name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")
+        ]
         for name in self.members:
             if name not in [*strategies, *metrics]:
-                raise wrong(f"'{name}' proposes no sets. Write some of {listed([*strategies, *metrics])}.", "members")
+                raise wrong(
+                    f"'{name}' proposes no sets. Write some of {listed([*strategies, *metrics])}.",
+                    "members",
+                )
             if name in runs and self.units not in ("layer", "both"):
-                raise wrong(f"'{name}' proposes whole layers alone. Write units: layer or both.", "members")
+                raise wrong(
+                    f"'{name}' proposes whole layers alone. Write units: layer or both.", "members"
+                )
         return self
 
     @property
     def modules(self) -> tuple[str, ...]:
-        metrics = [METRICS[name].module for name in (self.metric, BOUNDARIES, *self.members) if name in METRICS]
+        metrics = [
+            METRICS[name].module
+            for name in (self.metric, BOUNDARIES, *self.members)
+            if name in METRICS
+        ]
         strategies = [f"{self.PACKAGE}.{name}" for name in self.members if name not in METRICS]
         return (f"{self.PACKAGE}.{self.strategy}", *dict.fromkeys([*metrics, *strategies]))
 
@@ -120,11 +143,16 @@ class Judges:
     def part(self, start: float, end: float) -> list[np.ndarray]:
         """The samples between two shares of every source, at least one."""
         counts = [(len(source), source) for source in self.sources]
-        return [source[min(round(start * n), n - 1) : max(1, round(end * n))] for n, source in counts]
+        return [
+            source[min(round(start * n), n - 1) : max(1, round(end * n))] for n, source in counts
+        ]
 
     def mean(self, losses: np.ndarray, part: Sequence[np.ndarray]) -> np.ndarray:
         """Weighted sums over sources of the mean losses, (…,), from losses of all samples (…, samples)."""
-        return sum(weight * losses[..., some].mean(axis=-1) for some, weight in zip(part, self.weights, strict=True))
+        return sum(
+            weight * losses[..., some].mean(axis=-1)
+            for some, weight in zip(part, self.weights, strict=True)
+        )
 
 
 Form = Callable[[Iterable[frozenset[str]]], Mapping[frozenset[str], Mapping[str, "Candidate"]]]
@@ -164,12 +192,18 @@ def decide(
         return min(entry.forms, key=lambda repair: mean(entry, repair, part))
 
     def ordered(field: Sequence[Entry], part: Sequence[np.ndarray]) -> list[Entry]:
-        return sorted(field, key=lambda entry: (mean(entry, best(entry, part), part), sorted(entry.units)))
+        return sorted(
+            field, key=lambda entry: (mean(entry, best(entry, part), part), sorted(entry.units))
+        )
 
     def measure(part: Sequence[np.ndarray]) -> dict[Candidate, float]:
-        candidates = [each for field in fields.values() for entry in field for each in entry.forms.values()]
+        candidates = [
+            each for field in fields.values() for entry in field for each in entry.forms.values()
+        ]
         _, costs = trials.losses(candidates, np.concatenate(part))
-        last.update({(size, entry.units): list(part) for size, field in fields.items() for entry in field})
+        last.update(
+            {(size, entry.units): list(part) for size, field in fields.items() for entry in field}
+        )
         return dict(zip(candidates, costs, strict=True))
 
     enter({size: sets.items() for size, sets in proposals.items()})
@@ -180,7 +214,10 @@ def decide(
         if not number:
             around = {size: ordered(field, part)[:AROUND] for size, field in fields.items()}
             enter(
-                {size: [(EXCHANGE, new) for e in field for new in exchanges(e.units)] for size, field in around.items()}
+                {
+                    size: [(EXCHANGE, new) for e in field for new in exchanges(e.units)]
+                    for size, field in around.items()
+                }
             )
             spent = {each: cost + spent.get(each, 0.0) for each, cost in measure(part).items()}
         count = sum(map(len, part))
@@ -188,10 +225,23 @@ def decide(
             staying = ordered(field, part)[:keep]
             for entry in field:
                 for repair, candidate in entry.forms.items():
-                    names = {"units": sorted(entry.units, key=parse), "member": entry.member, "repair": repair}
-                    counts = {"n_samples": count, "n_new": count - before, "layer_tokens": spent[candidate]}
+                    names = {
+                        "units": sorted(entry.units, key=parse),
+                        "member": entry.member,
+                        "repair": repair,
+                    }
+                    counts = {
+                        "n_samples": count,
+                        "n_new": count - before,
+                        "layer_tokens": spent[candidate],
+                    }
                     ends = {"loss": mean(entry, repair, part), "kept": entry in staying}
-                    rows.append({"removed": size, "step": size, "stage": str(number + 1)} | names | counts | ends)
+                    rows.append(
+                        {"removed": size, "step": size, "stage": str(number + 1)}
+                        | names
+                        | counts
+                        | ends
+                    )
             fields[size] = staying if keep > 1 else field
         before = count
     choices: dict[int, dict[str, Any]] = {}
@@ -204,8 +254,14 @@ def decide(
             entry = Entry(member, units, forms)
             theirs, mine = mean(entry, best(entry, seen), seen), mean(winner, repair, seen)
             facts = {"repair": best(entry, seen), "loss": theirs, "more": theirs - mine}
-            members[member] = {"units": sorted(units, key=parse), **facts, "n_samples": sum(map(len, seen))}
-        finalists = [trials.values(candidate) for entry in field for candidate in entry.forms.values()]
+            members[member] = {
+                "units": sorted(units, key=parse),
+                **facts,
+                "n_samples": sum(map(len, seen)),
+            }
+        finalists = [
+            trials.values(candidate) for entry in field for candidate in entry.forms.values()
+        ]
         choices[size] = {
             "units": sorted(winner.units, key=parse),
             "member": winner.member,
@@ -217,9 +273,15 @@ def decide(
             "members": members,
         }
     for size, choice in choices.items():
-        better = [other for other in sorted(choices) if other > size and choices[other]["loss"] < choice["loss"]]
+        better = [
+            other
+            for other in sorted(choices)
+            if other > size and choices[other]["loss"] < choice["loss"]
+        ]
         if better:
-            choice["note"] = f"At size {better[0]} the model loses less on these documents than at size {size}."
+            choice["note"] = (
+                f"At size {better[0]} the model loses less on these documents than at size {size}."
+            )
     return choices, rows
 
 
@@ -251,7 +313,11 @@ def halved(layers: Iterable[str]) -> frozenset[str]:
 
 
 def exchanged(
-    units: frozenset[str], free: Iterable[str], scores: Mapping[str, float], most: int, prices: Prices
+    units: frozenset[str],
+    free: Iterable[str],
+    scores: Mapping[str, float],
+    most: int,
+    prices: Prices,
 ) -> list[frozenset[str]]:
     """At most `most` sets with one unit exchanged, first those in which a low score goes for a high one by rank.
 
@@ -259,19 +325,25 @@ def exchanged(
     """
     back = sorted(units, key=lambda unit: (-scores[unit], parse(unit)))
     out = sorted(set(free) - units, key=lambda unit: (scores[unit], parse(unit)))
-    pairs = sorted((i + j, i, one, other) for i, one in enumerate(back) for j, other in enumerate(out))
+    pairs = sorted(
+        (i + j, i, one, other) for i, one in enumerate(back) for j, other in enumerate(out)
+    )
     found: dict[frozenset[str], None] = {}
     for _, _, one, other in pairs:
         if len(found) == most:
             break
-        kept, more = ([unit for unit in part if unit not in (one, other)] for part in (reversed(back), out))
+        kept, more = (
+            [unit for unit in part if unit not in (one, other)] for part in (reversed(back), out)
+        )
         new = frozenset(prices.enough([other, *kept, *more], prices.size(units)))
         if prices.size(new) >= prices.size(units):
             found[new] = None
     return list(found)
 
 
-def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int) -> None:
+def rehearse(
+    trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int
+) -> None:
     """Ask for what a search asks for, with drawn proposals, to count its models; `held` of the samples judge."""
     import numpy as np
 
@@ -291,7 +363,10 @@ def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options
             search = Search(kind.title(), trials, choosing, np.ones(trials.count))
             load(f"{Selector.PACKAGE}.{kind.title()}").find(search, units, sizes, own)
     drawn = {
-        size: {each: frozenset(prices.enough(draw.permutation(units).tolist(), size)) for each in members}
+        size: {
+            each: frozenset(prices.enough(draw.permutation(units).tolist(), size))
+            for each in members
+        }
         for size in sizes
     }
     scores = {unit: float(draw.random()) for unit in units}
@@ -300,9 +375,17 @@ def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options
     def form(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
         ends = {units: (0, max(parse(unit)[0] for unit in units) + 1) for units in sets}
         return {
-            units: {NONE: Candidate(units)} | {name: Candidate(units, {end: patch}) for name, patch in patches.items()}
+            units: {NONE: Candidate(units)}
+            | {name: Candidate(units, {end: patch}) for name, patch in patches.items()}
             for units, end in ends.items()
         }
 
     judges = Judges([np.arange(held)], [1.0])
-    decide(trials, judges, drawn, lambda each: exchanged(each, units, scores, options.exchanges, prices), form, 0)
+    decide(
+        trials,
+        judges,
+        drawn,
+        lambda each: exchanged(each, units, scores, options.exchanges, prices),
+        form,
+        0,
+    )

@@ -25,4 +25,6 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """The first units of a seeded permutation, so that plans of one seed are nested, but for prices that differ."""
     units = [unit for unit in all_units(request.n_layers, request.kind) if request.may_go(unit)]
     random.Random(request.seed).shuffle(units)
-    return replace(previous, removed=request.removed, units=request.prices.enough(units, request.removed))
+    return replace(
+        previous, removed=request.removed, units=request.prices.enough(units, request.removed)
+    )

@@ -24,11 +24,16 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     plain = [entry for entry in step.ranked if not replacement(entry[0])]
     plan = iterative.choose(request, replace(step, ranked=plain), previous)
     gone = {_layer(unit) for unit in plan.units if not replacement(unit)}
-    plan = _without(plan, [unit for unit in plan.units if replacement(unit) and _layer(unit) in gone])
+    plan = _without(
+        plan, [unit for unit in plan.units if replacement(unit) and _layer(unit) in gone]
+    )
     swaps = [
         (unit, score)
         for unit, score in step.ranked
-        if replacement(unit) and _layer(unit) not in gone and request.may_go(unit) and score is not None
+        if replacement(unit)
+        and _layer(unit) not in gone
+        and request.may_go(unit)
+        and score is not None
     ]
     if not swaps or swaps[0][1] >= 0:
         return plan
@@ -58,5 +63,7 @@ def _without(plan: Plan, units: Sequence[str]) -> Plan:
     """The plan without some units and what is told of them."""
     left = [place for place, unit in enumerate(plan.units) if unit not in units]
     columns = ("units", "scores", "accuracy_before", "accuracy_after")
-    kept: dict[str, Any] = {name: [getattr(plan, name)[place] for place in left] for name in columns}
+    kept: dict[str, Any] = {
+        name: [getattr(plan, name)[place] for place in left] for name in columns
+    }
     return replace(plan, **kept)
