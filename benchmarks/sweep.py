@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,20 +24,14 @@ from cases import NEAR_TIE, REFERENCE, Case, cases, pass_bytes, peak_of
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
-from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.data.calibrations import Sample
 from lamina.engine import packing
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import CURRENT, Candidate, swept
+from lamina.engine.candidates import CURRENT
 from lamina.engine.scores import Scores
-from lamina.engine.session import Session
 from lamina.models.boundary import share
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
-from lamina.selection import exact, race
-from lamina.selection.evaluator import Evaluator, loss_of
-
-BUDGET = {"confidence": 0.95, "tolerance": 0.01}
-SEEDS = 20
 
 
 @dataclass
@@ -56,7 +49,6 @@ class Ways:
 
     def __init__(self, case: Case, tokens: int) -> None:
         self.case, self.tokens = case, tokens
-        self.chance = chance_accuracy(case.samples, case.model.config.vocab_size)
         longest = max(
             len(row.context + row.continuation) for sample in case.samples for row in sample.rows
         )
@@ -109,49 +101,20 @@ class Ways:
     def full(self, outputs: bool = False) -> Result:
         """Every unit on every sample."""
 
-        def measure(session: Session, units: list[str], removed: list[str]) -> None:
-            session.sweep(units, removed)
-
-        return self._sessions(measure, outputs)
-
-    def exact(self, seed: int = 0) -> Result:
-        """Units leave once they cannot be the minimum."""
-        return self._budget(exact, seed)
-
-    def race(self, seed: int = 0) -> Result:
-        """Units leave once a sequential test is sure."""
-        return self._budget(race, seed)
-
-    def _budget(self, budget: ModuleType, seed: int) -> Result:
-        def measure(session: Session, units: list[str], removed: list[str]) -> str | None:
-            current = Candidate(frozenset(removed))
-            wanted, seen = swept(current, units)
-            named = {wanted[unit]: unit for unit in units}
-            observed = {wanted[unit]: look for unit, look in seen.items()}
-            loss = loss_of(self.case.metric, "acc_norm")
-            evaluator = Evaluator(session, loss, [current], named | {current: CURRENT}, observed)
-            options = BUDGET | {"seed": seed, "step": len(removed) + 1}
-            chosen = budget.run(evaluator, list(named), options, self.chance)
-            return named[chosen] if chosen else None
-
-        return self._sessions(measure)
-
-    def _sessions(
-        self, measure: Callable[[Session, list[str], list[str]], str | None], outputs: bool = False
-    ) -> Result:
         removed: list[str] = []
-        first, done, count = None, 0.0, 0
+        first: Scores | None = None
+        layer_tokens = 0.0
+        evaluations = 0
         for _ in range(self.case.steps):
             units = all_units(engine.layer_count(self.case.model), "layer", removed)
             with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
-                chosen = measure(session, units, removed)
-            first, done = first or session.scores, done + session.layer_tokens
-            count += int(
-                session.scores.seen.sum() - session.scores.seen[session.scores.index[CURRENT]].sum()
-            )
-            removed.append(chosen or self.least(session.scores))
+                session.sweep(units, removed)
+            first = first or session.scores
+            layer_tokens += session.layer_tokens
+            evaluations += int(session.scores.seen[1:].sum())
+            removed.append(self.least(session.scores))
         assert first is not None
-        return Result(removed, first, done, count)
+        return Result(removed, first, layer_tokens, evaluations)
 
     def least(self, scores: Scores) -> str:
         """The unit that goes next: of those that saw most, the one that is missed least, then the deepest."""
@@ -178,15 +141,6 @@ class Ways:
             naive += self.row_tokens * (left + left * (left - 1))
             shared += self.packed_tokens * (left + left * (left - 1) / 2)
         return naive / shared
-
-    def accuracy(self, scores: Scores) -> dict[str, float]:
-        """Accuracy without each unit, as the metric counts it."""
-        kind = "correct_norm" if self.case.samples[0].kind == "choices" else "correct"
-        numbers = range(len(self.case.samples))
-        return {
-            unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers]))
-            for unit in scores.names[1:]
-        }
 
 
 def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int, bool]]:
@@ -220,9 +174,6 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
     run: dict[str, Callable[[], Result]] = {"naive": ways.naive, "engine": ways.full}
     if not case.steps > 1:
         run["all_metrics"] = lambda: ways.full(outputs=True)
-    run["exact"] = ways.exact
-    if case.metric == "accuracy":  # a race needs a loss with a bound
-        run["race"] = ways.race
     peak = peak_of(ways.full)
     longest = max(len(packing.pack(0, sample)[0].tokens) for sample in case.samples)
     seconds: dict[str, list[float]] = {name: [] for name in run}
@@ -271,22 +222,8 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
                 "peak_bytes": peak,
                 "predicted_bytes": pass_bytes(case.model.config, tokens, longest, 4),
             }
-        if name == "race":
-            record |= within(ways, naive)
         records.append(record)
     return records
-
-
-def within(ways: Ways, naive: Result) -> dict[str, int]:
-    """Seeds in which the race's first removal is within the tolerance of the true minimum; none at chance."""
-    accuracy = ways.accuracy(naive.scores)
-    if max(accuracy.values()) <= ways.chance + BUDGET["tolerance"]:  # type: ignore[operator]
-        return {}
-    chosen = [ways.race(seed).removed[0] for seed in range(SEEDS)]
-    good = sum(
-        accuracy[unit] >= max(accuracy.values()) - BUDGET["tolerance"] - 1e-9 for unit in chosen
-    )  # type: ignore[operator]
-    return {"seeds_within_tolerance": good, "seeds": SEEDS}
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
         None,
         None,
     ]
-    assert {entry.budget for entry in loaded.values()} == {"full"}
+    assert {entry.combine for entry in loaded.values()} == {"mean"}
 
 
 def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:

@@ -94,7 +94,6 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         ["'greedy'", "deepest, evolutionary, iterative, one_shot"],
     ),
     ("selectors.accuracy.units", "head", "", ["'head'", "layer, attention, mlp"]),
-    ("selectors.accuracy.budget", "half", "", ["'half'", "full"]),
     ("selectors.accuracy.protect", 0, "", ["0", "a list such as"]),
     ("selectors.accuracy.protect", ["first"], "[0]", ["'first'", "a whole number"]),
     ("repairs.ghost.ridge", -1, "", ["-1", "validated, or a number of at least 0"]),
@@ -350,7 +349,6 @@ def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
 # A selector, and words of the message.
 SELECTOR_MISMATCHES = [
     ("metric: accuracy, strategy: block", "metric: 'accuracy' | angular or cosine"),
-    ("metric: perplexity, budget: exact, units: both", "units: 'both' | budget: full"),
     ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative"),
     (
         "metric: cosine, cost: latency, units: mlp",
@@ -362,20 +360,13 @@ SELECTOR_MISMATCHES = [
     ("strategy: iterative", "metric: is missing | 'iterative' | Write metric: accuracy"),
     ("strategy: block", "metric: is missing | 'block' | Write metric: angular or cosine"),
     (
-        "metric: cosine, strategy: one_shot, budget: race",
-        "budget: 'race' | 'one_shot' | Leave `budget` out | strategy: iterative",
+        "metric: cosine, strategy: one_shot, seed: 3",
+        "seed: 3 does not go with strategy 'one_shot' | evolutionary, iterative, pairwise",
     ),
     (
         "strategy: deepest, seed: 3",
         "seed: 3 does not go with strategy 'deepest' | evolutionary, iterative, pairwise, portfolio or random",
     ),
-    ("metric: cosine, budget: exact", "budget: 'exact' | metric 'cosine' | Write budget: full"),
-    (
-        "metric: perplexity, budget: race",
-        "budget: 'race' | 'perplexity' | acceptance, accuracy, agreement, output_cosine or output_js",
-    ),
-    ("metric: taylor, budget: race", "budget: 'race' | metric 'taylor' | Write budget: full"),
-    ("metric: margin, budget: exact", "budget: 'exact' | 'margin' | below 0 | budget: full"),
     (
         "metric: cosine, repair: ghost",
         "repair: 'ghost' | metric 'cosine' | Write metric: acceptance, accuracy,  | or leave `repair` out",
@@ -385,7 +376,6 @@ SELECTOR_MISMATCHES = [
         "repair: 'ghost' | metric 'taylor' | not measured by that",
     ),
     ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
-    ("metric: residual, budget: exact", "budget: 'exact' | 'residual' | not measured by removing"),
     ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
     (
         "metric: accuracy, also: {corpsu: 1}",
@@ -395,10 +385,6 @@ SELECTOR_MISMATCHES = [
     (
         "metric: taylor, also: {corpus: 1}",
         "also: scores by 'taylor' | accuracy, agreement, angular, cosine | or leave `also` out",
-    ),
-    (
-        "metric: accuracy, budget: race, also: {corpus: 1}",
-        "also: budget 'race' | Write budget: full",
     ),
     (
         "strategy: deepest, also: {corpus: 1}",

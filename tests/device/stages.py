@@ -39,7 +39,7 @@ from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.repair import check, fitting, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
-from lamina.selection import exact, looped, race, residuals
+from lamina.selection import looped, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Growing
 from lamina.selection.trials import Trials, run
@@ -106,23 +106,6 @@ def sweep_gradient(world: World) -> Any:
 @stage()
 def sweep_fit(world: World) -> Any:
     return residuals.rows(world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens)
-
-
-@stage("exact", "race")
-def sweep_budget(world: World, budget: str) -> Any:
-    candidates = [Candidate(frozenset({unit})) for unit in UNITS]
-    options = {
-        "metric": "output_js",
-        "seed": 0,
-        "confidence": 0.95,
-        "tolerance": 0.02,
-        "score": "acc",
-        "step": 1,
-    }
-    with engine.opened(world.model(), world.samples, world.tokens) as session:
-        asked = Evaluator(session, loss_of("output_js", "acc"), [Candidate()])
-        chosen = {"exact": exact, "race": race}[budget].run(asked, candidates, options, 0.0)
-    return [sorted(chosen.removed) if chosen else None, asked.rows(candidates)]
 
 
 @stage()

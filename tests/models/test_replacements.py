@@ -208,7 +208,6 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
             "selectors.given.metric: 'cosine' says nothing",
         ),
         ("selectors", "given", given | {"units": "mlp"}, "whole layers"),
-        ("selectors", "given", given | {"budget": "exact"}, "Write budget: full"),
         ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is no sibling"),
         ("donors", "math", {"source": "nowhere"}, "donors.math.source: there is no folder"),
         (

@@ -26,7 +26,7 @@ def test_every_selector_with_the_repair_in_the_loop_makes_a_plan_and_gets_its_pa
         looped.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector")
     )
     assert {name: len(units) for name, units in plans.items()} == dict.fromkeys(
-        ("bare", "looped", "race", "once", "wide", "beside"), 2
+        ("bare", "looped", "once", "wide", "beside"), 2
     )
     assert all("0" not in units and "11" not in units for units in plans.values())
     patched = looped.query("SELECT DISTINCT selector FROM patches")

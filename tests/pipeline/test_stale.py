@@ -67,7 +67,7 @@ def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(restored: Project
 def test_an_option_that_is_written_out_with_its_default_reruns_nothing(restored: Project) -> None:
     change = {
         "repairs": {"ghost": {"ridge": "validated", "bias": False}},
-        "selectors": {"cosine": {"budget": "full"}},
+        "selectors": {"cosine": {"combine": "mean"}},
     }
     restored.configure(change)
     assert restored.stale() == []
@@ -130,7 +130,7 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
         *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/checks/load.py"),
         *(
             "src/lamina/study/paths.py",
-            "src/lamina/selection/race.py",
+            "src/lamina/selection/residuals.py",
             "src/lamina/selection/strategies/deepest.py",
         ),
     ],

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config import repairs
-from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.data.calibrations import Sample
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.candidates import swept as listed
@@ -24,12 +24,11 @@ from lamina.models.units import all_units
 from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.repair.protocol import Fitted
-from lamina.selection import exact, looped
+from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
-from tests.selection.test_budgets import first_to_go
 
 DEPTH, RIDGE = 5, 0.01
 KINDS = ("choices", "generated", "text")
@@ -192,30 +191,23 @@ def test_equal_samples_are_in_one_fold_and_folds_are_halves() -> None:
 
 
 @pytest.mark.parametrize("removed", [(), ("1", "4")])
-def test_a_budget_chooses_as_the_full_sweep_does(removed: tuple[str, ...]) -> None:
-    """Parts of samples, asked for in any order, are scored under the patches of their folds."""
-    model, samples = tiny.model(depth=6), random_samples(6, count=60, kinds=KINDS)
-    wanted, fitted = candidates(removed, 6), repairs_for(model, samples, removed)
-    full, chance = (
-        swept(model, samples, removed, outputs=False),
-        chance_accuracy(samples, tiny.VOCABULARY),
-    )
-    current, *others = wanted.values()
+def test_parts_of_the_samples_are_scored_under_the_patches_of_their_folds(
+    removed: tuple[str, ...],
+) -> None:
+    """Asked for in any order, they have the losses that one sweep over all samples gives."""
+    model = tiny.model(depth=6)
+    samples = random_samples(6, count=60, kinds=KINDS)
+    wanted = candidates(removed, 6)
+    repairs = repairs_for(model, samples, removed)
+    full = swept(model, samples, removed, outputs=False)
     with engine.opened(model, samples, outputs=False) as session:
-        named = {one: unit for unit, one in wanted.items()}
-        asked = Evaluator(
-            Looped(session, fitted), loss_of("accuracy", "acc_norm"), [current], named
-        )
-        chosen = exact.run(asked, others, {"seed": 0}, chance)
-        rows = asked.rows([current, *others])
-    expected = first_to_go(full.rows(full.names), "accuracy", chance, 1)
-    assert first_to_go(rows, "accuracy", chance, 1) == expected and chosen in (
-        None,
-        wanted[expected],
-    )
-    together = {(row["unit"], row["sample"]): row["nll"] for row in full.rows(full.names)}
-    assert len(rows) <= len(together)
-    assert all(abs(row["nll"] - together[row["unit"], row["sample"]]) < 1e-3 for row in rows)
+        evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
+        order = np.random.default_rng(0).permutation(60)
+        for part in np.split(order, 4):
+            evaluator.losses(list(wanted.values()), part)
+        losses = evaluator.losses(list(wanted.values()), range(60))
+    nll_by_unit = {unit: [full.sample(unit, n)["nll"] for n in range(60)] for unit in wanted}
+    assert losses == pytest.approx(np.array(list(nll_by_unit.values())), abs=1e-3)
 
 
 def test_one_base_pass_serves_all_candidates() -> None:

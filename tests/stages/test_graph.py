@@ -15,7 +15,6 @@ Graph = dict[str, set[str]]  # what is read for each file
 
 SELECTORS = {
     "once": {"metric": "accuracy", "strategy": "one_shot"},
-    "race": {"metric": "output_js", "budget": "race"},
     "looped": {"metric": "accuracy", "repair": "general"},
     "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     "evolved": {"metric": "accuracy", "strategy": "evolutionary", "repair": "general"},
@@ -37,7 +36,6 @@ HEALINGS = {
 }
 STEPS = dict.fromkeys(("accuracy", "once", "wide", "wide_looped", "wide_once"), (1, 3))
 STEPS |= {
-    "race": (1,),
     "looped": (1,),
     "looped_once": (1,),
     "angular": (2,),
@@ -130,7 +128,7 @@ def test_the_evidence_of_a_step(graph: Graph) -> None:
     base = sweep("base/removal/layer", 0)
     assert evidence(graph, "accuracy", 1) == evidence(graph, "once", 3) == {base}
     assert evidence(graph, "accuracy", 3) == {sweep("accuracy", 2), plan("accuracy", 2)}
-    for own in ("race", "looped", "looped_once"):
+    for own in ("looped", "looped_once"):
         assert evidence(graph, own, 1) == {sweep(own, 0)}
     assert evidence(graph, "angular", 2) == {"results/activations/small/recall.parquet"}
     assert evidence(graph, "random", 2) == evidence(graph, "drawn", 2) == set()
@@ -174,8 +172,7 @@ def test_a_sweep_reads_the_plan_that_it_goes_on_from_and_is_gathered_from_its_bl
     }
     own = {MODEL, "results/models/small/check.json", CALIBRATION.format("recall")}
     assert all(graph[block] == own | {plan("accuracy", 2)} for block in blocks)
-    (first,) = graph[sweep("race", 0)]
-    assert graph[first] == own
+    assert all(graph[block] == own for block in graph[sweep("base/removal/layer", 0)])
 
 
 def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(graph: Graph) -> None:

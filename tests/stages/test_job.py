@@ -119,7 +119,7 @@ def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -
         Grown(**{name: getattr(job, name) for name in SweepUnits.model_fields}).options()
         == job.options()
     )
-    assert not {"budget", "replacements", "follows"} & job.options().keys()
+    assert not {"loop", "replacements", "follows"} & job.options().keys()
     # Other tests list the jobs that there are.
     del Grown
     gc.collect()
@@ -156,12 +156,14 @@ def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() ->
 
 
 def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert modules.load("lamina.selection.race").__name__ == "lamina.selection.race"
+    assert modules.load("lamina.selection.residuals").__name__ == "lamina.selection.residuals"
     monkeypatch.setattr(seal, "_now", {})
     read_back(a_sweep())
     assert modules.load("lamina.repair.methods.ghost").__name__ == "lamina.repair.methods.ghost"
-    with pytest.raises(ModuleNotFoundError, match="lamina.selection.race and does not name it"):
-        modules.load("lamina.selection.race")
+    with pytest.raises(
+        ModuleNotFoundError, match="lamina.selection.residuals and does not name it"
+    ):
+        modules.load("lamina.selection.residuals")
 
 
 def test_modules_are_loaded_by_name_in_one_place() -> None:

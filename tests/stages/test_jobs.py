@@ -9,7 +9,6 @@ import pytest
 from lamina.checks.load import load
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.runtime.fingerprint import entry_digest
 from lamina.stages import changes, prepare
 from lamina.stages.benchmark import BenchmarkEfficiency, BenchmarkPerplexity, BenchmarkTask
 from lamina.stages.export import ExportVariant
@@ -46,11 +45,9 @@ def raw() -> Raw:
     raw = minimal()
     raw["selectors"] |= {
         "once": {"metric": "accuracy", "strategy": "one_shot"},
-        "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
         "taylor": {"metric": "taylor"},
         "residual": {"metric": "residual"},
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
-        "looped_race": {"metric": "accuracy", "budget": "race", "repair": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
         "evolved": {
             "metric": "accuracy",
@@ -72,7 +69,7 @@ def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
 ) -> None:
     options = sweep(config, "base/removal/layer", block=1).options()
     assert options["pass_"] == "removal" and options["units"] == "layer" and options["block"] == 1
-    assert not {"budget", "loop", "replacements"} & options.keys()
+    assert not {"loop", "replacements"} & options.keys()
     assert options["keys"] == {
         "model": "small",
         "calibration": "recall",
@@ -81,17 +78,6 @@ def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
     }
     later = sweep(config, "accuracy", 2).options()
     assert later == options | {"block": 0, "keys": later["keys"]}
-
-
-def test_a_sweep_under_a_budget_depends_on_what_the_budget_reads(config: Configuration) -> None:
-    wanted = {
-        "budget": "race",
-        "metric": "output_js",
-        "protect": [0],
-        "confidence": 0.95,
-        "tolerance": 0.02,
-    }
-    assert sweep(config, "race", 1).budget == wanted | {"seed": 0, "score": "acc_norm", "step": 2}
 
 
 def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
@@ -105,13 +91,10 @@ def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
         "seed": 4,
     }
     assert sweep(config, "looped", 1).options()["loop"] == wanted
-    assert sweep(config, "looped", 1).budget is None
     # What has no seed of its own draws the folds with the top-level one.
     once = sweep(config, "looped_once").loop
     assert once is not None and once.seed == 7
-    assert not any(
-        sweep(config, selector).loop for selector in ("accuracy", "race", "base/removal/layer")
-    )
+    assert not any(sweep(config, name).loop for name in ("accuracy", "base/removal/layer"))
 
 
 def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(
@@ -197,30 +180,15 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
         ("base/removal/layer", ()),
         ("base/gradient/layer", ("lamina.engine.weights",)),
         ("accuracy", ()),
-        ("race", ("lamina.selection.race",)),
         ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
-        (
-            "looped_race",
-            ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost"),
-        ),
         ("taylor", ("lamina.engine.weights",)),
         ("residual", ("lamina.selection.residuals", "lamina.repair.methods.ghost")),
     ],
 )
-def test_a_sweep_reaches_its_pass_or_budget(
+def test_a_sweep_reaches_its_pass_and_the_repair_in_its_loop(
     config: Configuration, selector: str, modules: tuple[str, ...]
 ) -> None:
     assert sweep(config, selector).modules == modules
-
-
-def test_a_sweep_depends_on_a_metrics_entry_only_where_units_leave_by_it(
-    config: Configuration,
-) -> None:
-    found = {
-        name: sweep(config, name).follows["metric"]
-        for name in ("accuracy", "race", "base/removal/mlp")
-    }
-    assert found["race"] != found["accuracy"] == found["base/removal/mlp"] == entry_digest(None)
 
 
 def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration) -> None:
@@ -359,7 +327,7 @@ def test_what_stands_for_auto_in_loops_is_an_option(
         search = SearchPlans.of(config, wildcards("evolved")).options()
         return [
             search,
-            *(sweep(config, name).options() for name in ("looped", "looped_race", "accuracy")),
+            *(sweep(config, name).options() for name in ("looped", "looped_once", "accuracy")),
         ]
 
     before = options()

@@ -287,16 +287,15 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
     ]
 
 
-def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Path) -> None:
+def test_a_sweep_is_split_unless_it_runs_over_weights(raw: Raw, root: Path) -> None:
     raw["sweep"] = {"blocks": 3}
-    raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
     config = configuration.load(raw, root)
     found = {
         name: sweeps.sweep_blocks(config, "small", name)
-        for name in ("accuracy", "cosine", "early", "taylor")
+        for name in ("accuracy", "cosine", "taylor")
     }
-    assert found == {"accuracy": 3, "cosine": 3, "early": 1, "taylor": 1}
+    assert found == {"accuracy": 3, "cosine": 3, "taylor": 1}
     assert sweeps.sweep_blocks(config, "small", "base/weights/layer") == 1
 
 

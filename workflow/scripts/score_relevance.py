@@ -14,8 +14,6 @@ if __name__ == "__main__":
         job = ScoreRelevance.read(snakemake)
         sweep = store.read(job.sweep)
         facts = json.loads(store.read(job.calibration, ["sample"]).schema.metadata[METADATA_KEY])
-        context = Context(
-            facts["chance_accuracy"], job.score, job.keys["removed"], job.seed, job.exact
-        )
+        context = Context(facts["chance_accuracy"], job.score, job.keys["removed"], job.seed)
         rows = relevance(sweep, job.metrics, context, job.seed) if sweep.num_rows else []
         store.write(job.output, store.from_rows("relevance", rows, **job.keys), job.provenance)

@@ -30,7 +30,6 @@ if __name__ == "__main__":
                     job.pass_,
                     job.tokens,
                     current=job.block == 0,
-                    budget=job.budget,
                     loop=job.loop,
                     replacements=job.replacements.given(job.manifests)
                     if job.replacements

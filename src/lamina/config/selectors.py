@@ -15,9 +15,6 @@ Units = Literal["layer", "attention", "mlp", "both"]
 # Values of options that a strategy does not have.
 _LACKING: Mapping[str, Any] = {
     "metric": None,
-    "budget": "full",
-    "confidence": None,
-    "tolerance": None,
     "seed": 0,
     "repair": None,
     "also": {},
@@ -139,9 +136,6 @@ class Selector(Choice):
 
     if TYPE_CHECKING:  # keys of some strategies; the others have the values in `_LACKING`
         metric: str | None
-        budget: str
-        confidence: float | None
-        tolerance: float | None
         seed: int
         repair: str | None
         repairs: Sequence[str]
@@ -184,12 +178,6 @@ class Selector(Choice):
                 "units: both, or leave `cost` out.",
             ),
             (
-                self.units == "both" and self.budget != "full",
-                "units",
-                f"'both' weighs scores against prices, and budget '{self.budget}' looks for the one least score. Write "
-                "budget: full, or units: layer.",
-            ),
-            (
                 self.repair and not removes,
                 "repair",
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
@@ -202,12 +190,6 @@ class Selector(Choice):
                 f"{those(_adds)}, or leave `also` out.",
             ),
             (
-                self.also and self.budget != "full",
-                "also",
-                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
-                "seen. Write budget: full, or leave `also` out.",
-            ),
-            (
                 self.donors and halves,
                 "donors",
                 f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
@@ -218,12 +200,6 @@ class Selector(Choice):
                 "metric",
                 f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: {removing}, "
                 "or leave `donors` out.",
-            ),
-            (
-                self.donors and self.budget != "full",
-                "budget",
-                f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
-                "full, or leave `donors` out.",
             ),
             (
                 self.CAPTURED and metric and not metric.runs,

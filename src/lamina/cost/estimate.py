@@ -61,18 +61,12 @@ def estimate(
             tasks[model, text] = _of_text(entry, manifest)
     shapes = {model: _shape(manifest) for model, manifest in models.items()}
     works = list(Works(config, models, shapes, calibrations, tasks))
-    early = ", ".join(
-        sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
-    )
-    note = (
-        f"Selectors {early} let units leave early: their sweeps are counted in full, as the most."
-    )
     return {
         "stages": {name: asdict(stage) for name, stage in stages(works).items()},
         "jobs": {
             output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs
         },
-        "notes": studies.outcomes(config) + ([note] if early else []),
+        "notes": studies.outcomes(config),
     }
 
 
@@ -193,7 +187,7 @@ class Works:
         for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
             tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
             swept = sweeps.SweepSelector.parse(selector)
-            pass_, kind, _ = swept.settings(self.config)
+            pass_, kind = swept.settings(self.config)
             layers, naive = work.sweep_work(
                 tokens, depth, removed, pass_, kind, list(swept.others(self.config))
             )

@@ -1,9 +1,12 @@
-"""The evaluator: per-sample losses of any candidates. Each is measured once, however often it is asked for."""
+"""Per-sample losses of candidates. Each loss is measured once, however often it is asked for.
+
+Strategies that search are written against `Evaluator.losses` and know nothing of streams.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +17,7 @@ from lamina.relevance import protocol
 
 
 class Measuring(Protocol):
-    """The session that an evaluator measures with: a `Session` of the engine, or one that repairs the candidates."""
+    """What an evaluator measures with: a `Session` of the engine, or one that repairs the candidates."""
 
     @property
     def scores(self) -> Scores: ...
@@ -29,13 +32,13 @@ class Measuring(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a metric; `score` is `acc` or `acc_norm`. An infinite loss is that of what gave no numbers."""
+    """The loss of a metric; `score` is `acc` or `acc_norm`. Logits that are not finite lose infinitely."""
 
     metric: protocol.Metric
     score: str
 
     def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Losses from columns of `sweeps`, (candidates, samples) each."""
+        """Losses (candidates, samples) from columns of table `sweeps` of the same shape."""
         return self.metric.loss(values, self.score)
 
 
@@ -44,81 +47,67 @@ def loss_of(metric: str, score: str) -> Loss:
     return Loss(protocol.metric(metric), score)
 
 
-class _Values(dict[str, np.ndarray]):
-    """Columns of `sweeps` by name, (candidates, samples) each, read from scores when they are asked for."""
+class _SweepColumns(dict[str, np.ndarray]):
+    """Columns of table `sweeps` by name, (candidates, samples) each, computed when first asked for."""
 
-    def __init__(self, scores: Scores, names: Sequence[Name], numbers: Sequence[int]) -> None:
-        self._scores, self._names, self._numbers = scores, names, numbers
+    def __init__(
+        self, scores: Scores, candidates: Sequence[Candidate], sample_indices: Sequence[int]
+    ) -> None:
+        self._scores = scores
+        self._candidates = candidates
+        self._sample_indices = sample_indices
 
     def __missing__(self, column: str) -> np.ndarray:
-        read = [self._scores.column(column, self._names, number) for number in self._numbers]
-        self[column] = np.array(read, dtype=float).reshape(len(self._numbers), len(self._names)).T
+        by_sample = [
+            self._scores.column(column, self._candidates, sample_index)
+            for sample_index in self._sample_indices
+        ]
+        shape = (len(self._sample_indices), len(self._candidates))
+        self[column] = np.array(by_sample, dtype=float).reshape(shape).T
         return self[column]
 
 
 class Evaluator:
-    """Measures losses for budgets and searches, which know nothing of streams.
+    """Measures the losses of candidates on the samples of a session.
 
-    count: number of samples; they have the numbers 0 … count - 1.
-    loss: what `losses` gives.
+    count: Number of samples; their indices are 0 … count - 1.
+    loss: What `losses` returns.
     """
 
-    def __init__(
-        self,
-        session: Measuring,
-        loss: Loss,
-        beside: Sequence[Candidate] = (),
-        named: Mapping[Candidate, Name] | None = None,
-        observed: Mapping[Candidate, Observation] | None = None,
-    ) -> None:
-        """The candidates `beside`, such as the model before a removal, are measured in each pass: they share a prefix
-        with the others.
-
-        `named` says under which names candidates stand in the session's scores (others under themselves), `observed`
-        what to observe in the pass of a candidate.
-        """
-        self.session, self.loss = session, loss
+    def __init__(self, session: Measuring, loss: Loss) -> None:
+        self.session = session
+        self.loss = loss
         self.count = len(session.scores.samples)
-        self._beside, self._named, self._observed = list(beside), named or {}, observed or {}
 
-    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-        """Losses on the samples with these numbers, (candidates, samples), never NaN.
+    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+        """Losses (candidates, samples), never NaN. What was measured before is not measured again.
 
-        Nothing is measured twice. A sample runs once, with all candidates that lack it.
+        Raises LaminaError if the metric has no loss on one of the samples.
         """
-        numbers, scores = list(map(int, numbers)), self.session.scores
-        asked = list(dict.fromkeys([*candidates, *self._beside]))
-        scores.add(map(self._name, asked))
-        scored = scores.scored[
-            np.ix_([scores.index[self._name(candidate)] for candidate in asked], numbers)
-        ]
-        lacking: dict[tuple[bool, ...], list[int]] = {}
-        for number, pattern in zip(numbers, (~scored).T.tolist(), strict=True):
-            lacking.setdefault(tuple(pattern), []).append(number)
-        for pattern, samples in lacking.items():
-            if group := list(compress(asked, pattern)):
-                watched = {self._name(c): self._observed[c] for c in group if c in self._observed}
-                self.session.measure(
-                    samples, {self._name(candidate): candidate for candidate in group}, watched
-                )
-        losses = self.loss.of(
-            _Values(scores, [self._name(candidate) for candidate in candidates], numbers)
-        )
-        if np.isnan(losses).any():
-            number = numbers[int(np.argwhere(np.isnan(losses))[0, 1])]
+        sample_indices = [int(sample_index) for sample_index in sample_indices]
+        self._measure(list(dict.fromkeys(candidates)), sample_indices)
+        columns = _SweepColumns(self.session.scores, candidates, sample_indices)
+        losses = self.loss.of(columns)
+        missing = np.argwhere(np.isnan(losses))
+        if len(missing):
+            sample_index = sample_indices[int(missing[0, 1])]
             raise LaminaError(
-                f"metric '{self.loss.metric.name}' has no loss on sample {number} of the calibration. Use another "
-                "metric, or a calibration that has one on all samples, such as choices alone."
+                f"metric '{self.loss.metric.name}' has no loss on sample {sample_index} of the "
+                "calibration. Use another metric, or a calibration that has one on all samples, "
+                "such as choices alone."
             )
         return losses
 
-    def rows(self, candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
-        """Rows of table `sweeps` (without its keys): the results of each candidate on its measured samples."""
-        return self.session.scores.rows(map(self._name, candidates))
-
-    def values(self, candidate: Candidate) -> Mapping[str, np.ndarray]:
-        """Columns of table `sweeps` of a candidate that was measured on all samples, (1, samples) each."""
-        return _Values(self.session.scores, [self._name(candidate)], range(self.count))
-
-    def _name(self, candidate: Candidate) -> Name:
-        return self._named.get(candidate, candidate)
+    def _measure(self, candidates: Sequence[Candidate], sample_indices: Sequence[int]) -> None:
+        """Run each sample once, with all candidates that were not measured on it yet."""
+        scores = self.session.scores
+        scores.add(candidates)
+        rows = [scores.index[candidate] for candidate in candidates]
+        is_missing = ~scores.scored[np.ix_(rows, sample_indices)]
+        samples_by_pattern: dict[tuple[bool, ...], list[int]] = {}
+        for sample_index, pattern in zip(sample_indices, is_missing.T.tolist(), strict=True):
+            samples_by_pattern.setdefault(tuple(pattern), []).append(sample_index)
+        for pattern, samples in samples_by_pattern.items():
+            if any(pattern):
+                unmeasured = compress(candidates, pattern)
+                self.session.measure(samples, {candidate: candidate for candidate in unmeasured})

@@ -1,22 +1,20 @@
-"""One sweep or a block of it: the effect of the removal of each of its units, measured by one pass."""
+"""One sweep or a block of it: the removal of each of its units, measured by one pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import METRICS, MODULES
+from lamina.config.metrics import MODULES
 from lamina.data.calibrations import Calibration
-from lamina.engine import candidates, forking
-from lamina.engine import memory as room
+from lamina.engine import candidates, forking, memory
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import CURRENT, Candidate
+from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.session import Pass
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Given, Loop, Replacements
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
@@ -30,12 +28,11 @@ def share(
     block: int = 0,
     blocks: int = 1,
 ) -> list[str]:
-    """The units of this kind that a model of `n_layers` layers still has, or the share of them of one of `blocks`."""
+    """The units of this kind that a model of `n_layers` layers still has, or one block's share."""
     units = all_units(n_layers, kind, removed)
     if replacements:
-        units = load("lamina.selection.strategies.replacements").units(
-            units, removed, replacements.names
-        )
+        strategy = load("lamina.selection.strategies.replacements")
+        units = strategy.units(units, removed, replacements.names)
     return engine.share_by_cost(units, n_layers, block, blocks)
 
 
@@ -48,7 +45,6 @@ def rows(
     tokens: int | str = "auto",
     *,
     current: bool = True,
-    budget: Mapping[str, Any] | None = None,
     loop: Loop | None = None,
     replacements: Given | None = None,
     manifest: Mapping[str, Any] | None = None,
@@ -59,75 +55,77 @@ def rows(
     model: The base model, complete.
     calibrations: By name: first the one that is scored, then those that only fit the repair of `loop`.
     units, removed: The units to measure, and the units that were removed before the sweep.
-    tokens: Budget of one pass: lines x streams x length.
+    tokens: Token budget of one pass: lines × streams × length.
     current: Whether the model before the removals has rows too.
-    budget: Lets units leave early, and marks the `chosen` one: `budget` (its module), `metric`, `score`, `protect`,
-        `seed`, `step` (the place of this removal in its plan, from 1) and the options of its module.
-    loop, replacements: The repair in place, and whose layers are among `units`. The layers that they or a budget
-        protect are not measured.
+    loop, replacements: The repair in place, and the models whose layers are among `units`. The layers
+        that they protect are not measured.
     manifest: That of the model, which replacements are compared with.
     progress: The file in which a sweep of all units on all samples keeps its results so far.
     """
-    scored, calibration = next(iter(calibrations.items()))
-    budgeted = room.tokens(tokens, model, calibration.samples, len(units) + 2)
+    calibration = next(iter(calibrations.values()))
+    samples = calibration.samples
+    token_budget = memory.tokens(tokens, model, samples, len(units) + 2)
     if pass_ in MODULES:
-        return list(
-            load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted)
+        module = load(MODULES[pass_])
+        return list(module.rows(model, samples, units, removed, pass_, token_budget))
+    if loop or replacements:
+        return _rows_of_changed_candidates(
+            model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
         )
-    if not (budget or loop or replacements):
-        swept = engine.sweep(
-            model,
-            calibration.samples,
-            units,
-            removed,
-            cast(Pass, pass_),
-            budgeted,
-            progress=progress,
-        )
-        return swept.rows([CURRENT, *units] if current else units)
-    protect = budget["protect"] if budget else (loop or replacements).protect  # type: ignore[union-attr]
-    kept = protected_layers(protect, engine.layer_count(model))
-    before = Candidate(frozenset(removed))
-    there = [unit for unit in units if parse(unit)[0] not in kept]
-    wanted, observed = candidates.swept(before, there, forking.parallel(layers_of(model)))
-    layers = (
-        replacements.layers(model, manifest or {}, [*removed, *there]) if replacements else None
+    scores = engine.sweep(
+        model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
     )
-    outputs = budget is None or METRICS[budget["metric"]].outputs
-    repairs = looped = None
-    if loop:
-        looped = load("lamina.selection.looped")
-        # What is scored for another calibration's plans need not be what their repair is fitted on.
-        weights = dict(loop.weights)
-        weights.setdefault(scored, 0.0)
-        sources = [
-            Source(calibrations[name].sequences(), weight) for name, weight in weights.items()
-        ]
-        at = list(weights).index(scored)
-        seen = [
-            each
-            for look in observed.values()
-            for each in (look.model, look.before, look.after)
-            if each
-        ]
-        repairs = looped.fitted(
-            model, sources, [*wanted.values(), *seen], loop.repair, loop.seed, at
-        )
-    with engine.opened(model, calibration.samples, budgeted, outputs, layers) as session:
-        measuring = looped.Looped(session, repairs) if looped else session
-        if budget is None:
-            measuring.measure(range(len(calibration.samples)), wanted, observed)
-            return list(session.scores.rows(wanted if current else there))
-        loss = loss_of(budget["metric"], budget["score"])
-        named = {candidate: unit for unit, candidate in wanted.items()}
-        looks = {wanted[unit]: look for unit, look in observed.items()}
-        evaluator = Evaluator(measuring, loss, [before], named, looks)
-        run = load(f"lamina.selection.{budget['budget']}").run
-        chosen = run(
-            evaluator,
-            [wanted[unit] for unit in there],
-            budget,
-            calibration.facts["chance_accuracy"],
-        )
-    rows = evaluator.rows(wanted.values())
-    return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]
+    return scores.rows([CURRENT, *units] if current else units)
+
+
+def _rows_of_changed_candidates(
+    model: PreTrainedModel,
+    calibrations: Mapping[str, Calibration],
+    units: Sequence[str],
+    removed: Sequence[str],
+    token_budget: int,
+    current: bool,
+    loop: Loop | None,
+    replacements: Given | None,
+    manifest: Mapping[str, Any] | None,
+) -> list[dict[str, Any]]:
+    """`rows` where candidates are repaired, or where some units are layers of other models."""
+    samples = next(iter(calibrations.values())).samples
+    protect = [*(loop.protect if loop else ()), *(replacements.protect if replacements else ())]
+    protected = protected_layers(protect, engine.layer_count(model))
+    measured_units = [unit for unit in units if parse(unit)[0] not in protected]
+    wanted, observed = candidates.swept(
+        Candidate(frozenset(removed)), measured_units, forking.parallel(layers_of(model))
+    )
+    other_layers = None
+    if replacements:
+        other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
+    repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
+    with engine.opened(model, samples, token_budget, replacements=other_layers) as session:
+        measuring: Any = session
+        if loop:
+            measuring = load("lamina.selection.looped").Looped(session, repairs)
+        measuring.measure(range(len(samples)), wanted, observed)
+        return list(session.scores.rows(wanted if current else measured_units))
+
+
+def _fit_repairs(
+    model: PreTrainedModel,
+    calibrations: Mapping[str, Calibration],
+    loop: Loop,
+    measured: Iterable[Candidate],
+    observed: Mapping[str, Observation],
+) -> Any:
+    """The patches of all runs that the measured and the observed candidates lack, fitted by halves."""
+    scored_name = next(iter(calibrations))
+    weights = dict(loop.weights)
+    # What is scored for the plans of another calibration need not be among what their repair is fitted on.
+    weights.setdefault(scored_name, 0.0)
+    sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
+    scored_source = list(weights).index(scored_name)
+    fitted_for = list(measured)
+    for observation in observed.values():
+        compared = (observation.model, observation.before, observation.after)
+        fitted_for += [candidate for candidate in compared if candidate]
+    looped = load("lamina.selection.looped")
+    return looped.fitted(model, sources, fitted_for, loop.repair, loop.seed, scored_source)

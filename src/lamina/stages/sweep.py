@@ -11,22 +11,18 @@ from lamina.stages import changes
 from lamina.stages.job import READ, Job, OnModel, Place, entries, family
 from lamina.study.sweeps import SweepSelector, sweep_blocks
 
-# The selector's options that a budget reads.
-_BUDGET = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
-
 
 class SweepUnits(OnModel):
     """One block of a sweep.
 
-    `plan` says which units are gone already; `budget` lets units leave early; `data` are the calibrations that a repair
-    in the `loop` adds; `manifests` are those of `replacements`. `tokens` is the budget of one pass.
+    `plan` lists the units that are removed already. `data` are the calibrations that a repair in the
+    `loop` adds, and `manifests` those of `replacements`. `tokens` is the token budget of one pass.
     """
 
     ASIDE = ("block",)
 
     pass_: str
     units: Units
-    budget: dict[str, Any] | None = None
     loop: Loop | None = None
     replacements: Replacements | None = None
     block: int
@@ -41,27 +37,17 @@ class SweepUnits(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         swept = SweepSelector.parse(w.selector)
-        pass_, units, budget = swept.settings(config)
-        early, metric = None, None
-        if budget != "full":
-            selector = config.selectors[swept.name]
-            score = config.calibrations[w.calibration].score
-            early = {name: getattr(selector, name) for name in _BUDGET} | {
-                "score": score,
-                "step": int(w.removed) + 1,
-            }
-            metric = METRICS[selector.metric or ""]
+        pass_, units = swept.settings(config)
         return cls(
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
-            budget=early,
             loop=changes.loop(config, w),
             replacements=changes.replacements(config, w),
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
             keys=keys(w),
-            follows=family(config, w.model) | entries(metric=metric),
+            follows=family(config, w.model),
         )
 
     @property
@@ -72,8 +58,7 @@ class SweepUnits(OnModel):
                 MODULES[self.pass_],
                 *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []),
             )
-        budget = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
-        return (*budget, *changes.modules(self.loop, self.replacements))
+        return tuple(changes.modules(self.loop, self.replacements))
 
 
 class GatherSweep(Job):
@@ -89,15 +74,12 @@ class GatherSweep(Job):
 
 
 class ScoreRelevance(Job):
-    """One sweep. `exact` says that units that left it early saw the hardest samples; the bootstrap and metrics draw
-    with `seed`.
-    """
+    """The scores of one sweep; the bootstrap and the metrics that draw at random use `seed`."""
 
     PACKAGES = True
 
     metrics: list[str]
     score: Literal["acc", "acc_norm"]
-    exact: bool = False
     seed: int
     keys: dict[str, Any]
     sweep: Annotated[str, READ] = ""
@@ -105,14 +87,13 @@ class ScoreRelevance(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        pass_, _, budget = SweepSelector.parse(w.selector).settings(config)
+        pass_, _ = SweepSelector.parse(w.selector).settings(config)
         measured = {
             name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)
         }
         return cls(
             metrics=list(measured),
             score=config.calibrations[w.calibration].score,
-            exact=budget == "exact",
             seed=config.seed,
             keys=keys(w),
             follows=entries(**measured),

@@ -55,12 +55,12 @@ class SweepSelector:
         """The calibration of the plans that a sweep of `calibration` goes on from."""
         return self.own or calibration
 
-    def settings(self, config: Configuration) -> tuple[str, str, str]:
-        """Pass, kind of unit and budget."""
+    def settings(self, config: Configuration) -> tuple[str, str]:
+        """Pass and kind of unit."""
         entry = self.entry(config)
         if entry is None:
-            return self.pass_, self.units, "full"
-        return step_pass(config, self.name) or "removal", entry.units, entry.budget
+            return self.pass_, self.units
+        return step_pass(config, self.name) or "removal", entry.units
 
     def repair(self, config: Configuration) -> str:
         """The repair that is in place; `none` if none is."""
@@ -122,8 +122,8 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
 
 def starts_shared(entry: Selector) -> bool:
-    """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
-    return entry.budget == "full" and entry.repair is None and not entry.donors
+    """Whether a selector can use the shared sweep of the base model: all units, nothing repaired."""
+    return entry.repair is None and not entry.donors
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:
@@ -146,12 +146,12 @@ def sweep_of_step(
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
-    """Jobs of a sweep. Budgets compare all units, and passes over weights are not worth sharing.
+    """Jobs of a sweep. Passes over weights are not worth sharing.
 
     `auto` depends on the model's depth alone, so that neither the machine nor other studies make a sweep stale.
     """
-    pass_, _, budget = SweepSelector.parse(selector).settings(config)
-    if budget != "full" or pass_ in MODULES:
+    pass_, _ = SweepSelector.parse(selector).settings(config)
+    if pass_ in MODULES:
         return 1
     asked = config.sweep.blocks
     return (
