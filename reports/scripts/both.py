@@ -47,8 +47,10 @@ def main(
             request = SearchRequest(
                 model, {task: own}, options, sizes, keys, tokens=TOKENS, manifest=manifest
             )
-            sets, _ = judging.proposals(request, judging.parted({task: own}, options)[0])
-            for plan in judging.searched(request)[0]:
+            sets, _ = judging.propose_sets(
+                request, judging.split_documents({task: own}, options)[0]
+            )
+            for plan in judging.search_plans(request)[0]:
                 told = [plan.choice[name] for name in ("member", "loss", "corrected_loss")]
                 worth = round(request.prices.of(plan.units), 2)
                 found[kind, plan.removed] = [frozenset(plan.units), worth, *told]

@@ -34,7 +34,7 @@ from lamina.models.units import all_units
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
-from lamina.selection.plans import Request
+from lamina.selection.plans import PlanRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = ROOT / "reports/portfolio/halves.csv"
@@ -199,7 +199,7 @@ def plans_of(way, task, model, samples):
             ((unit, float(loss - before)) for unit, loss in losses.items()),
             key=lambda entry: entry[1],
         )
-        request = Request(size, "both", depth, frozenset(), 0, attention=attention)
+        request = PlanRequest(size, "both", depth, frozenset(), 0, attention_share=attention)
         gone += [unit for unit, _ in request.lowest(ranked, gone)]
         plans[size] = frozenset(gone)
     return plans

@@ -16,7 +16,7 @@ from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.models.structure import halves, layers_of
 from lamina.models.units import all_units, parse
-from lamina.selection.plans import Request
+from lamina.selection.plans import PlanRequest
 
 HEAD = "task units_and_strategy removed layers_worth units loss accuracy base_loss base_accuracy"
 
@@ -60,7 +60,7 @@ def main(world: str, tasks: list[str], count: int, sizes: list[int], out: Path) 
                 }
                 ranked = sorted(scores.items(), key=lambda entry: entry[1])
                 first = first or ranked
-                request = Request(size, kind, depth, frozenset(), 0, attention=attention)
+                request = PlanRequest(size, kind, depth, frozenset(), 0, attention_share=attention)
                 gone += [unit for unit, _ in request.lowest(ranked, gone)]
                 if size in sizes:
                     plans[f"{kind} iterative", size] = frozenset(gone)

@@ -67,7 +67,7 @@ def sets(task: str, folder: Path, model) -> list[tuple]:
     own = questions(task, "pool", FITTED, 0)
     options = Selector.from_options({"strategy": "portfolio", "members": ["block", "clusters"]})
     keys = {"model": "smollm2", "calibration": task, "selector": "portfolio"}
-    proposed, _ = judging.proposals(
+    proposed, _ = judging.propose_sets(
         SearchRequest(model, {task: own}, options, SIZES, keys, tokens=TOKENS), own
     )
     for size, ways in proposed.items():

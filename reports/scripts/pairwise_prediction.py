@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
-from lamina.selection.strategies.pairwise import effects, least
+from lamina.selection.strategies.pairwise import estimate_effects, minimise
 
 SETS = 20
 HEAD = "task documents removed kind model spearman r2 units loss base_loss accuracy base_accuracy n"
@@ -55,7 +55,7 @@ def main(world: str, tasks: list[str], count: int, out: Path) -> None:
             *(frozenset(some) for size in (1, 2) for some in combinations(units, size)),
         ]
         made = {each: loss for each, (loss, _) in losses(model, first, sets, text).items()}
-        a, b = effects(made, units)
+        a, b = estimate_effects(made, units)
         base = made[frozenset()].mean()
         order = sorted(range(len(units)), key=lambda n: a[n])
         # Sets that somebody would try: drawn from the two thirds of the units that lose least alone.
@@ -95,7 +95,7 @@ def main(world: str, tasks: list[str], count: int, out: Path) -> None:
                     ]
                 )
                 rows[-1].append(len(some))
-                chosen[size, name] = frozenset(units[n] for n in least(a, pairs, size))
+                chosen[size, name] = frozenset(units[n] for n in minimise(a, pairs, size))
         judged = losses(model, test.samples, [frozenset[str](), *chosen.values()], text)
         for (size, name), gone in chosen.items():
             ends = [float(x.mean()) for each in (gone, frozenset[str]()) for x in judged[each]]

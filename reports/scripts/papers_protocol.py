@@ -2,7 +2,8 @@
 
 `PYTHONPATH=src python reports/scripts/papers_protocol.py WAY TASK COUNT DRAW FOLDER`: one of the WAYS, `arc_easy` or
 `piqa`, questions that choose, a draw of them, and the folder of `{WAY}-{TASK}-{COUNT}-{DRAW}.json`, the units in order
-of their removal. A run that was killed goes on after its last step. `make smollm2 DATA=FOLDER` first.
+of their removal. A run that was killed goes on after its last step. `make smollm2 DATA=FOLDER` first. It ran at commit
+b53dd796: budget `race`, with which `accuracy` was measured, has been removed since.
 """
 
 import json
@@ -26,8 +27,8 @@ from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.selection import race
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.plans import Request
-from lamina.selection.strategies.pairwise import effects, least
+from lamina.selection.plans import PlanRequest
+from lamina.selection.strategies.pairwise import estimate_effects, minimise
 from lamina.store import parquet as store
 
 SIZES = (3, 5, 7)
@@ -89,8 +90,8 @@ def pairs(model, of, depth):
                     session.scores.sample(each, number)["nll"] for number in range(len(some))
                 ]
         print(start, flush=True)
-    a, b = effects({each: np.array(loss) for each, loss in losses.items()}, units)
-    return {size: least(a, b, size) for size in SIZES}, a.tolist(), b.tolist()
+    a, b = estimate_effects({each: np.array(loss) for each, loss in losses.items()}, units)
+    return {size: minimise(a, b, size) for size in SIZES}, a.tolist(), b.tolist()
 
 
 def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
@@ -123,8 +124,8 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
         else:
             metric = "cosine" if way == "cosine" else "perplexity"
             ranked = lowest(model, of, gone, units, metric)
-            request = Request(
-                len(found["steps"]) + 1, kind, depth, frozenset(), 0, attention=attention
+            request = PlanRequest(
+                len(found["steps"]) + 1, kind, depth, frozenset(), 0, attention_share=attention
             )
             step = {
                 "units": [unit for unit, _ in request.lowest(ranked, gone)],

@@ -171,13 +171,13 @@ def main(world: str, tasks: list[str], counts: list[int], draws: list[int], out:
         keys = {"model": world, "calibration": task, "selector": "portfolio"}
         options = Selector.from_options({"strategy": "portfolio", "seed": draw})
         request = SearchRequest(model, {task: own}, options, of.sizes, keys, tokens=TOKENS)
-        whole, _ = judging.proposals(request, own)
+        whole, _ = judging.propose_sets(request, own)
         found = [
             (size, way, gone, "none", "", "")
             for size, sets in whole.items()
             for way, gone in sets.items()
         ]
-        plans, _ = judging.searched(request)
+        plans, _ = judging.search_plans(request)
         for plan in plans:
             told = (plan.choice["member"], plan.choice["loss"], plan.choice["corrected_loss"])
             found.append((plan.removed, "half", frozenset(plan.units), *told))

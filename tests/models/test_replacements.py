@@ -18,7 +18,7 @@ from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs
-from lamina.selection.plans import Plan, Request, Step
+from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
 from lamina.selection.strategies.evolutionary import Evolutionary
@@ -144,18 +144,18 @@ def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
 
 
 def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:
-    request = Request(1, "layer", 4, frozenset({3}), 0)
+    request = PlanRequest(1, "layer", 4, frozenset({3}), 0)
     empty = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
     ranked = [
-        ("3.@a", -0.4),
-        ("1.@a", -0.3),
-        ("2.@b", -0.2),
-        ("1", 0.1),
-        ("2", 0.2),
-        ("0", 0.3),
-        ("0.@a", 0.4),
+        ScoredUnit("3.@a", -0.4),
+        ScoredUnit("1.@a", -0.3),
+        ScoredUnit("2.@b", -0.2),
+        ScoredUnit("1", 0.1),
+        ScoredUnit("2", 0.2),
+        ScoredUnit("0", 0.3),
+        ScoredUnit("0.@a", 0.4),
     ]
-    first = steps.choose(request, Step(ranked, 0.8, {"1": 0.7, "2.@b": 0.9}), empty)
+    first = steps.choose(request, StepEvidence(ranked, 0.8, {"1": 0.7, "2.@b": 0.9}), empty)
     assert first.units == ["1", "2.@b"] and first.scores == [0.1, -0.2]
     assert first.accuracy_before == [0.8, 0.8] and first.accuracy_after == [0.7, 0.9]
     # The next step drops the replaced layer: its replacement goes with it. No replacement gains.
@@ -167,12 +167,16 @@ def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_th
         "3.@b",
     ]
     second = steps.choose(
-        Request(2, "layer", 4, frozenset(), 0), Step([("2", 0.0), ("0", 1), ("0.@a", 0.0)]), first
+        PlanRequest(2, "layer", 4, frozenset(), 0),
+        StepEvidence([ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0.@a", 0.0)]),
+        first,
     )
     assert second.units == ["1", "2"] and second.removed == 2
     # Another donor takes the place of the first one.
     other = steps.choose(
-        Request(2, "layer", 4, frozenset(), 0), Step([("2.@a", -0.1), ("0", 0), ("2", 1)]), first
+        PlanRequest(2, "layer", 4, frozenset(), 0),
+        StepEvidence([ScoredUnit("2.@a", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]),
+        first,
     )
     assert other.units == ["1", "0", "2.@a"]
     records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}

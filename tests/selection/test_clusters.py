@@ -10,8 +10,8 @@ from sklearn.metrics import adjusted_rand_score
 from lamina.config.selectors import Selector
 from lamina.engine.capture import capture
 from lamina.models.load import load_folder
-from lamina.selection.choosing import choose, empty
-from lamina.selection.plans import Plan, Step
+from lamina.selection.choosing import choose_plan, empty_plan
+from lamina.selection.plans import Plan, StepEvidence
 from lamina.selection.strategies import clusters
 from tests.given.configurations import REPOSITORY
 
@@ -46,12 +46,12 @@ def plans(
 ) -> dict[int, Plan]:
     selector = Selector.from_options({"strategy": "clusters", "metric": "cosine", **options})
     return {
-        size: choose(
+        size: choose_plan(
             selector,
             KEYS | {"removed": size},
             depth,
-            Step(angles=angles),
-            empty(selector, KEYS | {"removed": 0}),
+            StepEvidence(distances=angles),
+            empty_plan(selector, KEYS | {"removed": 0}),
         )
         for size in sizes
     }
@@ -63,7 +63,7 @@ def test_groups_are_those_of_scikit_learn_and_the_planted_ones(
     sizes: list[int], noise: float
 ) -> None:
     similar = planted(sizes, [0.9] * len(sizes), 0.1, noise)
-    found = clusters.grouped(similar, len(sizes))
+    found = clusters.spectral_clusters(similar, len(sizes))
     theirs = SpectralClustering(
         len(sizes), affinity="precomputed", assign_labels="kmeans", random_state=0
     ).fit(similar)
@@ -76,7 +76,7 @@ def test_the_number_of_groups_is_that_of_equal_blocks_and_of_the_eigengap(groups
     similar = planted([4] * groups, [1.0] * groups, 0.0)
     values = np.sort(np.linalg.eigvalsh(similar / similar.sum(axis=1)[:, None]))[::-1]
     assert (
-        clusters.count(similar)
+        clusters.count_clusters(similar)
         == groups
         == int(np.argmax(-np.diff(values[: len(values) // 2 + 1]))) + 1
     )
@@ -87,7 +87,7 @@ def test_streams_of_a_trained_model_are_grouped_as_by_scikit_learn() -> None:
     generator = np.random.default_rng(0)
     rows = capture(model, [tuple(generator.integers(5, 60, 24).tolist()) for _ in range(20)])
     angles = {(row["layer"], row["span"]): row["cosine"] for row in rows if row["span"]}
-    similar = clusters.similarities(angles, 12)
+    similar = clusters.layer_similarity(angles, 12)
     by_hand = [
         [1.0 if i == j else max(0, 1 - angles[min(i, j) + 1, abs(i - j)]) for j in range(12)]
         for i in range(12)
@@ -97,7 +97,7 @@ def test_streams_of_a_trained_model_are_grouped_as_by_scikit_learn() -> None:
         theirs = SpectralClustering(groups, affinity="precomputed", assign_labels="cluster_qr").fit(
             similar
         )
-        assert adjusted_rand_score(clusters.grouped(similar, groups), theirs.labels_) == 1
+        assert adjusted_rand_score(clusters.spectral_clusters(similar, groups), theirs.labels_) == 1
 
 
 def test_most_goes_where_layers_are_most_alike_and_plans_are_nested() -> None:

@@ -16,7 +16,7 @@ from lamina.engine.sources import Source
 from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped
 from lamina.selection.options import Scored
-from lamina.selection.plans import Step
+from lamina.selection.plans import ScoredUnit, StepEvidence
 from lamina.stages.prune import PruneStep
 from lamina.stages.sweep import SweepUnits
 from tests.engine.test_sweep import random_samples
@@ -27,8 +27,8 @@ from tests.given.scripts import place
 Scores = dict[str, float | None]
 
 
-def step(scores: Scores, **more: Any) -> Step:
-    return Step(list(scores.items()), **more)
+def step(scores: Scores, **more: Any) -> StepEvidence:
+    return StepEvidence([ScoredUnit(unit, score) for unit, score in scores.items()], **more)
 
 
 @pytest.mark.parametrize("combine", ["mean", "worst"])
@@ -39,7 +39,7 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
             {str(layer): draw.choice([-0.1, 0.0, 0.2, 0.7]) for layer in range(5)} for _ in range(3)
         ]
         weights = [1.0, draw.choice([0.5, 1.0, 2.0]), 0.25]
-        found = choosing.mixed(
+        found = choosing.combine_steps(
             [step(part, current_accuracy=0.8) for part in parts], weights, combine
         )
         best, order = {}, []
@@ -58,15 +58,17 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
 
 def test_what_tells_nothing_has_no_say_and_what_gives_no_numbers_goes_last() -> None:
     own, silent = {"0": 0.3, "1": 0.1, "2": 0.2}, dict.fromkeys("012")
-    found = choosing.mixed([step(own), step(silent)], [1, 5], "mean")
+    found = choosing.combine_steps([step(own), step(silent)], [1, 5], "mean")
     assert found.ranked == [("1", 0.1), ("2", 0.2), ("0", 0.3)]
     # The own calibration at chance: its ranking by other means stands.
     alone = step({"2": None, "0": None, "1": None})
-    assert choosing.mixed([alone, step(own)], [1, 5], "mean") is alone
-    broken = choosing.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
+    assert choosing.combine_steps([alone, step(own)], [1, 5], "mean") is alone
+    broken = choosing.combine_steps(
+        [step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst"
+    )
     assert broken.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
     # A unit that the other one did not score.
-    missing = choosing.mixed([step(own), step({"0": 0.5, "2": 0.5})], [1, 1], "worst")
+    missing = choosing.combine_steps([step(own), step({"0": 0.5, "2": 0.5})], [1, 1], "worst")
     assert missing.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
 
 

@@ -19,8 +19,8 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of
 from lamina.models.units import all_units
 from lamina.modules import load
-from lamina.selection import choosing, judging
-from lamina.selection.plans import Prices, Step
+from lamina.selection import choosing, judging, tournament
+from lamina.selection.plans import StepEvidence, UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import evolutionary, pairwise, portfolio
 from lamina.selection.trials import Search, Trials
@@ -30,7 +30,7 @@ from tests.selection.test_portfolio import KEYS, given, nats
 
 DEPTH, ATTENTION = 5, 0.3
 HALVES = all_units(DEPTH, "both")
-PRICES = Prices("both", ATTENTION)
+PRICES = UnitPrices("both", ATTENTION)
 
 
 def price(units: Iterable[str], attention: float = ATTENTION) -> float:
@@ -73,12 +73,12 @@ class Halved:
 def test_enough_of_an_order_is_its_first_units_without_those_that_could_stay() -> None:
     for seed in range(30):
         order = np.random.default_rng(seed).permutation(HALVES).tolist()
-        taken = PRICES.enough(order, 2)
+        taken = PRICES.take_enough(order, 2)
         check(taken, 2)
         first = order[: 1 + max(map(order.index, taken))]
         assert price(first[:-1]) < 2 - 1e-6 and set(taken) <= set(first)
-    assert Prices().enough(["3", "1", "2"], 2) == ["3", "1"]
-    assert Prices().of(["3", "1.@a", "2.mlp"]) == 2
+    assert UnitPrices().take_enough(["3", "1", "2"], 2) == ["3", "1"]
+    assert UnitPrices().total(["3", "1.@a", "2.mlp"]) == 2
 
 
 @pytest.mark.parametrize("strategy", ["random", "deepest"])
@@ -88,8 +88,8 @@ def test_what_is_drawn_or_stands_deepest(strategy: str) -> None:
         told = {"strategy": strategy, "units": "both", "protect": [1]}
         options = Selector.from_options(told | ({"seed": seed} if strategy == "random" else {}))
         for size in (1, 2, 3):
-            plan = choosing.choose(
-                options, KEYS | {"removed": size}, DEPTH, Step(), attention=ATTENTION
+            plan = choosing.choose_plan(
+                options, KEYS | {"removed": size}, DEPTH, StepEvidence(), attention_share=ATTENTION
             )
             check(plan.units, size)
             assert (
@@ -133,7 +133,7 @@ def test_pairwise_takes_the_least_sum_of_a_price() -> None:
         alone, pairs = draw.normal(0, 1, 10), np.triu(draw.normal(0, 0.5, (10, 10)), 1)
         for size in (1, 2, 3):
             units = [
-                HALVES[number] for number in pairwise.least(alone, pairs + pairs.T, size, prices)
+                HALVES[number] for number in pairwise.minimise(alone, pairs + pairs.T, size, prices)
             ]
             check(units, size)
 
@@ -150,7 +150,7 @@ def test_pairwise_takes_the_least_sum_of_a_price() -> None:
 def test_exchanges_keep_the_price() -> None:
     scores = {unit: float(number) for number, unit in enumerate(HALVES)}
     around = frozenset({"3.attention", "3.mlp", "1.mlp"})
-    found = portfolio.exchanged(around, HALVES, scores, 99, PRICES)
+    found = tournament.exchange_units(around, HALVES, scores, 99, PRICES)
     assert len(set(found)) == len(found) > 10 and around not in found
     for each in found:
         check(sorted(each), 1)
@@ -185,7 +185,7 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
     request = SearchRequest(
         model, {"c": calibration}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model)
     )
-    plans, rows = load(options.SEARCH).searched(request)
+    plans, rows = load(options.SEARCH).search_plans(request)
     ends = [
         row
         for row in rows
@@ -193,7 +193,7 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
     ]
     samples = calibration.samples
     if strategy == "portfolio":
-        samples = tuple(judging.parted({"c": calibration}, options)[1]["c"])
+        samples = tuple(judging.split_documents({"c": calibration}, options)[1]["c"])
     for row in ends:
         cut = materialise(model, {"units": row["units"]})
         losses = nats(cut, samples)
@@ -219,11 +219,11 @@ def test_whole_layers_and_halves_compete_in_a_portfolio() -> None:
         request = SearchRequest(
             model, {}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model)
         )
-        sets[kind], scores = judging.proposals(request, calibration)
+        sets[kind], scores = judging.propose_sets(request, calibration)
         assert scores.keys() == set(all_units(DEPTH, kind))
     for size in (1, 2):
         whole = {
-            f"{name} (layers)": portfolio.halved(units)
+            f"{name} (layers)": portfolio.both_sub_layers(units)
             for name, units in sets["layer"][size].items()
         }
         assert whole.items() <= sets["both"][size].items()
@@ -268,9 +268,9 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
         {"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]}
     )
     request = SearchRequest(model, {"c": calibration}, options, [2], KEYS, manifest=shares(model))
-    (plan,), rows = judging.searched(request)
+    (plan,), rows = judging.search_plans(request)
     check(plan.units, 2, shares(model)["attention_share"]["parameters"])
-    judges = judging.parted({"c": calibration}, options)[1]["c"]
+    judges = judging.split_documents({"c": calibration}, options)[1]["c"]
     losses = nats(materialise(model, {"units": plan.units}), judges)
     assert plan.choice["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     assert {"accuracy", "accuracy (layers)"} == set(plan.choice["members"])

@@ -28,7 +28,7 @@ def test_the_least_sum_over_eight_units_is_that_of_trying_every_set(seed: int) -
     draw = np.random.default_rng(seed)
     alone, together = draw.normal(size=8), np.triu(draw.normal(size=(8, 8)), 1)
     for size in range(1, 9):
-        assert pairwise.least(alone, together + together.T, size) == least(
+        assert pairwise.minimise(alone, together + together.T, size) == least(
             alone, together + together.T, size
         )
 
@@ -49,7 +49,7 @@ def test_pair_effects_that_sampling_explains_shrink_to_their_mean() -> None:
     for noise in (0.01, 30.0):
         sets = [frozenset(some) for size in range(3) for some in combinations(units, size)]
         losses = {each: 1 + 2 * (each == {"0", "1"}) + draw.normal(0, noise, 100) for each in sets}
-        _, together = pairwise.effects(losses, units)
+        _, together = pairwise.estimate_effects(losses, units)
         assert np.allclose(together, together.T) and not np.diag(together).any()
         kept[noise] = together[np.triu_indices(6, 1)].std()
     raw = [2.0, *[0.0] * 14]
@@ -70,6 +70,6 @@ def test_effects_are_those_of_models_really_cut() -> None:
         found = pairwise.find(one, units, [2, 3], OPTIONS)
     tried = {frozenset(row["units"]): row["loss"] for row in one.rows}
     assert tried == pytest.approx({each: losses.mean() for each, losses in cut.items()}, abs=1e-3)
-    alone, together = pairwise.effects(cut, units)
+    alone, together = pairwise.estimate_effects(cut, units)
     for size, candidate in found.items():
         assert candidate.removed == {units[number] for number in least(alone, together, size)}

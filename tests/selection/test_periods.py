@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.models.cutting import kinds, kinds_of, shifts
 from lamina.models.surgery import remove
 from lamina.selection import choosing
-from lamina.selection.plans import Plan, Step
+from lamina.selection.plans import Plan, StepEvidence
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 
@@ -60,7 +60,9 @@ def chosen(
     )
     manifest = {"path": str(folder), "trust_remote_code": False, "n_layers": DEPTH}
     keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
-    return choosing.choose(selector, keys, DEPTH, Step(angles=distances), kinds=kinds_of(manifest))
+    return choosing.choose_plan(
+        selector, keys, DEPTH, StepEvidence(distances=distances), layer_kinds=kinds_of(manifest)
+    )
 
 
 @pytest.mark.parametrize("removed", range(1, DEPTH))
@@ -85,7 +87,7 @@ def test_a_size_that_no_whole_period_has_is_refused_with_what_to_write(tmp_path:
     tiny.model("gemma3_text", depth=DEPTH, layer_types=TYPES).config.save_pretrained(tmp_path)
     distances = {(start, 3): 0.1 for start in range(DEPTH)}
     plan = chosen(tmp_path, 3, distances, protect=[-1, -2])
-    assert not plan.units and "no run of 3 layers can go" in (plan.refused or "")
+    assert not plan.units and "no run of 3 layers can be removed" in (plan.refused or "")
 
 
 def test_a_strategy_that_cannot_keep_the_pattern_is_refused(tmp_path: Path) -> None:

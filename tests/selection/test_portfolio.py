@@ -17,12 +17,12 @@ from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.selection import judging
+from lamina.selection import judging, tournament
 from lamina.selection.options import Loop
-from lamina.selection.plans import Prices
+from lamina.selection.plans import UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
-from lamina.selection.strategies.portfolio import EXCHANGE, NONE, Judges
+from lamina.selection.tournament import EXCHANGE, NONE, JudgeDocuments, Tournament
 from lamina.selection.trials import Trials
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
@@ -37,17 +37,17 @@ def bare(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candi
     return {units: {NONE: Candidate(units)} for units in sets}
 
 
-def decided(toy: Any, proposals: Sets, exchanges: int = 10, judges: Judges | None = None) -> Any:
-    judges = judges or Judges([np.random.default_rng(0).permutation(SAMPLES)], [1.0])
+def decided(
+    toy: Any, proposals: Sets, exchanges: int = 10, judges: JudgeDocuments | None = None
+) -> Any:
+    judges = judges or JudgeDocuments([np.random.default_rng(0).permutation(SAMPLES)], [1.0])
     scores = dict(zip(UNITS, Toy().alone, strict=True))
-    return portfolio.decide(
-        Trials(toy, SAMPLES),
-        judges,
+    contest = Tournament(Trials(toy, SAMPLES), judges, bare)
+    contest.play(
         proposals,
-        lambda units: portfolio.exchanged(units, UNITS, scores, exchanges, Prices()),
-        bare,
-        0,
+        lambda units: tournament.exchange_units(units, UNITS, scores, exchanges, UnitPrices()),
     )
+    return contest.choose(0), contest.rows
 
 
 def proposed(*sizes: int) -> dict[int, dict[str, frozenset[str]]]:
@@ -113,10 +113,13 @@ def test_a_size_that_is_worse_than_a_larger_one_says_so() -> None:
 
 def test_exchanges_change_one_unit_and_begin_with_the_most_promising() -> None:
     scores = {unit: float(unit) for unit in UNITS}
-    found = portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 7, Prices())
+    found = tournament.exchange_units(frozenset({"3", "8"}), UNITS, scores, 7, UnitPrices())
     assert found[0] == {"3", "0"} and len(set(found)) == 7
     assert all(len(each & {"3", "8"}) == 1 and len(each) == 2 for each in found)
-    assert len(portfolio.exchanged(frozenset({"3", "8"}), UNITS, scores, 99, Prices())) == 2 * 8
+    assert (
+        len(tournament.exchange_units(frozenset({"3", "8"}), UNITS, scores, 99, UnitPrices()))
+        == 2 * 8
+    )
 
 
 def test_the_corrected_loss_is_not_flattered() -> None:
@@ -124,9 +127,9 @@ def test_the_corrected_loss_is_not_flattered() -> None:
     draw, least, honest = np.random.default_rng(0), [], []
     for study in range(60):
         losses = draw.normal(1, 1, (20, 80))
-        judges = Judges([draw.permutation(80)], [1.0])
+        judges = JudgeDocuments([draw.permutation(80)], [1.0])
         least.append(losses.mean(axis=1).min())
-        honest.append(portfolio.corrected(list(losses), judges, study))
+        honest.append(tournament.corrected_loss(list(losses), judges, study))
     error = 1 / np.sqrt(40 * 60)
     assert abs(np.mean(honest) - 1) < 4 * error and np.mean(least) < 1 - 6 * error
 
@@ -147,7 +150,7 @@ def given(count: int = 24, seed: int = 0) -> Calibration:
 def test_documents_that_choose_and_that_judge_are_different() -> None:
     calibration = given()
     # A repair may be fitted on text that judges too.
-    _, judges = judging.parted(
+    _, judges = judging.split_documents(
         {"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0})
     )
     assert len(judges["text"]) == 10
@@ -158,7 +161,7 @@ def test_documents_that_choose_and_that_judge_are_different() -> None:
         chosen(held_back=0.3, also={"text": 0.5}),
         chosen(judge="text"),
     ):
-        choosing, judges = judging.parted({"own": twice, "text": beside}, options)
+        choosing, judges = judging.split_documents({"own": twice, "text": beside}, options)
         chose = {sample.sequence() for sample in choosing.samples}
         for part in judges.values():
             assert part and not chose & {sample.sequence() for sample in part}
@@ -166,7 +169,7 @@ def test_documents_that_choose_and_that_judge_are_different() -> None:
         if options.judge:
             assert len(choosing.samples) == 30 and len(judges["text"]) == 6
     with pytest.raises(LaminaError, match="'text' has no document"):
-        judging.parted({"own": calibration, "text": calibration}, chosen(judge="text"))
+        judging.split_documents({"own": calibration, "text": calibration}, chosen(judge="text"))
 
 
 def nats(model: PreTrainedModel, samples: Sequence[Sample]) -> np.ndarray:
@@ -190,10 +193,10 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
     request = SearchRequest(
         model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l"
     )
-    plans, rows = judging.searched(request)
-    choosing, judges = judging.parted(calibrations, options)
+    plans, rows = judging.search_plans(request)
+    choosing, judges = judging.split_documents(calibrations, options)
     held = [sample.sequence() for part in judges.values() for sample in part]
-    form = judging.Forms(
+    form = judging.RepairedSets(
         model, calibrations, [each.sequence() for each in choosing.samples], held, loops
     )
     last = [row for row in rows if row["stage"] == "3"]
@@ -227,7 +230,7 @@ def test_members_propose_what_their_own_ways_say() -> None:
     """From the choosing documents alone: the lowest single losses, and the run with the smallest distance."""
     model, calibration = tiny.model(depth=6), given(16)
     units = all_units(6, "layer")
-    sets, _ = judging.proposals(
+    sets, _ = judging.propose_sets(
         SearchRequest(model, {}, chosen(), [2, 3], KEYS, "acc", 4000), calibration
     )
     alone = {
@@ -255,7 +258,7 @@ def test_members_propose_what_their_own_ways_say() -> None:
 def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
     model, calibration = tiny.model(depth=5), given(12)
     options = chosen(members=["perplexity", "pairwise"])
-    sets, _ = judging.proposals(
+    sets, _ = judging.propose_sets(
         SearchRequest(model, {}, options, [2, 3], KEYS, "acc", 4000), calibration
     )
     units = all_units(5, "layer")
@@ -266,10 +269,10 @@ def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
         )
         for each in every
     }
-    alone, together = pairwise.effects(losses, units)
+    alone, together = pairwise.estimate_effects(losses, units)
     for size in (2, 3):
         assert sets[size]["pairwise"] == {
-            units[number] for number in pairwise.least(alone, together, size)
+            units[number] for number in pairwise.minimise(alone, together, size)
         }
 
 
@@ -282,12 +285,12 @@ def test_a_killed_search_goes_on_to_the_same_plans(
         request = SearchRequest(
             model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log
         )
-        plans, rows = judging.searched(request)
+        plans, rows = judging.search_plans(request)
         return plans, [
             {key: value for key, value in row.items() if key != "layer_tokens"} for row in rows
         ]
 
-    measured, asked = judging.Asked.losses, []
+    measured, asked = judging.JudgeLosses.losses, []
 
     def killed(self: Any, candidates: Any, numbers: Any) -> np.ndarray:
         asked.append(len(list(candidates)))
@@ -295,7 +298,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
             raise KeyboardInterrupt
         return measured(self, candidates, numbers)
 
-    monkeypatch.setattr(judging.Asked, "losses", killed)
+    monkeypatch.setattr(judging.JudgeLosses, "losses", killed)
     with pytest.raises(KeyboardInterrupt):
         run()
     again = run()

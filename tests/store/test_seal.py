@@ -44,10 +44,10 @@ def table(path: Path) -> Callable[[], Any]:
 
 
 def plan(path: Path) -> Callable[[], Any]:
-    plans.write(
+    plans.write_plan(
         path, Plan("m", "c", "s", 2, "accuracy", "iterative", "layer", ["9", "8"], [0.25, 0.5])
     )
-    return lambda: plans.read(path)
+    return lambda: plans.read_plan(path)
 
 
 def repair(path: Path) -> Callable[[], Any]:

@@ -17,4 +17,4 @@ if __name__ == "__main__":
                 f"no study has its search remove {job.removed} units, only {sizes}. Add {job.removed} to `removed` "
                 "of a study."
             )
-        plans.write(job.output, searched[sizes.index(job.removed)])
+        plans.write_plan(job.output, searched[sizes.index(job.removed)])

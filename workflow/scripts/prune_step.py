@@ -2,27 +2,32 @@
 
 from lamina.modules import load
 from lamina.runtime.script import running
-from lamina.selection import choosing, plans
+from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
+from lamina.selection.plans import read_plan, write_plan
 from lamina.stages.prune import PruneStep
-from lamina.store import checksum as seal
+from lamina.store import checksum
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PruneStep.read(snakemake)
-        manifest = seal.read_json(job.manifest)
-        previous = plans.read(job.previous) if job.previous else None
-        refused, step = choosing.evidence(job.selector, job.scored, job.activations, previous)
+        manifest = checksum.read_json(job.manifest)
+        selector = job.selector
+        previous = read_plan(job.previous) if job.previous else None
+        refused, evidence = collect_evidence(selector, job.scored, job.activations, previous)
         if refused:
-            plan = choosing.empty(job.selector, job.keys, refused)
+            plan = empty_plan(selector, job.keys, refused)
         else:
-            given = job.replacements.given(job.manifests) if job.replacements else None
-            kinds = (
-                load("lamina.models.cutting").kinds_of(manifest)
-                if job.selector.periods == "whole"
-                else ()
+            layer_kinds = ()
+            if selector.periods == "whole":
+                layer_kinds = load("lamina.models.cutting").kinds_of(manifest)
+            plan = choose_plan(
+                selector,
+                job.keys,
+                manifest["n_layers"],
+                evidence,
+                previous,
+                job.replacements.given(job.manifests) if job.replacements else None,
+                layer_kinds,
+                selector.attention(manifest["attention_share"]),
             )
-            depth, share = manifest["n_layers"], job.selector.attention(manifest["attention_share"])
-            plan = choosing.choose(
-                job.selector, job.keys, depth, step, previous, given, kinds, share
-            )
-        plans.write(job.output, plan)
+        write_plan(job.output, plan)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
         read = [job.manifest, *files.values()]
         contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in read]
         log = Path(job.output).with_suffix(".log")
-        plans, rows = load(job.selector.SEARCH).searched(
+        plans, rows = load(job.selector.SEARCH).search_plans(
             SearchRequest(
                 model=load_model(manifest, check=job.check),
                 calibrations={name: calibrations.read(file) for name, file in files.items()},

@@ -13,7 +13,7 @@ from lamina.store.unfinished import Progress, digest
 if __name__ == "__main__":
     with running(snakemake):
         job = SweepUnits.read(snakemake)
-        plan, rows = plans.read(job.plan) if job.plan else None, []
+        plan, rows = plans.read_plan(job.plan) if job.plan else None, []
         progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
             manifest, removed = seal.read_json(job.manifest), plan.units if plan else []

@@ -10,7 +10,7 @@ from lamina.cost.work import Tokens, alone
 from lamina.engine.candidates import Candidate, grow
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.selection.plans import Prices
+from lamina.selection.plans import UnitPrices
 from lamina.selection.trials import Trials, run
 
 SEARCHED = 100  # samples of the rehearsal, which stand for those of a calibration
@@ -41,7 +41,7 @@ def search_work(
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
-    trials = Trials(Rehearsed(), SEARCHED, prices=Prices(options.units, attention))
+    trials = Trials(Rehearsed(), SEARCHED, prices=UnitPrices(options.units, attention))
     own: Any = load(f"{options.PACKAGE}.{options.strategy}")
     if hasattr(own, "rehearse"):
         own.rehearse(trials, units, sizes, options, round(SEARCHED * options.held_back))

@@ -1,9 +1,10 @@
-"""One step of a selector: the evidence about the current model, from one calibration or several, and the plan."""
+"""One plan of one selector: the evidence about the current model, from one calibration or several, and the choice."""
 
 import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,91 +14,113 @@ from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import LaminaError
+from lamina.models.units import parse
 from lamina.modules import load
-from lamina.relevance.columns import Context, from_table, hits
+from lamina.relevance.columns import Columns, Context, from_table, hits
 from lamina.relevance.score import ranking, was_measured
 from lamina.selection.options import Given, Scored
-from lamina.selection.plans import Plan, Request, Step, protected_layers
-from lamina.store import parquet as store
+from lamina.selection.plans import (
+    Plan,
+    PlanRequest,
+    ScoredUnit,
+    StepEvidence,
+    protected_layers,
+)
+from lamina.store import parquet
+
+DIGITS = 12  # equal scores must compare equal however their sums were rounded
 
 
-def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = None) -> Plan:
-    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason."""
-    metric, strategy, kind = selector.metric, selector.strategy, selector.units
-    return Plan(**keys, metric=metric, strategy=strategy, kind=kind, refused=refused)
+def empty_plan(selector: Selector, keys: Mapping[str, Any], refused: str | None = None) -> Plan:
+    """A plan without units: the one before a selector's first step, or one that is `refused`."""
+    return Plan(
+        **keys,
+        metric=selector.metric,
+        strategy=selector.strategy,
+        kind=selector.units,
+        refused=refused,
+    )
 
 
-def evidence(
+def collect_evidence(
     selector: Selector,
-    scored: Mapping[str, Scored],
+    sweeps: Mapping[str, Scored],
     activations: str | None = None,
     previous: Plan | None = None,
-) -> tuple[str | None, Step]:
+) -> tuple[str | None, StepEvidence]:
     """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
 
-    scored: The sweeps that are read, by the names of their calibrations, the variant's own first; none for a strategy
-        that reads no sweep.
-    activations: The captured activations of the unpruned model, for a strategy that compares runs of layers.
-    previous: The plan with one unit less that an iterative step goes on from; None for a step from the unpruned model.
+    sweeps: The sweeps that are read, by the names of their calibrations, the variant's own first; none for
+        a strategy that reads no sweep.
+    activations: The captured activations of the base model, for a strategy that compares runs of layers.
+    previous: The plan with one unit less that an iterative step goes on from; None for a first step.
     """
-    refused, step = previous.refused if previous else None, Step()
-    if refused is None and scored:
-        gone, steps = previous.removed if previous else 0, []
-        for name, each in scored.items():
-            facts = json.loads(
-                store.read(each.calibration, ["sample"]).schema.metadata[METADATA_KEY]
-            )
-            context = Context(facts["chance_accuracy"], each.score, gone, selector.seed)
-            reason, seen = read_step(each.sweep, selector.metric or "", context, name)
-            refused = refused or reason
-            steps.append(seen)
-        step = steps[0]
-        if len(steps) > 1 and refused is None:
-            weights = [each.weight for each in scored.values()]
-            step = mixed(steps, weights, selector.combine)
+    if previous and previous.refused:
+        return previous.refused, StepEvidence()
     if activations:
-        step = Step(angles=read_angles(activations, selector.metric or ""))
-    return refused, step
+        return None, StepEvidence(distances=read_distances(activations, selector.metric or ""))
+    if not sweeps:
+        return None, StepEvidence()
+    n_removed = previous.removed if previous else 0
+    steps: list[StepEvidence] = []
+    for calibration, scored in sweeps.items():
+        schema = parquet.read(scored.calibration, ["sample"]).schema
+        facts = json.loads(schema.metadata[METADATA_KEY])
+        context = Context(facts["chance_accuracy"], scored.score, n_removed, selector.seed)
+        refused, step = read_step(scored.sweep, selector.metric or "", context, calibration)
+        if refused:
+            return refused, StepEvidence()
+        steps.append(step)
+    if len(steps) == 1:
+        return None, steps[0]
+    weights = [scored.weight for scored in sweeps.values()]
+    return None, combine_steps(steps, weights, selector.combine)
 
 
-def choose(
+def choose_plan(
     selector: Selector,
     keys: Mapping[str, Any],
     n_layers: int,
-    step: Step,
+    step: StepEvidence,
     previous: Plan | None = None,
     replacements: Given | None = None,
-    kinds: Sequence[int] = (),
-    attention: float = 0.0,
+    layer_kinds: Sequence[int] = (),
+    attention_share: float = 0.0,
 ) -> Plan:
-    """The plan of the size `keys["removed"]` for a model of `n_layers` layers, whose `kinds` it must not shift.
+    """The plan of size `keys["removed"]` for a model of `n_layers` layers.
 
-    `attention` is the share of a layer's cost that its attention has.
+    layer_kinds: Of each layer, if the cut must not shift them.
+    attention_share: Of the attention in a layer's cost.
     """
-    protected = protected_layers(selector.protect, n_layers)
-    request = Request(
-        keys["removed"], selector.units, n_layers, protected, selector.seed, kinds, attention
+    request = PlanRequest(
+        removed=keys["removed"],
+        kind=selector.units,
+        n_layers=n_layers,
+        protected=protected_layers(selector.protect, n_layers),
+        seed=selector.seed,
+        layer_kinds=layer_kinds,
+        attention_share=attention_share,
     )
-    before = previous or empty(selector, keys)
+    previous = previous or empty_plan(selector, keys)
     if replacements:
-        steps = load("lamina.selection.strategies.replacements")
-        plan: Plan = steps.with_records(steps.choose(request, step, before), replacements.records)
-    else:
-        plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(
-            request, step, before
-        )
-    return plan
+        strategy = load("lamina.selection.strategies.replacements")
+        plan = strategy.choose(request, step, previous)
+        return strategy.with_records(plan, replacements.records)  # type: ignore[no-any-return]
+    strategy = load(f"lamina.selection.strategies.{selector.strategy}")
+    return strategy.choose(request, step, previous)  # type: ignore[no-any-return]
 
 
 def read_step(
     sweep: str | Path, metric: str, context: Context, calibration: str
-) -> tuple[str | None, Step]:
-    """Why no plan can be made (None if one can), and the evidence about the current model.
+) -> tuple[str | None, StepEvidence]:
+    """Why no plan can be made (None if one can), and the evidence of one sweep.
 
-    Units are ranked by the selector's own metric; the unit that a budget chose comes first. A base model at chance has
-    no accuracy relevance. A plan made from it would be noise, so it is refused.
+    Units are ranked by the selector's own metric. A base model at chance has no accuracy relevance: a plan made from
+    it would be noise, so it is refused.
+
+    Raises LaminaError if the sweep holds no numbers of the metric.
     """
-    table = store.read(sweep)
+    table = parquet.read(sweep)
     columns = from_table(table) if table.num_rows else None
     if columns is None or not was_measured(columns, metric, context):
         raise LaminaError(
@@ -105,62 +128,74 @@ def read_step(
         )
     order = ranking(columns, metric, context)
     if order.ranks is None:
-        return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
+        remedy = METRICS[metric].remedy.format(calibration=calibration)
+        return f"{order.reason}. {remedy}", StepEvidence()
     scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
-    entries = sorted(
-        zip(columns.units, scores, order.ranks, strict=True),
-        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
-    )
+    by_rank = sorted(zip(order.ranks, columns.units, scores, strict=True))
+    ranked = [ScoredUnit(unit, score) for _, unit, score in by_rank]
+    current_accuracy, accuracies = _accuracies(columns, context)
+    return None, StepEvidence(ranked, current_accuracy, accuracies)
+
+
+def _accuracies(columns: Columns, context: Context) -> tuple[float | None, dict[str, float]]:
+    """The accuracy of the current model, and without each unit; only where answers were measured."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
+        # A pass without removals has no accuracies: their mean over no samples is NaN.
+        warnings.simplefilter("ignore", RuntimeWarning)
         means = np.nanmean(hits(columns.values, context.score), axis=1)
     current = float(means[0]) if np.isfinite(means[0]) else None
-    accuracies = {
-        unit: float(mean)
-        for unit, mean in zip(columns.units, means[1:], strict=True)
-        if mean == mean
-    }
-    return None, Step([(unit, score) for unit, score, _ in entries], current, accuracies)
+    accuracies: dict[str, float] = {}
+    for unit, mean in zip(columns.units, means[1:], strict=True):
+        if not np.isnan(mean):
+            accuracies[unit] = float(mean)
+    return current, accuracies
 
 
-def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
+def read_distances(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     (column,) = METRICS[metric].columns
-    rows = store.read(activations, ["layer", "span", column]).to_pylist()
+    rows = parquet.read(activations, ["layer", "span", column]).to_pylist()
     return {(row["layer"], row["span"]): row[column] for row in rows if row["span"]}
 
 
-def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step:
-    """The first of `steps`, which is of the own calibration (w = 1), with its units ranked by the scores s of all.
+def combine_steps(
+    steps: Sequence[StepEvidence], weights: Sequence[float], combine: str
+) -> StepEvidence:
+    """The first of `steps`, which is of the own calibration (w = 1), with units ranked by the scores s of all.
 
-    `mean` is Σ w s / Σ w, and `worst` is the largest w s. A calibration does not count if the metric is undefined on it
-    (accuracy at chance). If it is undefined on the own one, that one ranks alone, as without the others. A unit whose
-    removal gives no numbers on one of them is removed last. Of units with equal scores the deeper one is removed first.
+    `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric is undefined
+    (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit whose removal gives no numbers
+    on one of them is removed last. Of units with equal scores the deeper one is removed first.
     """
-    scores = [dict(step.ranked) for step in steps]
-    telling = [
-        (of, weight)
-        for of, weight in zip(scores, weights, strict=True)
-        if set(of.values()) - {None}
-    ]
-    if not telling or telling[0][0] is not scores[0]:
+    defined: list[tuple[dict[str, float | None], float]] = []
+    for step, weight in zip(steps, weights, strict=True):
+        scores = dict(step.ranked)
+        if any(score is not None for score in scores.values()):
+            defined.append((scores, weight))
+        elif step is steps[0]:
+            return steps[0]
+    if not defined:
         return steps[0]
-    total = sum(weight for _, weight in telling)
+    units = [entry.unit for entry in steps[0].ranked]
+    combined = [ScoredUnit(unit, _combined_score(unit, defined, combine)) for unit in units]
+    return replace(steps[0], ranked=sorted(combined, key=_removal_order))
 
-    def score(unit: str) -> float | None:
-        weighted = [
-            weight * value
-            for step_scores, weight in telling
-            if (value := step_scores.get(unit)) is not None
-        ]
-        if len(weighted) < len(telling):
+
+def _combined_score(
+    unit: str, defined: Sequence[tuple[Mapping[str, float | None], float]], combine: str
+) -> float | None:
+    """The score of one unit over all calibrations with their weights; None if one of them has none."""
+    weighted: list[float] = []
+    for scores, weight in defined:
+        score = scores.get(unit)
+        if score is None:
             return None
-        return max(weighted) if combine == "worst" else sum(weighted) / total
+        weighted.append(weight * score)
+    if combine == "worst":
+        return max(weighted)
+    return sum(weighted) / sum(weight for _, weight in defined)
 
-    totals = {unit: score(unit) for unit in scores[0]}
 
-    def place(unit: str) -> tuple[float, int]:
-        value = totals[unit]
-        return (float("inf") if value is None else round(value, 12)), -int(unit.split(".")[0])
-
-    return replace(steps[0], ranked=[(unit, totals[unit]) for unit in sorted(totals, key=place)])
+def _removal_order(entry: ScoredUnit) -> tuple[float, int]:
+    score = inf if entry.score is None else round(entry.score, DIGITS)
+    return score, -parse(entry.unit)[0]

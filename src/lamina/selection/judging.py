@@ -1,7 +1,7 @@
-"""Whole sets of units, proposed on some documents and judged on others: the search of strategy `portfolio`."""
+"""The search of strategy `portfolio`: whole sets of units, proposed on some documents and judged on others."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.splitting import documents
-from lamina.engine import memory as room
+from lamina.engine import memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.capture import capture
@@ -30,104 +30,151 @@ from lamina.selection import looped, removals
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import boundaries
 from lamina.selection.options import Loop
-from lamina.selection.plans import Plan, Request, Step, protected_layers
+from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
 from lamina.selection.sets import SearchRequest
-from lamina.selection.strategies import portfolio
-from lamina.selection.strategies.portfolio import BOUNDARIES, NONE, OF_LAYERS, Judges, halved
+from lamina.selection.strategies.portfolio import BOUNDARY_METRIC, OF_LAYERS, both_sub_layers
+from lamina.selection.tournament import (
+    NONE,
+    Choice,
+    JudgeDocuments,
+    Tournament,
+    count_samples,
+    exchange_units,
+)
 from lamina.selection.trials import BASE, HELD_BACK, WINNER, Search, Trials, split, without
-from lamina.store import parquet as store
+from lamina.store import parquet
+
+Proposals = dict[int, dict[str, frozenset[str]]]
+"""Sets of units, by size and by the member that proposes them."""
 
 
-def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
+def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
-    options, model, calibrations, units = (
-        request.selector,
+    options = request.selector
+    choosing, judging = split_documents(request.calibrations, options)
+    proposals, unit_ranks = propose_sets(request, choosing)
+    if not any(proposals.values()):
+        refused = (
+            "no member of the portfolio has a score on this calibration. Give it more samples, or "
+            "list other members."
+        )
+        return [request.plan(size, refused=refused) for size in request.sizes], []
+    judge_documents = draw_judges(judging, options)
+    judge_samples = [sample for samples in judging.values() for sample in samples]
+    n_task_samples = len(next(iter(judging.values())))
+    candidates_of_sets = RepairedSets(
         request.model,
         request.calibrations,
-        request.units,
+        [sample.sequence() for sample in choosing.samples],
+        [sample.sequence() for sample in judge_samples],
+        request.loops,
     )
-    choosing, judging = parted(calibrations, options)
-    sets, scores = proposals(request, choosing)
-    if not any(sets.values()):
-        why = "no member of the portfolio has a score on this calibration. Give it more samples, or list other members."
-        return [request.plan(size, refused=why) for size in request.sizes], []
-    samples = [sample for part in judging.values() for sample in part]
-    generator, starts = (
-        np.random.default_rng(options.seed),
-        np.cumsum([0, *map(len, judging.values())]),
-    )
-    parts = [
-        generator.permutation(np.arange(*pair))
-        for pair in zip(starts[:-1], starts[1:], strict=True)
-    ]
-    judges = Judges(parts, [1.0, *(options.also[name] for name in list(judging)[1:])])
-    sequences = [sample.sequence() for sample in choosing.samples]
-    form = Forms(
-        model, calibrations, sequences, [each.sequence() for each in samples], request.loops
-    )
-    budget = room.tokens(request.tokens, model, samples, request.depth + 2)
-    with engine.opened(model, samples, budget, METRICS[options.metric].outputs) as session:
+    token_budget = memory.tokens(request.tokens, request.model, judge_samples, request.depth + 2)
+    outputs = METRICS[options.metric].outputs
+    with engine.opened(request.model, judge_samples, token_budget, outputs) as session:
 
-        def prepare(candidates: Sequence[Candidate]) -> None:
-            session.scores = Scores(samples)  # the trials remember losses
+        def forget_scores(candidates: Sequence[Candidate]) -> None:
+            # The trials remember losses; scores of every set ever tried would fill the memory.
+            session.scores = Scores(judge_samples)
 
-        asked = Asked(session, options.metric, request.score, int(starts[1]))
+        def exchange(units: frozenset[str]) -> list[frozenset[str]]:
+            return exchange_units(
+                units, request.units, unit_ranks, options.exchanges, request.prices
+            )
+
         trials = Trials(
-            asked, len(samples), request.log, request.origin, lambda: session.layer_tokens, prepare
+            JudgeLosses(session, options.metric, request.score, n_task_samples),
+            len(judge_samples),
+            request.log,
+            request.origin,
+            lambda: session.layer_tokens,
+            forget_scores,
         )
+        tournament = Tournament(trials, judge_documents, candidates_of_sets)
+        tournament.play(proposals, exchange)
+        choices = tournament.choose(options.seed)
+        trials.losses([Candidate()], np.concatenate(judge_documents.between(0, 1)))
+        base_losses = trials.values(Candidate())
+    base_loss = float(judge_documents.mean_loss(base_losses, judge_documents.between(0, 1)))
+    plans = [
+        _plan_of_choice(request, size, choice, base_loss, judges_text=len(judging) > 1)
+        for size, choice in choices.items()
+    ]
+    rows = _rows_of_ends(options.strategy, judge_documents, base_losses, choices, tournament.rows)
+    return plans, [row | {"evaluation": number} for number, row in enumerate(rows)]
 
-        def exchanges(around: frozenset[str]) -> list[frozenset[str]]:
-            return portfolio.exchanged(around, units, scores, options.exchanges, request.prices)
 
-        choices, rows = portfolio.decide(trials, judges, sets, exchanges, form, options.seed)
-        everything, last = judges.part(0, 1), judges.part(0.5, 1)
-        trials.losses([Candidate()], np.concatenate(everything))
-        base = trials.values(Candidate())
-    before, own = float(judges.mean(base, everything)), protocol.metric(options.metric)
-    counts = {WINNER: len(samples), HELD_BACK: sum(map(len, last))}
+def _plan_of_choice(
+    request: SearchRequest, size: int, choice: Choice, base_loss: float, judges_text: bool
+) -> Plan:
+    """The plan of one size. Losses of a task and of text together are no accuracies."""
+    bare_loss = choice["repairs"][NONE]
+    metric = protocol.metric(request.selector.metric)
+    accuracy_before = None if judges_text else metric.accuracy(base_loss)
+    accuracy_after = None if judges_text else metric.accuracy(bare_loss)
+    units = choice["units"]
+    unmeasured = [None] * (len(units) - 1)
+    recorded = {name: value for name, value in choice.items() if name != "units"}
+    return request.plan(
+        size,
+        units=units,
+        scores=[bare_loss] * len(units),
+        choice={"base_loss": base_loss, **recorded},
+        accuracy_before=[accuracy_before, *unmeasured],
+        accuracy_after=[*unmeasured, accuracy_after],
+    )
 
-    def end(stage: str, loss: float, n_new: int, **keys: Any) -> dict[str, Any]:
-        ended = {
-            "strategy": options.strategy,
+
+def _rows_of_ends(
+    strategy: str,
+    judge_documents: JudgeDocuments,
+    base_losses: np.ndarray,
+    choices: Mapping[int, Choice],
+    compared: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Rows of table `searches`: the base model, all sets that were `compared`, and the winners.
+
+    A winner has a row on all judge documents, and one that is corrected for its being the best of many on the last half
+    of them; so has the base model.
+    """
+    everything = judge_documents.between(0, 1)
+    last_half = judge_documents.between(0.5, 1)
+    counts = {WINNER: count_samples(everything), HELD_BACK: count_samples(last_half)}
+
+    def row(stage: str, loss: float, n_new: int = 0, **columns: Any) -> dict[str, Any]:
+        return {
+            "strategy": strategy,
             "stage": stage,
             "loss": loss,
             "n_samples": counts[stage],
             "n_new": n_new,
+            "kept": True,
+            "layer_tokens": 0.0,
+            **columns,
         }
-        return ended | {"kept": True, "layer_tokens": 0.0} | keys
 
-    of_base: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
-    ends = [
-        end(WINNER, before, len(samples), **of_base),
-        end(HELD_BACK, float(judges.mean(base, last)), 0, **of_base),
+    base = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
+    base_loss = float(judge_documents.mean_loss(base_losses, everything))
+    base_loss_last = float(judge_documents.mean_loss(base_losses, last_half))
+    rows = [
+        row(WINNER, base_loss, counts[WINNER], **base),
+        row(HELD_BACK, base_loss_last, **base),
     ]
-    ends += [{"strategy": options.strategy} | row for row in rows]
-    found = []
+    rows += [{"strategy": strategy, **columns} for columns in compared]
     for size, choice in choices.items():
-        what = {"removed": size, "step": size} | {
-            name: choice[name] for name in ("units", "member", "repair")
+        chosen = {
+            "removed": size,
+            "step": size,
+            "units": choice["units"],
+            "member": choice["member"],
+            "repair": choice["repair"],
         }
-        ends += [
-            end(WINNER, choice["loss"], 0, **what),
-            end(HELD_BACK, choice["corrected_loss"], 0, **what),
-        ]
-        bare, gone = choice["repairs"][NONE], choice["units"]
-        between = [None] * (len(gone) - 1)
-        ways = [None, None] if len(parts) > 1 else [own.accuracy(before), own.accuracy(bare)]
-        around: dict[str, Any] = {
-            "accuracy_before": [ways[0], *between],
-            "accuracy_after": [*between, ways[1]],
-        }
-        told = {"base_loss": before} | {
-            name: value for name, value in choice.items() if name != "units"
-        }
-        found.append(
-            request.plan(size, units=gone, scores=[bare] * len(gone), choice=told, **around)
-        )
-    return found, [row | {"evaluation": number} for number, row in enumerate(ends)]
+        rows.append(row(WINNER, choice["loss"], **chosen))
+        rows.append(row(HELD_BACK, choice["corrected_loss"], **chosen))
+    return rows
 
 
-def parted(
+def split_documents(
     calibrations: Mapping[str, Calibration], options: Any
 ) -> tuple[Calibration, dict[str, list[Sample]]]:
     """The calibration that chooses, and the samples that judge by their calibration, first those of the task.
@@ -136,114 +183,204 @@ def parted(
 
     Raises LaminaError if there are too few documents.
     """
-    own, calibration = next(iter(calibrations.items()))
-    samples = calibration.samples
-    if options.judge and options.judge != own:
-        choosing, judging = (
-            list(samples),
-            {options.judge: list(calibrations[options.judge].samples)},
-        )
+    own_name, calibration = next(iter(calibrations.items()))
+    judging: dict[str, list[Sample]] = {}
+    if options.judge and options.judge != own_name:
+        choosing = list(calibration.samples)
+        judging[options.judge] = list(calibrations[options.judge].samples)
     else:
-        seen, held = split(calibration.sequences(), options.held_back, options.seed)
-        choosing, judging = (
-            [samples[number] for number in seen],
-            {own: [samples[number] for number in held]},
-        )
-    for name in (name for name in options.also if name not in judging):
-        # Repairs may be fitted on the rest of it.
-        _, held = split(calibrations[name].sequences(), options.held_back, options.seed)
-        judging[name] = [calibrations[name].samples[number] for number in held]
-    numbered = documents(
-        [[each.sequence() for each in part] for part in (choosing, *judging.values())]
-    )
-    chose = set(numbered[0])
-    judging = {
-        name: [
-            sample for sample, document in zip(part, numbers, strict=True) if document not in chose
-        ]
-        for (name, part), numbers in zip(judging.items(), numbered[1:], strict=True)
-    }
-    if lacking := [name for name, part in judging.items() if not part]:
-        raise LaminaError(
-            f"calibration '{lacking[0]}' has no document that chose nothing, so it cannot judge a portfolio. "
-            "Name another one, or give it more documents."
-        )
+        seen, held_back = split(calibration.sequences(), options.held_back, options.seed)
+        choosing = [calibration.samples[index] for index in seen]
+        judging[own_name] = [calibration.samples[index] for index in held_back]
+    for name in options.also:
+        if name not in judging:
+            # Repairs may be fitted on the rest of it.
+            text = calibrations[name]
+            _, held_back = split(text.sequences(), options.held_back, options.seed)
+            judging[name] = [text.samples[index] for index in held_back]
+    judging = _without_documents_of(choosing, judging)
+    for name, samples in judging.items():
+        if not samples:
+            raise LaminaError(
+                f"calibration '{name}' has no document left to judge a portfolio: all of them took "
+                "part in the choice. Name another one, or give it more documents."
+            )
     return Calibration(tuple(choosing), calibration.facts), judging
 
 
-def proposals(
+def _without_documents_of(
+    choosing: Sequence[Sample], judging: Mapping[str, Sequence[Sample]]
+) -> dict[str, list[Sample]]:
+    """The judging samples whose documents, at any length, are not among those that choose."""
+    groups = [choosing, *judging.values()]
+    numbered = documents([[sample.sequence() for sample in group] for group in groups])
+    choosing_documents = set(numbered[0])
+    kept: dict[str, list[Sample]] = {}
+    for (name, samples), numbers in zip(judging.items(), numbered[1:], strict=True):
+        kept[name] = [
+            sample
+            for sample, number in zip(samples, numbers, strict=True)
+            if number not in choosing_documents
+        ]
+    return kept
+
+
+def draw_judges(judging: Mapping[str, Sequence[Sample]], options: Any) -> JudgeDocuments:
+    """The order in which samples judge, and their weights: 1 for the task's, and those of `also` for texts."""
+    generator = np.random.default_rng(options.seed)
+    ends = np.cumsum([0, *(len(samples) for samples in judging.values())])
+    orders = [
+        generator.permutation(np.arange(start, end))
+        for start, end in zip(ends[:-1], ends[1:], strict=True)
+    ]
+    texts = list(judging)[1:]
+    return JudgeDocuments(orders, [1.0, *(options.also[name] for name in texts)])
+
+
+def propose_sets(
     request: SearchRequest, calibration: Calibration
-) -> tuple[dict[int, dict[str, frozenset[str]]], dict[str, float]]:
+) -> tuple[Proposals, dict[str, float]]:
     """The sets of the members by size, and the rank of each unit's single removal by the deciding metric.
 
     A member whose metric is undefined on the calibration proposes nothing.
     """
-    model, options, keys, depth = request.model, request.selector, request.keys, request.depth
-    of_metrics = [name for name in options.members if name in METRICS]
-    searching = [
-        kind.title()
-        for kind in Selector.kinds()
-        if kind.SEARCHES and kind.title() in options.members
-    ]
-    strategies = [name for name in options.members if name not in [*of_metrics, *searching]]
-    context = Context(calibration.facts["chance_accuracy"], request.score, seed=options.seed)
-    kept, attention = protected_layers(options.protect, depth), request.prices.attention
-    kinds = {"": options.units} | ({OF_LAYERS: "layer"} if options.units == "both" else {})
-    ranked: dict[str, list[tuple[str, float | None]]] = {}
-    for suffix, kind in kinds.items():
-        free = [unit for unit in all_units(depth, kind) if parse(unit)[0] not in kept]
-        swept = removals.rows(model, {"calibration": calibration}, free, tokens=request.tokens)
-        columns = from_table(store.from_rows("sweeps", swept, removed=0, **keys))
-        for metric in dict.fromkeys([options.metric, *of_metrics]):
-            if (order := ranking(columns, metric, context)).ranks is not None:
-                scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
-                entries = sorted(zip(order.ranks, columns.units, scores, strict=True))
-                ranked[metric + suffix] = [(unit, score) for _, unit, score in entries]
-    sets: dict[int, dict[str, frozenset[str]]] = {size: {} for size in request.sizes}
-    if strategies:
-        (column,) = METRICS[BOUNDARIES].columns
-        captured = capture(
-            model, calibration.sequences(), room.tokens(request.tokens, model, calibration.samples)
-        )
-        step = Step(
-            angles={(row["layer"], row["span"]): row[column] for row in captured if row["span"]}
-        )
-    for size, name, (suffix, kind) in product(request.sizes, options.members, kinds.items()):
-        one, found = Request(size, kind, depth, kept, options.seed, attention=attention), []
-        if name + suffix in ranked:
-            found = [unit for unit, _ in one.lowest(ranked[name + suffix])]
-        elif name in strategies and kind != "both":
-            told = {"strategy": name, "metric": BOUNDARIES, "protect": options.protect}
-            if size <= Selector.from_options(told).largest_removal(depth):
-                before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=kind)
-                found = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before).units
-        if found:
-            sets[size][name + suffix] = halved(found) if suffix else frozenset(found)
-    for name in searching:
-        for size, candidate in _search(request, name, calibration).items():
-            sets[size][name] = candidate.removed
-    deciding = [unit for unit, _ in ranked.get(options.metric, ())] or request.units
-    return sets, {unit: float(place) for place, unit in enumerate(deciding)}
+    proposer = _Proposer(request, calibration)
+    proposals: Proposals = {size: {} for size in request.sizes}
+    for size in request.sizes:
+        for member in request.selector.members:
+            proposals[size] |= proposer.sets_of(member, size)
+    for name in proposer.searching:
+        for size, candidate in _search_with_defaults(request, name, calibration).items():
+            proposals[size][name] = candidate.removed
+    ranked = proposer.ranked.get(request.selector.metric, ())
+    units = [entry.unit for entry in ranked] or request.units
+    return proposals, {unit: float(rank) for rank, unit in enumerate(units)}
 
 
-def _search(request: SearchRequest, name: str, calibration: Calibration) -> Mapping[int, Candidate]:
+@dataclass(frozen=True)
+class _Space:
+    """One kind of unit in which members propose; `suffix` marks it in the names of the members."""
+
+    suffix: str
+    kind: str
+
+
+class _Proposer:
+    """What members of a portfolio propose: metrics by one sweep of single removals, strategies by distances."""
+
+    def __init__(self, request: SearchRequest, calibration: Calibration) -> None:
+        members = request.selector.members
+        self.request = request
+        self.metrics = [name for name in members if name in METRICS]
+        self.searching = [
+            kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind.title() in members
+        ]
+        self.strategies = [
+            name for name in members if name not in self.metrics and name not in self.searching
+        ]
+        self.protected = protected_layers(request.selector.protect, request.depth)
+        self.spaces = [_Space("", request.selector.units)]
+        if request.selector.units == "both":
+            self.spaces.append(_Space(OF_LAYERS, "layer"))
+        self.ranked: dict[str, list[ScoredUnit]] = {}
+        for space in self.spaces:
+            self._rank_units(space, calibration)
+        self.distances = StepEvidence()
+        if self.strategies:
+            self.distances = StepEvidence(distances=self._capture_distances(calibration))
+
+    def sets_of(self, member: str, size: int) -> dict[str, frozenset[str]]:
+        """The sets that a metric or a strategy proposes at one size, by the name under which it proposes them."""
+        sets: dict[str, frozenset[str]] = {}
+        for space in self.spaces:
+            name = member + space.suffix
+            units = self._units_of(member, size, space)
+            if units:
+                sets[name] = both_sub_layers(units) if space.suffix else frozenset(units)
+        return sets
+
+    def _units_of(self, member: str, size: int, space: _Space) -> list[str]:
+        plan_request = PlanRequest(
+            removed=size,
+            kind=space.kind,
+            n_layers=self.request.depth,
+            protected=self.protected,
+            seed=self.request.selector.seed,
+            attention_share=self.request.prices.attention_share,
+        )
+        if ranked := self.ranked.get(member + space.suffix):
+            return [entry.unit for entry in plan_request.lowest_units(ranked)]
+        if member not in self.strategies or space.kind == "both":
+            return []
+        options = Selector.from_options(
+            {
+                "strategy": member,
+                "metric": BOUNDARY_METRIC,
+                "protect": self.request.selector.protect,
+            }
+        )
+        if size > options.largest_removal(self.request.depth):
+            return []
+        before = Plan(
+            **self.request.keys,
+            removed=0,
+            metric=BOUNDARY_METRIC,
+            strategy=member,
+            kind=space.kind,
+        )
+        strategy = load(f"{Selector.PACKAGE}.{member}")
+        plan: Plan = strategy.choose(plan_request, self.distances, before)
+        return plan.units
+
+    def _rank_units(self, space: _Space, calibration: Calibration) -> None:
+        """Rank the units of one kind by the members' metrics and the deciding one."""
+        request = self.request
+        units = all_units(request.depth, space.kind)
+        removable = [unit for unit in units if parse(unit)[0] not in self.protected]
+        swept = removals.rows(
+            request.model, {"calibration": calibration}, removable, tokens=request.tokens
+        )
+        columns = from_table(parquet.from_rows("sweeps", swept, removed=0, **request.keys))
+        chance = calibration.facts["chance_accuracy"]
+        context = Context(chance, request.score, seed=request.selector.seed)
+        for metric in dict.fromkeys([request.selector.metric, *self.metrics]):
+            order = ranking(columns, metric, context)
+            if order.ranks is None:
+                continue
+            scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
+            by_rank = sorted(zip(order.ranks, columns.units, scores, strict=True))
+            self.ranked[metric + space.suffix] = [
+                ScoredUnit(unit, score) for _, unit, score in by_rank
+            ]
+
+    def _capture_distances(self, calibration: Calibration) -> dict[tuple[int, int], float]:
+        """The distance of boundary start + span from boundary start of the base model, by (start, span)."""
+        request = self.request
+        (column,) = METRICS[BOUNDARY_METRIC].columns
+        token_budget = memory.tokens(request.tokens, request.model, calibration.samples)
+        captured = capture(request.model, calibration.sequences(), token_budget)
+        return {(row["layer"], row["span"]): row[column] for row in captured if row["span"]}
+
+
+def _search_with_defaults(
+    request: SearchRequest, name: str, calibration: Calibration
+) -> Mapping[int, Candidate]:
     """The sets that a searching strategy finds with its defaults, on all samples."""
-    samples, metric = calibration.samples, request.selector.metric
-    own, method = (
-        Selector.from_options({"strategy": name, "metric": metric}),
-        load(f"{Selector.PACKAGE}.{name}"),
-    )
-    budget = room.tokens(request.tokens, request.model, samples, request.depth + 2)
-    with engine.opened(request.model, samples, budget, METRICS[metric].outputs) as session:
-        trials = Trials(
-            Evaluator(session, loss_of(metric, request.score)), len(samples), prices=request.prices
-        )
+    samples = calibration.samples
+    metric = request.selector.metric
+    options = Selector.from_options({"strategy": name, "metric": metric})
+    token_budget = memory.tokens(request.tokens, request.model, samples, request.depth + 2)
+    outputs = METRICS[metric].outputs
+    with engine.opened(request.model, samples, token_budget, outputs) as session:
+        evaluator = Evaluator(session, loss_of(metric, request.score))
+        trials = Trials(evaluator, len(samples), prices=request.prices)
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
-        return dict(method.find(search, request.units, request.sizes, own))
+        strategy = load(f"{Selector.PACKAGE}.{name}")
+        return dict(strategy.find(search, request.units, request.sizes, options))
 
 
-class PerToken(Loss):
+class NatsPerToken(Loss):
     """The loss of text: nats per token."""
 
     def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -251,30 +388,27 @@ class PerToken(Loss):
         return values["nll"] / values["n_tokens"]
 
 
-class Asked:
-    """Losses of candidates: by the metric on the first `count` samples, which are the task's, per token on others."""
+class JudgeLosses:
+    """Losses of candidates: by the metric on the task's samples, which come first, and per token on texts."""
 
-    def __init__(self, session: Session, metric: str, score: str, count: int) -> None:
+    def __init__(self, session: Session, metric: str, score: str, n_task_samples: int) -> None:
         self._task = Evaluator(session, loss_of(metric, score))
-        self._text = Evaluator(session, PerToken(protocol.metric(metric), score))
-        self._count = count
+        self._text = Evaluator(session, NatsPerToken(protocol.metric(metric), score))
+        self._n_task_samples = n_task_samples
 
-    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
         """(candidates, samples)."""
-        numbers = list(numbers)
-        task = [number < self._count for number in numbers]
-        losses = np.empty((len(candidates), len(numbers)))
-        for evaluator, side in ((self._task, True), (self._text, False)):
-            places = [place for place, mine in enumerate(task) if mine == side]
-            if places:
-                losses[:, places] = evaluator.losses(
-                    candidates, [numbers[place] for place in places]
-                )
+        indices = np.fromiter(sample_indices, dtype=int)
+        is_task = indices < self._n_task_samples
+        losses = np.empty((len(candidates), len(indices)))
+        for evaluator, is_own in ((self._task, is_task), (self._text, ~is_task)):
+            if is_own.any():
+                losses[:, is_own] = evaluator.losses(candidates, indices[is_own])
         return losses
 
 
-class Forms:
-    """The candidates of sets, bare and with every repair, whose patches are fitted on documents that do not judge.
+class RepairedSets:
+    """Gives the candidates of sets, bare and with every repair, whose patches are fitted on documents that do not judge.
 
     Patches wait in the host's memory: C² float32 numbers for each run of removed layers.
     """
@@ -287,14 +421,18 @@ class Forms:
         judging: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
     ) -> None:
-        self._model, self._loops, self._depth = model, loops, engine.layer_count(model)
-        own = next(iter(calibrations))
+        """`choosing` and `judging` are token sequences of the variant's own calibration, and of all judges."""
+        self._model = model
+        self._loops = loops
+        self._depth = engine.layer_count(model)
+        own_name = next(iter(calibrations))
         sequences = {
-            name: without(each.sequences(), judging) for name, each in calibrations.items()
+            name: without(calibration.sequences(), judging)
+            for name, calibration in calibrations.items()
         }
-        sequences[own] = list(choosing)
+        sequences[own_name] = list(choosing)
         self._sources = {
-            name: [Source(sequences[each], weight) for each, weight in loop.weights]
+            name: [Source(sequences[calibration], weight) for calibration, weight in loop.weights]
             for name, loop in loops.items()
         }
         self._patches: dict[str, dict[Boundary, Patch]] = {name: {} for name in loops}
@@ -302,22 +440,23 @@ class Forms:
     def __call__(
         self, sets: Iterable[frozenset[str]]
     ) -> dict[frozenset[str], dict[str, Candidate]]:
-        bare = {units: Candidate(units) for units in sets}
-        wanted = boundaries(bare.values(), self._depth)
+        bare_candidates = {units: Candidate(units) for units in sets}
+        self._fit_missing(boundaries(bare_candidates.values(), self._depth))
+        candidates: dict[frozenset[str], dict[str, Candidate]] = {}
+        for units, bare in bare_candidates.items():
+            candidates[units] = {NONE: bare}
+            for name, patches in self._patches.items():
+                own_patches = {run: patches[run] for run in boundaries([bare], self._depth)}
+                candidates[units][name] = Candidate(units, own_patches)
+        return candidates
+
+    def _fit_missing(self, runs: Sequence[Boundary]) -> None:
+        """Fit the patches of every repair for those runs that have none yet."""
+        host = torch.device("cpu")
         for name, loop in self._loops.items():
             known = self._patches[name]
-            if new := [run for run in wanted if run not in known]:
-                cpu = torch.device("cpu")
+            missing = [run for run in runs if run not in known]
+            if missing:
                 known |= looped.patches(
-                    self._model, self._sources[name], new, loop.repair, loop.seed, cpu
+                    self._model, self._sources[name], missing, loop.repair, loop.seed, host
                 )
-        return {
-            units: {NONE: candidate}
-            | {
-                name: Candidate(
-                    units, {run: patches[run] for run in boundaries([candidate], self._depth)}
-                )
-                for name, patches in self._patches.items()
-            }
-            for units, candidate in bare.items()
-        }

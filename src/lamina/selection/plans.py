@@ -1,159 +1,201 @@
-"""The request that every strategy gets, the plan that it returns, and the plan as JSON."""
+"""What a strategy is asked for, the evidence that it decides on, and the plan that it returns.
+
+A plan lists the units that one selector removes at one size. It is a JSON file of a few kB.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import ceil, inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lamina.models.units import parse, replacement
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 
-SLACK = 1e-9  # sums of shares are rounded
+ROUNDING = 1e-9  # prices are sums of shares, which are rounded
+
+
+class ScoredUnit(NamedTuple):
+    """A unit and its relevance score; None where the metric is undefined."""
+
+    unit: str
+    score: float | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The units that a selector removes at one size, in order of removal, base numbering.
+    """The units that a selector removes at one size, in order of removal, numbered as in the base model.
 
-    `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
-    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `replacements` says whose. A
-    refused plan has no units; `refused` says why, and what to do. `choice` says what a portfolio found: the `member`
-    and the `repair` of the winner, and the losses of the others.
+    The field names are the keys of the JSON file.
     """
 
     model: str
     calibration: str
     selector: str
     removed: int
+    """The size, in layers' worth of units."""
     metric: str | None
     strategy: str
     kind: str
+    """`layer`, `attention`, `mlp` or `both`."""
     units: list[str] = field(default_factory=list)
+    """A unit such as `7.@math` is not removed: layer 7 of the model `math` takes the place of layer 7."""
     scores: list[float | None] = field(default_factory=list)
+    """Of each unit, when it was removed."""
     accuracy_before: list[float | None] = field(default_factory=list)
+    """On the calibration, before each removal; None where it was not measured."""
     accuracy_after: list[float | None] = field(default_factory=list)
     refused: str | None = None
+    """Why there is no plan of this size, and what to do; such a plan has no units."""
     replacements: dict[str, Any] = field(default_factory=dict)
+    """Records of the models that layers are taken from, by name."""
     choice: dict[str, Any] = field(default_factory=dict)
+    """Of a portfolio: the `member` and the `repair` of the winner, and the losses of the others."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """The evidence about the current model when a strategy decides."""
+class StepEvidence:
+    """What is known of the current model when a strategy decides."""
 
-    ranked: Sequence[
-        tuple[str, float | None]
-    ] = ()  # the present units with their scores, least relevant first
-    current_accuracy: float | None = None  # on the calibration
-    accuracies: dict[str, float] = field(default_factory=dict)  # after each unit's removal
-    angles: dict[tuple[int, int], float] = field(
-        default_factory=dict
-    )  # by start and span, of the base model
+    ranked: Sequence[ScoredUnit] = ()
+    """The units of the current model, least relevant first."""
+    current_accuracy: float | None = None
+    """Of the current model, on the calibration."""
+    accuracies: dict[str, float] = field(default_factory=dict)
+    """On the calibration, after the removal of each unit."""
+    distances: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Of boundary `start + span` from boundary `start` of the base model, by (start, span)."""
 
 
 @dataclass(frozen=True)
-class Prices:
-    """What units count in a size: one each, and halves of both kinds the share of a layer's price that they have."""
+class UnitPrices:
+    """What units count in a size, in layers.
+
+    A unit of one kind counts 1. With `units: both`, a sub-layer counts its share of a layer's cost.
+    """
 
     kind: str = "layer"
-    attention: float = 0.0  # the share of attention; the MLP has the rest
+    attention_share: float = 0.0
+    """Of the attention in a layer's cost; the MLP has the rest."""
 
     @property
-    def shares(self) -> dict[str, float]:
-        """The price of a half by its component, if there are halves of both kinds."""
-        return (
-            {"attention": self.attention, "mlp": 1 - self.attention} if self.kind == "both" else {}
-        )
+    def share_by_component(self) -> dict[str, float]:
+        """The price of each sub-layer with `units: both`; empty for units of one kind."""
+        if self.kind != "both":
+            return {}
+        return {"attention": self.attention_share, "mlp": 1 - self.attention_share}
 
-    def of(self, units: Iterable[str]) -> float:
-        """What units count together; a replacement counts nothing."""
-        shares = self.shares
-        return sum(shares.get(parse(unit)[1], 1.0) for unit in units if not replacement(unit))
+    def total(self, units: Iterable[str]) -> float:
+        """What units count together. A replacement counts nothing."""
+        shares = self.share_by_component
+        removed = (unit for unit in units if not replacement(unit))
+        return sum(shares.get(parse(unit)[1], 1.0) for unit in removed)
 
-    def size(self, units: Iterable[str]) -> int:
+    def size_of(self, units: Iterable[str]) -> int:
         """The largest size that units are enough for."""
-        return int(self.of(units) + SLACK)
+        return int(self.total(units) + ROUNDING)
 
-    def enough(self, order: Iterable[str], size: float) -> list[str]:
-        """The first units of an order that count at least `size`, without those, from the last on, that could stay."""
+    def take_enough(self, ordered_units: Iterable[str], size: float) -> list[str]:
+        """The first units of an order that count at least `size`, without those that could stay.
+
+        Whether a unit could stay is tried from the last one on.
+        """
         taken: list[str] = []
-        for unit in order:
-            if self.of(taken) > size - SLACK:
+        for unit in ordered_units:
+            if self._is_enough(taken, size):
                 break
             taken.append(unit)
         for unit in reversed(taken):
-            rest = [other for other in taken if other != unit]
-            taken = rest if self.of(rest) > size - SLACK else taken
+            others = [other for other in taken if other != unit]
+            if self._is_enough(others, size):
+                taken = others
         return taken
+
+    def _is_enough(self, units: Iterable[str], size: float) -> bool:
+        return self.total(units) > size - ROUNDING
 
 
 @dataclass(frozen=True)
-class Request:
-    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`."""
+class PlanRequest:
+    """One size of one selector, as a strategy is asked for it."""
 
     removed: int
+    """The size, in layers' worth of units."""
     kind: str
     n_layers: int
     protected: frozenset[int]
+    """Indices of the layers that stay."""
     seed: int
-    kinds: Sequence[
-        int
-    ] = ()  # of its layers if the cut must not shift them, see `lamina.models.cutting.kinds`
-    attention: float = 0.0  # the share of a layer's cost that its attention has
+    layer_kinds: Sequence[int] = ()
+    """Of each layer, if the cut must not shift them (`lamina.models.cutting.kinds`)."""
+    attention_share: float = 0.0
+    """Of the attention in a layer's cost."""
 
     @property
-    def prices(self) -> Prices:
-        return Prices(self.kind, self.attention)
+    def prices(self) -> UnitPrices:
+        return UnitPrices(self.kind, self.attention_share)
 
-    def may_go(self, unit: str) -> bool:
-        return int(unit.split(".")[0]) not in self.protected
+    def is_removable(self, unit: str) -> bool:
+        return parse(unit)[0] not in self.protected
 
-    def lowest(
-        self, ranked: Sequence[tuple[str, float | None]], gone: Sequence[str] = ()
-    ) -> list[tuple[str, float | None]]:
-        """The lowest units that make up for what is to be removed beside those that are `gone`.
+    def lowest_units(
+        self, ranked: Sequence[ScoredUnit], removed: Sequence[str] = ()
+    ) -> list[ScoredUnit]:
+        """The least relevant units that, together with those already `removed`, have the size of the request.
 
-        Of halves of both kinds, those with the least sum of scores that have the price of so many layers, none more
-        than it takes: the lowest of each kind, in the best of all numbers of attentions and MLPs.
+        With `units: both` these are the lowest attentions and the lowest MLPs, in those numbers that have the least
+        sum of scores at this price, without a unit that could stay.
         """
-        free = [entry for entry in ranked if self.may_go(entry[0]) and entry[0] not in gone]
-        needed, shares = self.removed - self.prices.of(gone), self.prices.shares
-        if not shares:
-            return free[: round(needed)]
-        attentions, mlps = (
-            [entry for entry in free if parse(entry[0])[1] == part] for part in shares
-        )
-        lacking = [needed - count * shares["attention"] for count in range(len(attentions) + 1)]
-        counts = [max(0, ceil(share / shares["mlp"] - SLACK)) for share in lacking]
-        # An attention more that saves no MLP could stay.
-        numbers = [
-            (n, count)
-            for n, count in enumerate(counts)
-            if count <= len(mlps) and count not in counts[:n]
+        candidates = [
+            entry for entry in ranked if self.is_removable(entry.unit) and entry.unit not in removed
         ]
-        sets = [[*attentions[:n], *mlps[:count]] for n, count in numbers]
-        best = min(sets, key=lambda each: sum(inf if score is None else score for _, score in each))
-        return [entry for entry in free if entry in best]
+        missing = self.removed - self.prices.total(removed)
+        if self.kind != "both":
+            return candidates[: round(missing)]
+        best_set = min(self._sets_of_sub_layers(candidates, missing), key=_sum_of_scores)
+        return [entry for entry in candidates if entry in best_set]
+
+    def _sets_of_sub_layers(
+        self, candidates: Sequence[ScoredUnit], missing: float
+    ) -> list[list[ScoredUnit]]:
+        """The lowest n attentions with as many of the lowest MLPs as the price `missing` needs, for every n.
+
+        An n that needs no fewer MLPs than a smaller one is left out: its last attention could stay.
+        """
+        attentions = [entry for entry in candidates if parse(entry.unit)[1] == "attention"]
+        mlps = [entry for entry in candidates if parse(entry.unit)[1] == "mlp"]
+        shares = self.prices.share_by_component
+        sets: list[list[ScoredUnit]] = []
+        fewest_mlps = inf
+        for n_attentions in range(len(attentions) + 1):
+            price_of_mlps = missing - n_attentions * shares["attention"]
+            n_mlps = max(0, ceil(price_of_mlps / shares["mlp"] - ROUNDING))
+            if n_mlps <= len(mlps) and n_mlps < fewest_mlps:
+                sets.append([*attentions[:n_attentions], *mlps[:n_mlps]])
+            fewest_mlps = min(fewest_mlps, n_mlps)
+        return sets
+
+
+def _sum_of_scores(entries: Iterable[ScoredUnit]) -> float:
+    return sum(inf if entry.score is None else entry.score for entry in entries)
 
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
-    """Layers that stay; negative numbers count from the end."""
+    """Indices of the layers that stay; negative numbers count from the end."""
     return frozenset(layer % n_layers for layer in protect)
 
 
-def write(path: str | Path, plan: Plan) -> None:
+def write_plan(path: str | Path, plan: Plan) -> None:
     """Write a plan as JSON."""
-    store.write_json(path, asdict(plan))
+    parquet.write_json(path, asdict(plan))
 
 
-def read(path: str | Path) -> Plan:
-    """Read a plan that `write` wrote.
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan that `write_plan` wrote.
 
     Raises LaminaError if the file is damaged.
     """
-    written = seal.read_json(path)
-    if stray := {field.name for field in fields(Plan)} ^ written.keys():
-        raise seal.damaged(path, f"a plan has no '{min(stray)}', or lacks it")
-    return Plan(**written)
+    values = checksum.read_json(path)
+    if wrong_keys := {field.name for field in fields(Plan)} ^ values.keys():
+        raise checksum.damaged(path, f"key '{min(wrong_keys)}' of a plan is missing or unknown")
+    return Plan(**values)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Calibration
-from lamina.engine import memory as room
+from lamina.engine import memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.scores import Scores
@@ -23,35 +23,37 @@ from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Given, Loop
-from lamina.selection.plans import Plan, Prices, protected_layers
-from lamina.selection.trials import Trials, run, split, without
-from lamina.store import parquet as store
+from lamina.selection.plans import Plan, UnitPrices, protected_layers
+from lamina.selection.trials import Result, Trials, run, split, without
+from lamina.store import parquet
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a selector's search for whole sets is given; `searched` of the module `SEARCH` of its class takes it."""
+    """What a selector's search for whole sets is given; `search_plans` of the module `SEARCH` of its class takes it."""
 
-    model: PreTrainedModel  # the base model, complete
-    calibrations: Mapping[
-        str, Calibration
-    ]  # the first compares sets; others judge, or repairs are fitted on them
+    model: PreTrainedModel
+    """The base model, complete."""
+    calibrations: Mapping[str, Calibration]
+    """By name: the first compares sets; others judge, or repairs are fitted on them."""
     selector: Any
     sizes: Sequence[int]
-    keys: Mapping[str, Any]  # model, calibration and selector, as plans name them
-    score: str = "acc_norm"  # or `acc`
-    tokens: int | str = "auto"  # budget of one pass: lines x streams x length
-    loop: Loop | None = None  # the repair in place of every candidate
-    loops: Mapping[str, Loop] = field(
-        default_factory=dict
-    )  # the repairs by name with which every set is tried
-    replacements: Given | None = None  # whose layers may replace the model's own
-    manifest: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of the model; halves need its `attention_share`
-    log: Path | None = (
-        None  # the losses so far; a search that was killed goes on from it if it has the same `origin`
-    )
+    keys: Mapping[str, Any]
+    """Model, calibration and selector, as plans name them."""
+    score: str = "acc_norm"
+    """How choices are compared: `acc` or `acc_norm`."""
+    tokens: int | str = "auto"
+    """Token budget of one pass: lines × streams × length."""
+    loop: Loop | None = None
+    """The repair in place of every candidate."""
+    loops: Mapping[str, Loop] = field(default_factory=dict)
+    """The repairs by name with which every set is tried."""
+    replacements: Given | None = None
+    """The models whose layers may replace the model's own."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """Of the model; `units: both` needs its `attention_share`."""
+    log: Path | None = None
+    """The losses so far: a search that was killed goes on from a log with the same `origin`."""
     origin: str = ""
 
     @property
@@ -62,68 +64,47 @@ class SearchRequest:
     @property
     def units(self) -> list[str]:
         """The units that may be removed."""
-        kept = protected_layers(self.selector.protect, self.depth)
-        return [
-            unit
-            for unit in all_units(self.depth, self.selector.units)
-            if parse(unit)[0] not in kept
-        ]
+        protected = protected_layers(self.selector.protect, self.depth)
+        units = all_units(self.depth, self.selector.units)
+        return [unit for unit in units if parse(unit)[0] not in protected]
 
     @property
-    def prices(self) -> Prices:
+    def prices(self) -> UnitPrices:
         """What the units count in a size."""
-        own = self.selector
-        return Prices(
-            own.units,
-            own.attention(self.manifest["attention_share"]) if own.units == "both" else 0.0,
-        )
+        if self.selector.units != "both":
+            return UnitPrices(self.selector.units)
+        return UnitPrices("both", self.selector.attention(self.manifest["attention_share"]))
 
-    def plan(self, size: int, **facts: Any) -> Plan:
+    def plan(self, size: int, **columns: Any) -> Plan:
         """The plan of a size."""
-        own = self.selector
         return Plan(
             **self.keys,
             removed=size,
-            metric=own.metric,
-            strategy=own.strategy,
-            kind=own.units,
-            **facts,
+            metric=self.selector.metric,
+            strategy=self.selector.strategy,
+            kind=self.selector.units,
+            **columns,
         )
 
 
-def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
+def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
-    model, selector, units = request.model, request.selector, request.units
-    scored, calibration = next(iter(request.calibrations.items()))
-    samples, sequences, metric = calibration.samples, calibration.sequences(), selector.metric
+    selector = request.selector
+    calibration = next(iter(request.calibrations.values()))
+    samples = calibration.samples
+    sequences = calibration.sequences()
     seen, held_back = split(sequences, selector.held_back, selector.seed)
-    layers = None
-    if replacements := request.replacements:
-        steps = load("lamina.selection.strategies.replacements")
-        layers = replacements.layers(
-            model, request.manifest, steps.units(units, [], replacements.names)
-        )
-    own = protocol.metric(metric)
-    budget = room.tokens(request.tokens, model, samples, request.depth + 2)
-    with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
+    token_budget = memory.tokens(request.tokens, request.model, samples, request.depth + 2)
+    outputs = METRICS[selector.metric].outputs
+    other_layers = _layers_of_other_models(request)
+    with engine.opened(request.model, samples, token_budget, outputs, other_layers) as session:
         if refused := _refusal(request, calibration, session):
             return [request.plan(size, refused=refused) for size in request.sizes], []
         measuring: Any = session
         growing: Any = None
-        if loop := request.loop:
-            looped = load("lamina.selection.looped")
-            back = [sequences[number] for number in held_back]
-            sequences_of = {
-                name: without(each.sequences(), back) for name, each in request.calibrations.items()
-            }
-            sequences_of[scored] = [sequences[number] for number in seen]
-            sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
-
-            def fitted(candidates: Sequence[Candidate]) -> Any:
-                return looped.fitted(model, sources, candidates, loop.repair, loop.seed)
-
-            growing = looped.Growing(fitted, seen, len(samples), request.depth)
-            measuring = looped.Looped(session, growing.repairs)
+        if request.loop:
+            growing = _repairs_in_place(request, seen, held_back)
+            measuring = load("lamina.selection.looped").Looped(session, growing.repairs)
 
         def prepare(candidates: Sequence[Candidate]) -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
@@ -131,32 +112,78 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
             if growing:
                 growing.fit(candidates)
 
-        asked = Evaluator(measuring, loss_of(metric, request.score))
-        job = (request.log, request.origin, lambda: session.layer_tokens)
-        trials = Trials(asked, len(samples), *job, prepare, request.prices)
-        lengths = np.array([len(sequence) for sequence in sequences])
-        result = run(trials, units, request.sizes, selector, seen, held_back, lengths)
-    plans = []
-    for size, end in result.sets.items():
-        gone = sorted(end.removed, key=parse)
-        between: list[float | None] = [None] * (len(gone) - 1)
-        before, after = (own.accuracy(result.losses[at]) for at in (0, size))
-        plan = request.plan(
-            size,
-            units=gone,
-            scores=[result.losses[size]] * len(gone),
-            accuracy_before=[before, *between],
-            accuracy_after=[*between, after],
+        trials = Trials(
+            Evaluator(measuring, loss_of(selector.metric, request.score)),
+            len(samples),
+            request.log,
+            request.origin,
+            lambda: session.layer_tokens,
+            prepare,
+            request.prices,
         )
-        plans.append(steps.with_records(plan, replacements.records) if replacements else plan)
+        lengths = np.array([len(sequence) for sequence in sequences])
+        result = run(trials, request.units, request.sizes, selector, seen, held_back, lengths)
+    plans = [_plan_of_set(request, result, size) for size in result.sets]
     return plans, [dict(row) for row in result.rows]
 
 
+def _layers_of_other_models(request: SearchRequest) -> Any:
+    """The modules that may replace layers of the model, by unit; None if no donors are listed."""
+    if not request.replacements:
+        return None
+    strategy = load("lamina.selection.strategies.replacements")
+    units = strategy.units(request.units, [], request.replacements.names)
+    return request.replacements.layers(request.model, request.manifest, units)
+
+
+def _repairs_in_place(request: SearchRequest, seen: np.ndarray, held_back: np.ndarray) -> Any:
+    """The repairs of all candidates, fitted as they are needed on documents that are not held back."""
+    looped = load("lamina.selection.looped")
+    loop = request.loop
+    own_name, calibration = next(iter(request.calibrations.items()))
+    own_sequences = calibration.sequences()
+    held_back_sequences = [own_sequences[index] for index in held_back]
+    sequences = {
+        name: without(other.sequences(), held_back_sequences)
+        for name, other in request.calibrations.items()
+    }
+    sequences[own_name] = [own_sequences[index] for index in seen]
+    sources = [Source(sequences[name], weight) for name, weight in loop.weights]  # type: ignore[union-attr]
+
+    def fit(candidates: Sequence[Candidate]) -> Any:
+        return looped.fitted(request.model, sources, candidates, loop.repair, loop.seed)  # type: ignore[union-attr]
+
+    return looped.Growing(fit, seen, len(own_sequences), request.depth)
+
+
+def _plan_of_set(request: SearchRequest, result: Result, size: int) -> Plan:
+    """The plan of one size from the set that a search found."""
+    units = sorted(result.sets[size].removed, key=parse)
+    metric = protocol.metric(request.selector.metric)
+    unmeasured: list[float | None] = [None] * (len(units) - 1)
+    plan = request.plan(
+        size,
+        units=units,
+        scores=[result.losses[size]] * len(units),
+        accuracy_before=[metric.accuracy(result.losses[0]), *unmeasured],
+        accuracy_after=[*unmeasured, metric.accuracy(result.losses[size])],
+    )
+    if not request.replacements:
+        return plan
+    strategy = load("lamina.selection.strategies.replacements")
+    return strategy.with_records(plan, request.replacements.records)  # type: ignore[no-any-return]
+
+
 def _refusal(request: SearchRequest, calibration: Calibration, session: Session) -> str | None:
-    """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
+    """Why no plan can be made, or None: the score of a base model at chance cannot compare removals."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
-    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **request.keys)
+    measured = session.scores.rows([CURRENT])
+    rows = parquet.from_rows("sweeps", measured, removed=0, **request.keys)
     context = Context(calibration.facts["chance_accuracy"], request.score)
     reason = protocol.metric(request.selector.metric).undefined(from_table(rows), context)
-    remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
-    return f"{reason[0]}. {remedy}" if reason else None
+    if not reason:
+        return None
+    return (
+        f"{reason[0]}. Give the calibration more samples, or choose a task that the model can do, "
+        "or another metric."
+    )

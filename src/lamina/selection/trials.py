@@ -20,7 +20,7 @@ from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.units import parse
 from lamina.modules import load
-from lamina.selection.plans import Prices
+from lamina.selection.plans import UnitPrices
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
@@ -48,7 +48,7 @@ class Trials:
         origin: str = "",
         spent: Callable[[], int] = lambda: 0,
         prepare: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
-        prices: Prices | None = None,
+        prices: UnitPrices | None = None,
     ) -> None:
         """Samples have the numbers 0 … count - 1. `prices` are those of the units, one each by default.
 
@@ -57,7 +57,7 @@ class Trials:
         so that it does the same work in a job that was killed before.
         """
         self.count, self._asked, self._spent, self._prepare = count, asked, spent, prepare
-        self.prices = prices or Prices()
+        self.prices = prices or UnitPrices()
         self._values: dict[Candidate, np.ndarray] = {}
         self._log, self._logged = log, deque(_entries(log, origin) if log else [])
 
@@ -171,7 +171,7 @@ class Search:
             self.rows.append(
                 {
                     "strategy": self.strategy,
-                    "removed": self.trials.prices.size(candidate.removed),
+                    "removed": self.trials.prices.size_of(candidate.removed),
                     "units": sorted(candidate.removed, key=parse),
                     "step": step,
                     "stage": stage,

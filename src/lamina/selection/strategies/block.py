@@ -10,7 +10,7 @@ from lamina.config.metrics import MetricName
 from lamina.config.selectors import Selector, metric_of_runs_option
 
 if TYPE_CHECKING:
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class Block(Selector):
@@ -23,27 +23,46 @@ class Block(Selector):
     strategy: Literal["block"] = "block"
     metric: MetricName = metric_of_runs_option()
     periods: Literal["any", "whole"] = option(
-        "`whole` removes only runs that leave each layer of the kind (full or sliding attention, RoPE base, experts) "
-        "that its new number has in the unpruned model. llama.cpp tells kinds by numbers, for some "
-        "families vLLM too.",
+        "`whole` removes only runs after which each layer has the kind (full or sliding attention, "
+        "RoPE base, experts) that its new number has in the base model. llama.cpp tells kinds by "
+        "numbers, for some families vLLM too.",
         "any",
     )
 
     def largest_removal(self, n_layers: int) -> int:
-        runs = "".join("x" if is_free else " " for is_free in self.free(n_layers)).split()
-        return min(max(map(len, runs), default=0), n_layers - 1)
+        longest_run = 0
+        run = 0
+        for is_free in self.free(n_layers):
+            run = run + 1 if is_free else 0
+            longest_run = max(longest_run, run)
+        return min(longest_run, n_layers - 1)
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n; the deeper of equal runs."""
-    n, depth, kinds = request.removed, request.n_layers, request.kinds
-    free = [s for s in range(depth - n + 1) if request.protected.isdisjoint(range(s, s + n))]
-    # The layers behind the run move down by n.
-    runs = [start for start in free if kinds[start + n :] == kinds[start : len(kinds) - n]]
-    if not runs:
-        reason = f"no run of {n} layers can go without shifting the pattern of kinds of layers (periods: whole)"
-        remedy = "Write a multiple of the pattern's period for `removed`, unprotect the last layers, or leave `periods` out"
-        return replace(previous, removed=n, refused=f"{reason}. {remedy}.")
-    start = min(runs, key=lambda s: (step.angles[s, n], -s))
-    units = [str(layer) for layer in range(start, start + n)]
-    return replace(previous, removed=n, units=units, scores=[step.angles[start, n]] * n)
+    n = request.removed
+    starts = [start for start in range(request.n_layers - n + 1) if _can_go(request, start)]
+    if not starts:
+        return replace(
+            previous,
+            removed=n,
+            refused=f"no run of {n} layers can be removed without shifting the pattern of kinds of "
+            "layers (periods: whole). Write a multiple of the pattern's period for `removed`, "
+            "unprotect the last layers, or leave `periods` out.",
+        )
+    start = min(starts, key=lambda start: (step.distances[start, n], -start))
+    return replace(
+        previous,
+        removed=n,
+        units=[str(layer) for layer in range(start, start + n)],
+        scores=[step.distances[start, n]] * n,
+    )
+
+
+def _can_go(request: PlanRequest, start: int) -> bool:
+    """Whether the run from `start` on is unprotected, and the cut leaves each later layer the kind of its new index."""
+    end = start + request.removed
+    if not request.protected.isdisjoint(range(start, end)):
+        return False
+    kinds = request.layer_kinds
+    return kinds[end:] == kinds[start : len(kinds) - request.removed]

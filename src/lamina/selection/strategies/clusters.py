@@ -1,13 +1,13 @@
 """Clusters of layers that leave similar streams; removals are spread over the clusters [after LoRP, arXiv 2605.27786].
 
-The distances between boundaries of the unpruned model are all that is read: one pass, no answers. The paper gives no
-formula for the number of clusters and the shares; those here are stated with their functions.
+It reads the distances between boundaries of the base model alone: one pass, no answers. The paper gives no formula for
+the number of clusters and the shares; those used here are stated with their functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from lamina.config.metrics import MetricName
@@ -16,13 +16,13 @@ from lamina.config.selectors import Selector, metric_of_runs_option
 if TYPE_CHECKING:
     import numpy as np
 
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class Clusters(Selector):
     """Groups layers that leave similar streams, and removes from each group those that turn the stream least.
 
-    Most goes where layers are most alike. Plans of growing size are nested.
+    Most layers are removed where they are most alike. Plans of growing size are nested.
     """
 
     CAPTURED = True
@@ -32,78 +32,108 @@ class Clusters(Selector):
     metric: MetricName = metric_of_runs_option()
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The next layer comes from the cluster with the largest w / (1 + removed), w = (layers - 1) · mean similarity.
+@dataclass
+class Cluster:
+    """Layers that leave similar streams, and what is removed of them so far."""
 
-    That is d'Hondt's rule, by which the shares follow the weights w. A cluster keeps a layer as long as another one
-    can give one. Within a cluster the layer with the least distance between its ends goes first.
+    layers: list[int]
+    removable: list[int]
+    """Those that are not protected, the layer with the least distance between its ends first."""
+    weight: float
+    """(layers - 1) · mean similarity of two layers."""
+    removed: list[int] = field(default_factory=list)
+
+    @property
+    def has_removable(self) -> bool:
+        return len(self.removed) < len(self.removable)
+
+    @property
+    def keeps_another(self) -> bool:
+        """Whether a layer of the cluster stays after the next removal."""
+        return len(self.removed) < len(self.layers) - 1
+
+    @property
+    def priority(self) -> tuple[float, int]:
+        """d'Hondt's quotient, by which the removals of clusters follow their weights; deeper clusters win ties."""
+        return self.weight / (1 + len(self.removed)), self.layers[-1]
+
+
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
+    """The next layer comes from the cluster with the largest weight / (1 + removed), that is, by d'Hondt's rule.
+
+    A cluster keeps a layer as long as another cluster can give one. Within a cluster the layer with the least distance
+    between its ends is removed first.
     """
-    similar = similarities(step.angles, request.n_layers)
-    labels = grouped(similar, count(similar))
-    groups = {
-        label: [layer for layer in range(request.n_layers) if labels[layer] == label]
-        for label in set(labels)
-    }
-    weights = {label: (len(group) - 1) * _inside(similar, group) for label, group in groups.items()}
-    free = {
-        label: sorted(
-            set(group) - request.protected, key=lambda layer: (step.angles[layer, 1], -layer)
-        )
-        for label, group in groups.items()
-    }
-    removed: dict[int, list[int]] = {label: [] for label in groups}
+    clusters = find_clusters(request, step)
     for _ in range(request.removed):
-        able = [label for label in groups if len(removed[label]) < len(free[label])]
-        spare = [label for label in able if len(removed[label]) < len(groups[label]) - 1] or able
-        label = max(
-            spare, key=lambda each: (weights[each] / (1 + len(removed[each])), groups[each][-1])
-        )
-        removed[label].append(free[label][len(removed[label])])
-    layers = sorted(layer for gone in removed.values() for layer in gone)
+        able = [cluster for cluster in clusters if cluster.has_removable]
+        spare = [cluster for cluster in able if cluster.keeps_another]
+        cluster = max(spare or able, key=lambda cluster: cluster.priority)
+        cluster.removed.append(cluster.removable[len(cluster.removed)])
+    layers = sorted(layer for cluster in clusters for layer in cluster.removed)
     return replace(
         previous,
         removed=request.removed,
         units=[str(layer) for layer in layers],
-        scores=[step.angles[layer, 1] for layer in layers],
+        scores=[step.distances[layer, 1] for layer in layers],
     )
 
 
-def similarities(angles: Mapping[tuple[int, int], float], n_layers: int) -> np.ndarray:
-    """1 - distance of the streams that layers i and j leave, (L, L), at least 0; `angles` are those of a `Step`."""
+def find_clusters(request: PlanRequest, step: StepEvidence) -> list[Cluster]:
+    """The clusters of a model's layers, with nothing removed."""
+    similarity = layer_similarity(step.distances, request.n_layers)
+    labels = spectral_clusters(similarity, count_clusters(similarity))
+    clusters: list[Cluster] = []
+    for label in set(labels):
+        layers = [layer for layer in range(request.n_layers) if labels[layer] == label]
+        removable = sorted(
+            set(layers) - request.protected, key=lambda layer: (step.distances[layer, 1], -layer)
+        )
+        weight = (len(layers) - 1) * _mean_similarity(similarity, layers)
+        clusters.append(Cluster(layers, removable, weight))
+    return clusters
+
+
+def layer_similarity(distances: Mapping[tuple[int, int], float], n_layers: int) -> np.ndarray:
+    """1 - distance of the streams that layers i and j leave, at least 0: (L, L), symmetric.
+
+    distances: Of boundary start + span from boundary start, by (start, span). Layer i leaves boundary i + 1.
+    """
     import numpy as np
 
-    similar = np.eye(n_layers)
-    for (start, span), distance in angles.items():
+    similarity = np.eye(n_layers)
+    for (start, span), distance in distances.items():
         if start:
-            similar[start - 1, start + span - 1] = similar[start + span - 1, start - 1] = max(
-                0.0, 1 - distance
-            )
-    return similar
+            first = start - 1
+            second = start + span - 1
+            similarity[first, second] = similarity[second, first] = max(0.0, 1 - distance)
+    return similarity
 
 
-def count(similar: np.ndarray) -> int:
-    """How many groups the similarities (L, L) hold: 1 / (mean of their squares), at most half of the layers."""
-    return max(1, min(round(1 / float((similar**2).mean())), len(similar) // 2))
+def count_clusters(similarity: np.ndarray) -> int:
+    """The number of groups that similarities (L, L) hold: 1 / (mean of their squares), at most half of the layers."""
+    n_groups = round(1 / float((similarity**2).mean()))
+    return max(1, min(n_groups, len(similarity) // 2))
 
 
-def grouped(similar: np.ndarray, clusters: int) -> list[int]:
-    """The cluster of each layer, by normalised spectral clustering [Shi and Malik 2000] of an affinity (L, L).
+def spectral_clusters(similarity: np.ndarray, n_clusters: int) -> list[int]:
+    """The cluster of each layer, by normalised spectral clustering [Shi and Malik 2000] of an affinity S (L, L).
 
     The leading eigenvectors of D^-½ S D^-½, divided by the roots of the degrees D, are assigned by a pivoted QR
-    decomposition [Damle, Minden and Ying 2019], which draws nothing.
+    decomposition [Damle, Minden and Ying 2019], which draws nothing at random.
     """
     import numpy as np
     from scipy.linalg import qr
 
-    roots = np.sqrt(similar.sum(axis=1))
-    _, vectors = np.linalg.eigh(similar / roots[:, None] / roots)
-    leading = vectors[:, ::-1][:, :clusters] / roots[:, None]
+    root_degrees = np.sqrt(similarity.sum(axis=1))
+    _, vectors = np.linalg.eigh(similarity / root_degrees[:, None] / root_degrees)
+    leading = vectors[:, ::-1][:, :n_clusters] / root_degrees[:, None]
     _, _, pivots = qr(leading.T, pivoting=True)
-    left, _, right = np.linalg.svd(leading[pivots[:clusters]].T)
+    left, _, right = np.linalg.svd(leading[pivots[:n_clusters]].T)
     return [int(label) for label in np.abs(leading @ left @ right).argmax(axis=1)]
 
 
-def _inside(similar: np.ndarray, group: list[int]) -> float:
-    """Mean similarity of different layers of a group; 0 for a single layer."""
-    pairs = [similar[one, other] for one in group for other in group if one != other]
+def _mean_similarity(similarity: np.ndarray, layers: list[int]) -> float:
+    """Mean similarity of two different layers of a cluster; 0 for a single layer."""
+    pairs = [similarity[i, j] for i in layers for j in layers if i != j]
     return float(sum(pairs) / len(pairs)) if pairs else 0.0

@@ -9,7 +9,7 @@ from lamina.config.selectors import Selector
 from lamina.models.units import all_units
 
 if TYPE_CHECKING:
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class Deepest(Selector):
@@ -23,13 +23,9 @@ class Deepest(Selector):
         return sum(self.free(n_layers)[:-1])
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """Layers L-1-n … L-2, from the deepest up; protected layers are skipped."""
-    units = [
-        unit
-        for unit in reversed(all_units(request.n_layers - 1, request.kind))
-        if request.may_go(unit)
-    ]
-    return replace(
-        previous, removed=request.removed, units=request.prices.enough(units, request.removed)
-    )
+    deepest_first = reversed(all_units(request.n_layers - 1, request.kind))
+    removable = [unit for unit in deepest_first if request.is_removable(unit)]
+    units = request.prices.take_enough(removable, request.removed)
+    return replace(previous, removed=request.removed, units=units)

@@ -1,14 +1,15 @@
 """Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
 
-A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices differ, more units go
-until they have the price of the size, or some come back. Every stage draws new tokens, the same for all its children.
-With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
+A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices differ, more units are
+removed until they have the price of the size, or some come back. Every stage draws new tokens, the same for all its
+children. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,16 +29,16 @@ from lamina.models.units import replaced, replacement
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from lamina.selection.plans import Prices
+    from lamina.selection.plans import UnitPrices
     from lamina.selection.trials import Search
 
 
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
 
-    A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
-    of them on more tokens; the parent competes in the last stage. It compares sets on a seeded part of the samples and
-    judges the winner on the rest.
+    A child swaps one to three removed units with as many present ones. Children are selected in stages, fewer of them
+    on more tokens; the parent competes in the last stage. Sets are compared on a seeded part of the samples, and the
+    winner is judged on the rest.
     """
 
     SEARCHES = True
@@ -76,74 +77,109 @@ class Evolutionary(Selector):
 
 
 # Draws for each child that is wanted, after which the neighbourhood counts as used up.
-TRIES = 10
-# Swaps of a unit that is gone with one that is there, for each generation.
-SWAPS = 1.5
+DRAWS_PER_CHILD = 10
+# Swaps of a removed unit with a present one, for each generation.
+SWAPS_PER_GENERATION = 1.5
 
 
 def find(
-    search: Search, units: Sequence[str], sizes: Sequence[int], options: Any
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Evolutionary
 ) -> dict[int, Candidate]:
     """The last parent of each size; each size has its own search. `units` are the units that may be removed."""
-    return {size: _evolved(search, units, size, options) for size in sizes}
+    return {size: _evolve(search, units, size, options) for size in sizes}
 
 
-def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
+def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutionary) -> Candidate:
     import numpy as np
 
     generator = np.random.default_rng([options.seed, size])
+    mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
     parent: Candidate | None = None
-    prices, count = search.trials.prices, len(units)
-    going = round(size * count / prices.of(units))  # on average, if units have several prices
-    for generation in range(
-        (options.generations or max(1, round(going * (count - going) / SWAPS))) + 1
-    ):
-        children = _children(parent, units, size, options, prices, generator)
-        for stage, (keep, tokens) in enumerate(options.stages, start=1):
+    for generation in range(_count_generations(mutations, options) + 1):
+        if parent:
+            children = mutations.draw_children(parent, options.offspring)
+        else:
+            children = mutations.draw_first(options.offspring)
+        for stage, (n_kept, n_tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:
                 children.append(parent)
             if children:
-                children = search.best(
-                    children, keep, generation, str(stage), search.draw(tokens, generator)
-                )
+                samples = search.draw(n_tokens, generator)
+                children = search.best(children, n_kept, generation, str(stage), samples)
         parent = children[0]
     assert parent is not None
     return parent
 
 
-def _children(
-    parent: Candidate | None,
-    units: Sequence[str],
-    size: int,
-    options: Any,
-    prices: Prices,
-    generator: Generator,
-) -> list[Candidate]:
-    """Different sets, at most `offspring`: the parent with some units swapped, or random sets without a parent."""
-    children: dict[Candidate, None] = {}
-    for _ in range(TRIES * options.offspring):
-        if len(children) == options.offspring:
-            break
-        if parent is None:
-            removed = frozenset(prices.enough(generator.permutation(units).tolist(), size))
-        else:
-            given = {unit for unit in parent.removed if replacement(unit)}
-            gone, there = (
-                sorted(parent.removed - given),
-                [unit for unit in units if unit not in parent.removed],
-            )
-            if options.donors and there and generator.integers(2):
-                unit, donor = generator.choice(there), generator.choice(["", *options.donors])
-                same = {each for each in given if each.split(".")[0] == unit}
-                removed = parent.removed - same | ({replaced(unit, donor)} if donor else set())
-                if removed != parent.removed:
-                    children[Candidate(removed)] = None
-                continue
-            swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
-            back, out = (generator.permutation(part).tolist() for part in (gone, there))
-            order = [*out[:swaps], *back[swaps:], *out[swaps:], *back[:swaps]]
-            removed = frozenset(prices.enough(order, size))
-            removed |= {unit for unit in given if unit.split(".")[0] not in removed}
-        if parent is None or removed != parent.removed:
-            children[Candidate(removed)] = None
-    return list(children)
+def _count_generations(mutations: Mutations, options: Evolutionary) -> int:
+    """The generations after the first parent: k (L - k) / 1.5 to remove k of L units, unless the options say it."""
+    n_units = len(mutations.units)
+    # With units of several prices, k is what a size comes to on average.
+    n_removed = round(mutations.size * n_units / mutations.prices.total(mutations.units))
+    n_swaps = n_removed * (n_units - n_removed)
+    return options.generations or max(1, round(n_swaps / SWAPS_PER_GENERATION))
+
+
+@dataclass(frozen=True)
+class Mutations:
+    """Draws sets of one size: at random, or near a parent."""
+
+    units: Sequence[str]
+    size: int
+    donors: Sequence[str]
+    prices: UnitPrices
+    generator: Generator
+
+    def draw_first(self, n_children: int) -> list[Candidate]:
+        """At most `n_children` different random sets."""
+        children: dict[Candidate, None] = {}
+        for _ in range(DRAWS_PER_CHILD * n_children):
+            if len(children) == n_children:
+                break
+            order = self.generator.permutation(self.units).tolist()
+            children[Candidate(frozenset(self.prices.take_enough(order, self.size)))] = None
+        return list(children)
+
+    def draw_children(self, parent: Candidate, n_children: int) -> list[Candidate]:
+        """At most `n_children` different mutations of a parent, none of them the parent itself."""
+        children: dict[Candidate, None] = {}
+        for _ in range(DRAWS_PER_CHILD * n_children):
+            if len(children) == n_children:
+                break
+            present = [unit for unit in self.units if unit not in parent.removed]
+            if self.donors and present and self.generator.integers(2):
+                units = self._exchange_donor(parent, present)
+            else:
+                units = self._swap_removed(parent, present)
+            if units != parent.removed:
+                children[Candidate(units)] = None
+        return list(children)
+
+    def _exchange_donor(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:
+        """The parent's units with one present layer replaced by a donor's, or put back."""
+        unit = self.generator.choice(present)
+        donor = self.generator.choice(["", *self.donors])
+        replaced_before = {
+            other for other in parent.removed if replacement(other) and other.split(".")[0] == unit
+        }
+        new_units = {replaced(unit, donor)} if donor else set()
+        return (parent.removed - replaced_before) | new_units
+
+    def _swap_removed(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:
+        """The parent's units with one to three removed ones exchanged for present ones, at the price of the size."""
+        replacements = {unit for unit in parent.removed if replacement(unit)}
+        removed = sorted(parent.removed - replacements)
+        drawn_swaps = self.generator.integers(1, 4, size=2).tolist()
+        n_swaps = min(*drawn_swaps, len(removed), len(present))
+        put_back = self.generator.permutation(removed).tolist()
+        taken_out = self.generator.permutation(present).tolist()
+        order = [
+            *taken_out[:n_swaps],
+            *put_back[n_swaps:],
+            *taken_out[n_swaps:],
+            *put_back[:n_swaps],
+        ]
+        units = frozenset(self.prices.take_enough(order, self.size))
+        # A layer that is removed is not replaced as well.
+        kept = {unit for unit in replacements if unit.split(".")[0] not in units}
+        return units | kept

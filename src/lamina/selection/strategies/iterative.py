@@ -11,7 +11,7 @@ from lamina.config.metrics import MetricName
 from lamina.config.selectors import Combine, Selector
 
 if TYPE_CHECKING:
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class Iterative(Selector):
@@ -39,21 +39,23 @@ class Iterative(Selector):
     donors: list[Filled] = selectors.donors_option()
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The plan with one unit more than `previous`, or with halves that make up for one more layer; `step` was measured
-    on the model that `previous` leaves.
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
+    """The plan with one unit more than `previous`, or with sub-layers that make up for one more layer.
+
+    `step` was measured on the model that `previous` leaves.
     """
-    chosen = request.lowest(step.ranked, previous.units)
-    after = list(previous.accuracy_after)
-    if after and after[-1] is None:
-        # A pass without removals learns only now what the last removal did, and a step of several what they did.
-        after[-1] = step.current_accuracy
-    rest: list[float | None] = [None] * (len(chosen) - 1)
+    lowest = request.lowest_units(step.ranked, previous.units)
+    unmeasured: list[float | None] = [None] * (len(lowest) - 1)
+    accuracy_after = list(previous.accuracy_after)
+    if accuracy_after and accuracy_after[-1] is None:
+        # After a pass without removals, or a step of several units, this sweep is the first to measure it.
+        accuracy_after[-1] = step.current_accuracy
+    measured_after = None if unmeasured else step.accuracies.get(lowest[0].unit)
     return replace(
         previous,
         removed=request.removed,
-        units=[*previous.units, *(unit for unit, _ in chosen)],
-        scores=[*previous.scores, *(score for _, score in chosen)],
-        accuracy_before=[*previous.accuracy_before, step.current_accuracy, *rest],
-        accuracy_after=[*after, *rest, None if rest else step.accuracies.get(chosen[0][0])],
+        units=[*previous.units, *(entry.unit for entry in lowest)],
+        scores=[*previous.scores, *(entry.score for entry in lowest)],
+        accuracy_before=[*previous.accuracy_before, step.current_accuracy, *unmeasured],
+        accuracy_after=[*accuracy_after, *unmeasured, measured_after],
     )

@@ -17,11 +17,11 @@ from lamina.config.selectors import (
 )
 
 if TYPE_CHECKING:
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class OneShot(Selector):
-    """Scores every unit of the unpruned model once and removes the lowest ones together."""
+    """Scores every unit of the base model once and removes the lowest ones together."""
 
     SWEEPS = True
     CHOICE = "the units with the lowest scores went"
@@ -33,15 +33,15 @@ class OneShot(Selector):
     combine: Combine = combine_option()
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The least relevant units of the base model. Only the accuracies of the first are measured."""
-    chosen = request.lowest(step.ranked)
-    rest: list[float | None] = [None] * (len(chosen) - 1)
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
+    """The least relevant units of the base model. Only the accuracies around the first removal were measured."""
+    lowest = request.lowest_units(step.ranked)
+    unmeasured: list[float | None] = [None] * (len(lowest) - 1)
     return replace(
         previous,
         removed=request.removed,
-        units=[unit for unit, _ in chosen],
-        scores=[score for _, score in chosen],
-        accuracy_before=[step.current_accuracy, *rest],
-        accuracy_after=[step.accuracies.get(chosen[0][0]), *rest],
+        units=[entry.unit for entry in lowest],
+        scores=[entry.score for entry in lowest],
+        accuracy_before=[step.current_accuracy, *unmeasured],
+        accuracy_after=[step.accuracies.get(lowest[0].unit), *unmeasured],
     )

@@ -1,4 +1,4 @@
-"""Sets by a quadratic model of the loss: what single removals add, and what pairs of them add to that.
+"""Sets by a quadratic model of the loss: what single removals add, and what pairs add to that.
 
 Single losses do not add up, so the removal of every pair of units is measured as well. For a set R of units
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import seed_option
 from lamina.config.metrics import MetricName
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from lamina.selection.trials import Search
 
 
-MARGIN = 0.999  # of the lowest price: the solver's tolerance is 1e-6
-SECONDS = 120  # for the best set of one size; 30 units take 5
+PRICE_MARGIN = 0.999  # of the lowest price: the solver's tolerance is 1e-6
+SOLVER_SECONDS = 120  # for the best set of one size; 30 units take 5
 
 
 class Pairwise(Selector):
-    """Measures the removal of every unit and of every pair of units, and takes the set that their sum says is best.
+    """Measures the removal of every unit and of every pair of units, and takes the set with the least predicted loss.
 
     Of L units, L (L - 1) / 2 pairs are measured: about ten sweeps of single removals at 30 layers. The sets are judged
     on a seeded part of the samples.
@@ -45,85 +45,94 @@ class Pairwise(Selector):
 
 
 def find(
-    search: Search, units: Sequence[str], sizes: Sequence[int], options: Any
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Pairwise
 ) -> dict[int, Candidate]:
     """The best set of each size by the quadratic model. `units` are the units that may be removed."""
     import numpy as np
 
-    sets = [
-        frozenset[str](),
-        *(frozenset(some) for size in (1, 2) for some in combinations(units, size)),
-    ]
-    search.best([Candidate(each) for each in sets], 1, 0)
-    losses, _ = search.trials.losses([Candidate(each) for each in sets], search.numbers)
-    alone, together = effects(dict(zip(sets, losses, strict=True)), units)
-    prices = np.array([search.trials.prices.of([unit]) for unit in units])
-    found = {size: least(alone, together, size, prices) for size in sizes}
-    return {
-        size: Candidate(frozenset(units[number] for number in numbers))
-        for size, numbers in found.items()
-    }
+    sets = [frozenset[str]()]
+    sets += [frozenset({unit}) for unit in units]
+    sets += [frozenset(pair) for pair in combinations(units, 2)]
+    candidates = [Candidate(removed) for removed in sets]
+    search.best(candidates, 1, 0)
+    losses, _ = search.trials.losses(candidates, search.numbers)
+    single_effects, pair_effects = estimate_effects(dict(zip(sets, losses, strict=True)), units)
+    prices = np.array([search.trials.prices.total([unit]) for unit in units])
+    best: dict[int, Candidate] = {}
+    for size in sizes:
+        unit_indices = minimise(single_effects, pair_effects, size, prices)
+        best[size] = Candidate(frozenset(units[index] for index in unit_indices))
+    return best
 
 
-def effects(
+def estimate_effects(
     losses: dict[frozenset[str], np.ndarray], units: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """a, (units,), and b, (units, units), symmetric with a diagonal of 0, from the losses of samples by set.
+    """a, (units,), and b, (units, units), symmetric with a diagonal of 0.
+
+    losses: Of each set, (samples,): of no unit, of every unit, and of every pair.
 
     b is shrunk towards its mean by the share of its variance that sampling explains.
     """
     import numpy as np
 
-    base = losses[frozenset()]
-    single = np.array([losses[frozenset({unit})] - base for unit in units])
-    i, j = np.triu_indices(len(units), 1)
-    together = np.zeros((len(units), len(units)))
+    base_losses = losses[frozenset()]
+    single = np.array([losses[frozenset({unit})] - base_losses for unit in units])
+    pair_effects = np.zeros((len(units), len(units)))
+    i, j = np.triu_indices(len(units), 1)  # the order of `combinations`
     if len(i):
-        both = [
-            losses[frozenset(pair)] for pair in combinations(units, 2)
-        ]  # in the order of i and j
-        pairs = np.array(both) - base - single[i] - single[j]
-        means = pairs.mean(axis=1)
-        noise = (
-            float((pairs.var(axis=1, ddof=1) / pairs.shape[1]).mean())
-            if pairs.shape[1] > 1
-            else 0.0
-        )
-        kept = max(0.0, 1 - noise / means.var()) if means.var() else 1.0
-        together[i, j] = together[j, i] = means.mean() + kept * (means - means.mean())
-    return single.mean(axis=1), together
+        pair_losses = np.array([losses[frozenset(pair)] for pair in combinations(units, 2)])
+        pairs = pair_losses - base_losses - single[i] - single[j]
+        pair_effects[i, j] = pair_effects[j, i] = _shrink_to_mean(pairs)
+    return single.mean(axis=1), pair_effects
 
 
-def least(
-    alone: np.ndarray, together: np.ndarray, size: int, prices: np.ndarray | float = 1.0
+def _shrink_to_mean(values: np.ndarray) -> np.ndarray:
+    """Means over samples, (n,), of `values` (n, samples), without the part of their variance that is sampling noise."""
+    means = values.mean(axis=1)
+    n_samples = values.shape[1]
+    if n_samples < 2 or not means.var():
+        return means  # type: ignore[no-any-return]
+    noise = float((values.var(axis=1, ddof=1) / n_samples).mean())
+    share_kept = max(0.0, 1 - noise / means.var())
+    return means.mean() + share_kept * (means - means.mean())  # type: ignore[no-any-return]
+
+
+def minimise(
+    single_effects: np.ndarray,
+    pair_effects: np.ndarray,
+    size: int,
+    prices: np.ndarray | float = 1.0,
 ) -> list[int]:
-    """Numbers of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
+    """Indices of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
 
-    Their `prices` are at least `size` together, and above it by less than the lowest price. So none of them could stay.
+    Their `prices` are at least `size` together, and above it by less than the lowest price, so that none could stay. It
+    is solved exactly, or, from some 60 units on, as well as SOLVER_SECONDS allow.
 
-    It is solved exactly, or, from some 60 units on, as well as SECONDS allow.
-
-    x_i says that unit i goes, and y_ij, between 0 and 1, that i and j both go: y ≥ x_i + x_j - 1 holds it up where b is
-    positive, y ≤ x_i and y ≤ x_j hold it down where b is negative.
+    x_i says that unit i is removed, and y_ij, between 0 and 1, that i and j both are: y ≥ x_i + x_j - 1 holds it up
+    where b is positive, y ≤ x_i and y ≤ x_j hold it down where b is negative.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import eye_array, hstack, vstack
 
-    i, j = np.triu_indices(len(alone), 1)
-    x, y = eye_array(len(alone), format="csr"), eye_array(len(i))
-    between = vstack([hstack([x[i] + x[j], -y]), hstack([-x[i], y]), hstack([-x[j], y])])
-    held = LinearConstraint(between, ub=np.repeat([1, 0, 0], len(i)))
-    counted = np.repeat([1, 0], [len(alone), len(i)])
-    priced = np.concatenate([np.broadcast_to(prices, len(alone)), np.zeros(len(i))])
-    enough = LinearConstraint(priced, size, size + MARGIN * np.min(prices))
-    limits = [held, enough] if len(i) else [enough]
-    costs = np.concatenate([alone, together[i, j]])
-    found = milp(
-        costs,
-        integrality=counted,
+    n_units = len(single_effects)
+    i, j = np.triu_indices(n_units, 1)
+    n_pairs = len(i)
+    unit_prices = np.broadcast_to(prices, n_units)
+    priced = np.concatenate([unit_prices, np.zeros(n_pairs)])
+    constraints = [LinearConstraint(priced, size, size + PRICE_MARGIN * np.min(prices))]
+    if n_pairs:
+        x = eye_array(n_units, format="csr")
+        y = eye_array(n_pairs)
+        coupling = vstack([hstack([x[i] + x[j], -y]), hstack([-x[i], y]), hstack([-x[j], y])])
+        upper = np.repeat([1, 0, 0], n_pairs)
+        constraints.insert(0, LinearConstraint(coupling, ub=upper))
+    solution = milp(
+        np.concatenate([single_effects, pair_effects[i, j]]),
+        integrality=np.repeat([1, 0], [n_units, n_pairs]),
         bounds=Bounds(0, 1),
-        constraints=limits,
-        options={"time_limit": SECONDS},
+        constraints=constraints,
+        options={"time_limit": SOLVER_SECONDS},
     )
-    return [int(number) for number in np.flatnonzero(found.x[: len(alone)] > 0.5)]
+    return [int(index) for index in np.flatnonzero(solution.x[:n_units] > 0.5)]

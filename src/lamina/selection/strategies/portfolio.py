@@ -7,8 +7,7 @@ that is listed and with none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,19 +19,13 @@ from lamina.config.selectors import Selector
 from lamina.models.units import COMPONENTS, parse
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lamina.engine.candidates import Candidate
-    from lamina.selection.plans import Prices
     from lamina.selection.trials import Trials
 
-# Shares of the judging documents on which sets are compared, and how many sets of a size go on from there.
-STAGES = ((0.25, 8), (0.5, 4), (1.0, 1))
-AROUND = 2  # sets of a size around which exchanges are tried
-CUTS = 200  # of the last documents in two, which correct the winner's loss
-EXCHANGE, NONE = "exchange", "none"
-OF_LAYERS = " (layers)"  # behind the name of a metric that proposes whole layers beside halves
-BOUNDARIES = "cosine"  # the metric by which strategies compare boundaries
+OF_LAYERS = (
+    " (layers)"  # after the name of a metric that proposes whole layers as well as sub-layers
+)
+BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
 
 
 class Portfolio(Selector):
@@ -40,13 +33,13 @@ class Portfolio(Selector):
 
     The members choose by one part of the calibration: metrics by one sweep of single removals, strategies by the
     similarities of the streams. Every set is measured on the other part (`held_back`), or on the calibration `judge`,
-    together with exchanges of one unit around the best sets, and with every one of `repairs` in place. What loses most
-    on a quarter and on half of these documents leaves; the least loss on all of them wins. Its loss is corrected for
-    being the best of many: the last half of the documents, on which no set left, is cut in two many times, one part
-    chooses among the sets and the other measures.
+    together with exchanges of one unit around the best sets, and with every one of `repairs` in place. The sets with
+    the largest losses on a quarter and on half of these documents are dropped; the least loss on all of them wins. Its
+    loss is corrected for being the best of many: the last half of the documents, on which no set was dropped, is cut
+    in two many times, one part chooses among the sets and the other measures.
 
-    With `units: both`, metrics propose halves of layers, and once more whole layers; strategies that read the streams
-    propose whole layers. A layer counts as its two halves, so that all of them compete.
+    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read the streams
+    propose whole layers. A layer counts as its two sub-layers, so that all of them compete.
     """
 
     SEARCHES = True
@@ -115,277 +108,68 @@ class Portfolio(Selector):
     def modules(self) -> tuple[str, ...]:
         metrics = [
             METRICS[name].module
-            for name in (self.metric, BOUNDARIES, *self.members)
+            for name in (self.metric, BOUNDARY_METRIC, *self.members)
             if name in METRICS
         ]
         strategies = [f"{self.PACKAGE}.{name}" for name in self.members if name not in METRICS]
         return (f"{self.PACKAGE}.{self.strategy}", *dict.fromkeys([*metrics, *strategies]))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A set of units that `member` proposed; `forms` are its candidates by repair, the bare one under `none`."""
-
-    member: str
-    units: frozenset[str]
-    forms: Mapping[str, Candidate]
-
-
-@dataclass(frozen=True)
-class Judges:
-    """The judging documents: `sources` has the numbers of the samples of each calibration, and `weights` what the mean
-    loss of each counts. Samples stand in a drawn order, which is that in which they judge.
-    """
-
-    sources: Sequence[np.ndarray]
-    weights: Sequence[float]
-
-    def part(self, start: float, end: float) -> list[np.ndarray]:
-        """The samples between two shares of every source, at least one."""
-        counts = [(len(source), source) for source in self.sources]
-        return [
-            source[min(round(start * n), n - 1) : max(1, round(end * n))] for n, source in counts
-        ]
-
-    def mean(self, losses: np.ndarray, part: Sequence[np.ndarray]) -> np.ndarray:
-        """Weighted sums over sources of the mean losses, (…,), from losses of all samples (…, samples)."""
-        return sum(
-            weight * losses[..., some].mean(axis=-1)
-            for some, weight in zip(part, self.weights, strict=True)
-        )
-
-
-Form = Callable[[Iterable[frozenset[str]]], Mapping[frozenset[str], Mapping[str, "Candidate"]]]
-"""The candidates of sets, bare and with each repair: it fits what is not fitted yet."""
-
-
-def decide(
-    trials: Trials,
-    judges: Judges,
-    proposals: Mapping[int, Mapping[str, frozenset[str]]],
-    exchanges: Callable[[frozenset[str]], Sequence[frozenset[str]]],
-    form: Form,
-    seed: int,
-) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
-    """The choice of each size, and rows of table `searches`.
-
-    `proposals` are the sets of the members, by size; `exchanges` are the sets to try around one.
-    """
-    import numpy as np
-
-    rows: list[dict[str, Any]] = []
-    fields: dict[int, list[Entry]] = {size: [] for size in proposals}
-    last: dict[tuple[int, frozenset[str]], list[np.ndarray]] = {}  # the samples that a set has seen
-
-    def enter(wanted: Mapping[int, Iterable[tuple[str, frozenset[str]]]]) -> None:
-        listed = {size: list(sets) for size, sets in wanted.items()}
-        forms = form(units for sets in listed.values() for _, units in sets)
-        for size, sets in listed.items():
-            for member, units in sets:
-                if units not in {entry.units for entry in fields[size]}:
-                    fields[size].append(Entry(member, units, forms[units]))
-
-    def mean(entry: Entry, repair: str, part: Sequence[np.ndarray]) -> float:
-        return float(judges.mean(trials.values(entry.forms[repair]), part))
-
-    def best(entry: Entry, part: Sequence[np.ndarray]) -> str:
-        return min(entry.forms, key=lambda repair: mean(entry, repair, part))
-
-    def ordered(field: Sequence[Entry], part: Sequence[np.ndarray]) -> list[Entry]:
-        return sorted(
-            field, key=lambda entry: (mean(entry, best(entry, part), part), sorted(entry.units))
-        )
-
-    def measure(part: Sequence[np.ndarray]) -> dict[Candidate, float]:
-        candidates = [
-            each for field in fields.values() for entry in field for each in entry.forms.values()
-        ]
-        _, costs = trials.losses(candidates, np.concatenate(part))
-        last.update(
-            {(size, entry.units): list(part) for size, field in fields.items() for entry in field}
-        )
-        return dict(zip(candidates, costs, strict=True))
-
-    enter({size: sets.items() for size, sets in proposals.items()})
-    before = 0
-    for number, (share, keep) in enumerate(STAGES):
-        part = judges.part(0, share)
-        spent = measure(part)
-        if not number:
-            around = {size: ordered(field, part)[:AROUND] for size, field in fields.items()}
-            enter(
-                {
-                    size: [(EXCHANGE, new) for e in field for new in exchanges(e.units)]
-                    for size, field in around.items()
-                }
-            )
-            spent = {each: cost + spent.get(each, 0.0) for each, cost in measure(part).items()}
-        count = sum(map(len, part))
-        for size, field in fields.items():
-            staying = ordered(field, part)[:keep]
-            for entry in field:
-                for repair, candidate in entry.forms.items():
-                    names = {
-                        "units": sorted(entry.units, key=parse),
-                        "member": entry.member,
-                        "repair": repair,
-                    }
-                    counts = {
-                        "n_samples": count,
-                        "n_new": count - before,
-                        "layer_tokens": spent[candidate],
-                    }
-                    ends = {"loss": mean(entry, repair, part), "kept": entry in staying}
-                    rows.append(
-                        {"removed": size, "step": size, "stage": str(number + 1)}
-                        | names
-                        | counts
-                        | ends
-                    )
-            fields[size] = staying if keep > 1 else field
-        before = count
-    choices: dict[int, dict[str, Any]] = {}
-    for size, field in fields.items():
-        winner = ordered(field, part)[0]
-        repair = best(winner, part)
-        members = {}
-        for member, units in proposals[size].items():
-            seen, forms = last[size, units], form([units])[units]
-            entry = Entry(member, units, forms)
-            theirs, mine = mean(entry, best(entry, seen), seen), mean(winner, repair, seen)
-            facts = {"repair": best(entry, seen), "loss": theirs, "more": theirs - mine}
-            members[member] = {
-                "units": sorted(units, key=parse),
-                **facts,
-                "n_samples": sum(map(len, seen)),
-            }
-        finalists = [
-            trials.values(candidate) for entry in field for candidate in entry.forms.values()
-        ]
-        choices[size] = {
-            "units": sorted(winner.units, key=parse),
-            "member": winner.member,
-            "repair": repair,
-            "loss": mean(winner, repair, part),
-            "corrected_loss": corrected(finalists, judges, seed),
-            "n_samples": sum(map(len, part)),
-            "repairs": {name: mean(winner, name, part) for name in winner.forms},
-            "members": members,
-        }
-    for size, choice in choices.items():
-        better = [
-            other
-            for other in sorted(choices)
-            if other > size and choices[other]["loss"] < choice["loss"]
-        ]
-        if better:
-            choice["note"] = (
-                f"At size {better[0]} the model loses less on these documents than at size {size}."
-            )
-    return choices, rows
-
-
-def corrected(losses: Sequence[np.ndarray], judges: Judges, seed: int) -> float:
-    """The loss of the least of several sets, (samples,) each, not flattered by its being the least.
-
-    The last half of the documents, on which no set has left, is cut in two: the set with the least loss on one part is
-    measured on the other. The mean over many cuts is that of a choice by these few documents.
-    """
-    import numpy as np
-
-    generator, values = np.random.default_rng(seed), np.array(losses)
-    found = []
-    for _ in range(CUTS):
-        halves: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        for some in judges.part(0.5, 1):
-            drawn = generator.permutation(some)
-            middle = len(drawn) // 2
-            halves[0].append(drawn[:middle] if middle else drawn)
-            halves[1].append(drawn[middle:])
-        chosen = int(judges.mean(values, halves[0]).argmin())
-        found.append(float(judges.mean(values[chosen], halves[1])))
-    return float(np.mean(found))
-
-
-def halved(layers: Iterable[str]) -> frozenset[str]:
-    """Both halves of each layer."""
-    return frozenset(f"{layer}.{part}" for layer in layers for part in COMPONENTS[1:])
-
-
-def exchanged(
-    units: frozenset[str],
-    free: Iterable[str],
-    scores: Mapping[str, float],
-    most: int,
-    prices: Prices,
-) -> list[frozenset[str]]:
-    """At most `most` sets with one unit exchanged, first those in which a low score goes for a high one by rank.
-
-    If the new unit counts less than the old one, the lowest others go as well; if more, the highest ones may stay.
-    """
-    back = sorted(units, key=lambda unit: (-scores[unit], parse(unit)))
-    out = sorted(set(free) - units, key=lambda unit: (scores[unit], parse(unit)))
-    pairs = sorted(
-        (i + j, i, one, other) for i, one in enumerate(back) for j, other in enumerate(out)
-    )
-    found: dict[frozenset[str], None] = {}
-    for _, _, one, other in pairs:
-        if len(found) == most:
-            break
-        kept, more = (
-            [unit for unit in part if unit not in (one, other)] for part in (reversed(back), out)
-        )
-        new = frozenset(prices.enough([other, *kept, *more], prices.size(units)))
-        if prices.size(new) >= prices.size(units):
-            found[new] = None
-    return list(found)
+def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
+    """The attention and the MLP of each layer."""
+    return frozenset(f"{layer}.{component}" for layer in layers for component in COMPONENTS[1:])
 
 
 def rehearse(
-    trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int
+    trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Portfolio, n_judges: int
 ) -> None:
-    """Ask for what a search asks for, with drawn proposals, to count its models; `held` of the samples judge."""
+    """Ask for what a search asks for, with drawn proposals, to count its models.
+
+    The first `n_judges` samples judge.
+    """
     import numpy as np
 
     from lamina.engine.candidates import Candidate
     from lamina.modules import load
+    from lamina.selection.tournament import NONE, JudgeDocuments, Tournament, exchange_units
     from lamina.selection.trials import Search
 
-    draw, choosing, prices = np.random.default_rng(0), np.arange(held, trials.count), trials.prices
-    members, singles = list(options.members), [frozenset({unit}) for unit in units]
+    generator = np.random.default_rng(0)
+    choosing = np.arange(n_judges, trials.count)
+    members = list(options.members)
+    single_removals = [frozenset({unit}) for unit in units]
     if options.units == "both":
-        singles += map(halved, dict.fromkeys(unit.split(".")[0] for unit in units))
+        layers = dict.fromkeys(unit.split(".")[0] for unit in units)
+        single_removals += [both_sub_layers([layer]) for layer in layers]
         members += [name + OF_LAYERS for name in members if name in METRICS]
-    trials.losses([Candidate(), *map(Candidate, singles)], choosing)
+    trials.losses([Candidate(), *map(Candidate, single_removals)], choosing)
     for kind in Selector.kinds():
         if kind.SEARCHES and kind.title() in options.members:
-            own = kind.from_options({"strategy": kind.title(), "metric": options.metric})
+            own_options = kind.from_options({"strategy": kind.title(), "metric": options.metric})
             search = Search(kind.title(), trials, choosing, np.ones(trials.count))
-            load(f"{Selector.PACKAGE}.{kind.title()}").find(search, units, sizes, own)
-    drawn = {
-        size: {
-            each: frozenset(prices.enough(draw.permutation(units).tolist(), size))
-            for each in members
-        }
-        for size in sizes
-    }
-    scores = {unit: float(draw.random()) for unit in units}
-    patches: Any = {name: object() for name in options.repairs}
+            strategy = load(f"{Selector.PACKAGE}.{kind.title()}")
+            strategy.find(search, units, sizes, own_options)
+    proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
+    for size in sizes:
+        for member in members:
+            order = generator.permutation(units).tolist()
+            proposals[size][member] = frozenset(trials.prices.take_enough(order, size))
+    scores = {unit: float(generator.random()) for unit in units}
+    patches: dict[str, Any] = {name: object() for name in options.repairs}
 
-    def form(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
-        ends = {units: (0, max(parse(unit)[0] for unit in units) + 1) for units in sets}
-        return {
-            units: {NONE: Candidate(units)}
-            | {name: Candidate(units, {end: patch}) for name, patch in patches.items()}
-            for units, end in ends.items()
-        }
+    def form_candidates(
+        sets: Iterable[frozenset[str]],
+    ) -> dict[frozenset[str], dict[str, Candidate]]:
+        formed: dict[frozenset[str], dict[str, Candidate]] = {}
+        for removed in sets:
+            end = max(parse(unit)[0] for unit in removed) + 1
+            formed[removed] = {NONE: Candidate(removed)}
+            for name, patch in patches.items():
+                formed[removed][name] = Candidate(removed, {(0, end): patch})
+        return formed
 
-    judges = Judges([np.arange(held)], [1.0])
-    decide(
-        trials,
-        judges,
-        drawn,
-        lambda each: exchanged(each, units, scores, options.exchanges, prices),
-        form,
-        0,
-    )
+    def exchange(around: frozenset[str]) -> list[frozenset[str]]:
+        return exchange_units(around, units, scores, options.exchanges, trials.prices)
+
+    documents = JudgeDocuments([np.arange(n_judges)], [1.0])
+    Tournament(trials, documents, form_candidates).play(proposals, exchange)

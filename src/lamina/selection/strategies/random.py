@@ -11,20 +11,20 @@ from lamina.config.selectors import Selector
 from lamina.models.units import all_units
 
 if TYPE_CHECKING:
-    from lamina.selection.plans import Plan, Request, Step
+    from lamina.selection.plans import Plan, PlanRequest, StepEvidence
 
 
 class Random(Selector):
-    """Draws what goes: the baseline, which measures nothing."""
+    """Draws what is removed: the baseline, which measures nothing."""
 
     strategy: Literal["random"] = "random"
     seed: int = seed_option()
 
 
-def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The first units of a seeded permutation, so that plans of one seed are nested, but for prices that differ."""
-    units = [unit for unit in all_units(request.n_layers, request.kind) if request.may_go(unit)]
-    random.Random(request.seed).shuffle(units)
-    return replace(
-        previous, removed=request.removed, units=request.prices.enough(units, request.removed)
-    )
+def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
+    """The first units of a seeded permutation, so that plans of one seed are nested if all prices are equal."""
+    units = all_units(request.n_layers, request.kind)
+    removable = [unit for unit in units if request.is_removable(unit)]
+    random.Random(request.seed).shuffle(removable)
+    units = request.prices.take_enough(removable, request.removed)
+    return replace(previous, removed=request.removed, units=units)
