@@ -1,4 +1,4 @@
-"""A plan is decided on its own metric, read from the sweep: the rank of the relevance table, or whom a budget chose."""
+"""A plan is decided on its own metric, read from the sweep: by the rank of the relevance table."""
 
 from pathlib import Path
 
@@ -75,26 +75,3 @@ def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
     assert read_step(sweep, "magnitude", Context(), "c")[1].current_accuracy is None
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):
         read_step(sweep, "cosine", Context(), "c")
-
-
-def test_the_plan_takes_whom_the_race_chose(tmp_path: Path) -> None:
-    """Unit 2 was luckier on as many samples; the race settled on 1, and its word counts."""
-    right = {"none": 40, "0": 10, "1": 36, "2": 38}
-    rows = [
-        {
-            "unit": unit,
-            "sample": sample,
-            "correct": sample < count,
-            "correct_norm": sample < count,
-            "nll": 1.0,
-        }
-        | {"n_tokens": 1, "chosen": unit == "1"}
-        for unit, count in right.items()
-        for sample in range(40)
-    ]
-    sweep = written(tmp_path / "sweep.parquet", rows)
-    assert [unit for unit, _ in read_step(sweep, "accuracy", Context(0.25), "c")[1].ranked] == [
-        "1",
-        "2",
-        "0",
-    ]
