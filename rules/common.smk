@@ -74,7 +74,7 @@ def code(kind, **facts):
 
 def content(files):
     """The hashes of the user's files that a rule's jobs read; another content makes a job stale."""
-    return lambda w: contents.digests(files(w))
+    return lambda w: contents.hash_files(files(w))
 
 
 def place(w, **facts):

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from lamina.repair import patch
 from lamina.report import database
 from lamina.selection import plans
 from lamina.selection.plans import Plan
-from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress
 from tests.given import tiny
@@ -198,30 +196,3 @@ def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
     Path("results/lamina.duckdb").write_bytes(b"\0" * 5000)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):
         database.opened("results/lamina.duckdb")
-
-
-@pytest.mark.parametrize("make", [table, plan, repair, samples])
-def test_swapped_files_are_refused_moved_ones_read(
-    make: Callable[[Path], Callable[[], Any]], tmp_path: Path
-) -> None:
-    one, other = (tmp_path / f"results/plans/m/c {{ü}}/s/removed={size}.file" for size in (1, 2))
-    read_one, read_other = make(one), make(other)
-    assert read_one() == read_other()
-    one.rename(tmp_path / "aside")
-    other.rename(one)
-    (tmp_path / "aside").rename(other)
-    for read in (read_one, read_other):
-        with pytest.raises(
-            LaminaError, match=r"results/plans/.*have changed places\. Delete both and run again"
-        ):
-            read()
-    file = tmp_path / "other/results/plans/m/removed=1.file"
-    make(file)
-    is_table = file.read_bytes().startswith(seal.PARQUET)
-    (tmp_path / "other/results").rename(tmp_path / "run [1]")
-    (store.read if is_table else seal.check)(tmp_path / "run [1]/plans/m/removed=1.file")
-    # What users take elsewhere is read there.
-    exported, elsewhere = tmp_path / "results/exports/m/file", tmp_path / "elsewhere"
-    make(exported)
-    shutil.copy(exported, elsewhere)
-    seal.check(elsewhere)

@@ -16,13 +16,14 @@ def running(snakemake: Any) -> Iterator[None]:
     """The work of a script, around which `snakemake` is the object that Snakemake gives it.
 
     Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that is not the one that
-    the rule was told of is refused, before and after the work. A LaminaError becomes its message and exit status 1.
+    its rule was given is refused, before the work and after it. A LaminaError becomes its message and exit status 1.
     """
     if snakemake.log:
         _write_to(Path(snakemake.log[0]))
     gpus = snakemake.resources.get("gpu", 0)
-    with explained(), devices.acquire(int(gpus)) if gpus else nullcontext():
-        contents.check(snakemake.params.get("content") or {})
+    expected = snakemake.params.get("content") or {}
+    device_lock = devices.acquire(int(gpus)) if gpus else nullcontext()
+    with explained(), device_lock, contents.unchanged(expected):
         yield
 
 

@@ -1,9 +1,8 @@
-"""The checksum, the path and the origin that stand inside each file of lamina.
+"""The checksum and the origin that are inside each file of lamina.
 
 JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the place of its digits. Parquet has
-checksums of its pages, see `lamina.store.parquet`. `lamina.path` is where the file belongs below `results`, which names
-its model, calibration, selector and size: a file that stands in the place of another one is refused. `lamina.job` says
-which job wrote the file: `python -m lamina.store.checksum FILE …` prints its rule, options, inputs and code.
+checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which job wrote the file:
+`python -m lamina.store.checksum FILE …` prints its rule, options, inputs and code.
 """
 
 import hashlib
@@ -12,17 +11,15 @@ import re
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
 from lamina.errors import LaminaError, explained
 
-KEY, PATH, JOB = "lamina.sha256", "lamina.path", "lamina.job"
-PORTABLE = ("exports", "tables")  # what users take elsewhere, and what the database links
+KEY = "lamina.sha256"
+JOB = "lamina.job"
 PARQUET = b"PAR1"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
-_WRITTEN_AS = re.compile(re.escape(PATH.encode()) + rb'[\\": ]+([^\\"]*)')
-_HEAD = 1 << 12  # bytes at the beginning of a file, where the digits and the path are
+_HEAD = 1 << 12  # bytes at the beginning of a file, where the digits are
 
 _now: dict[str, str] = {}  # what stands in every file that this process writes
 
@@ -32,17 +29,14 @@ def tell(text: str) -> None:
     _now[JOB] = text.strip()
 
 
-def origin(path: str | Path) -> dict[str, str]:
-    """What this process writes into the file of a path."""
-    below = Path(path).absolute().parts
-    below = below[len(below) - below[::-1].index("results") :] if "results" in below else ()
-    place = quote("/".join(below), safe="/=+,") if below and below[0] not in PORTABLE else ""
-    return ({PATH: place} if place else {}) | _now
+def origin() -> dict[str, str]:
+    """What this process writes into each of its files."""
+    return dict(_now)
 
 
-def blank(path: str | Path) -> dict[str, str]:
-    """The names and values that the JSON or safetensors file of a path must begin with, for `put`."""
-    return {KEY: _BLANK, **origin(path)}
+def blank() -> dict[str, str]:
+    """The names and values that a JSON or safetensors file must begin with, for `put`."""
+    return {KEY: _BLANK, **origin()}
 
 
 def put(path: str | Path) -> None:
@@ -67,18 +61,6 @@ def check(path: str | Path) -> None:
         at, written, digest = _sums(file)
         if at is not None and written != digest:
             raise damaged(path, "what it holds is not what was written")
-        file.seek(0)
-        if at is not None and (found := _WRITTEN_AS.search(file.read(_HEAD))):
-            check_path(path, found[1].decode())
-
-
-def check_path(path: str | Path, written: str) -> None:
-    """Refuse a file that was `written` in the place of another one; the folder of results may have been moved."""
-    if not quote(Path(path).absolute().as_posix(), safe="/=+,").endswith(f"/{written}"):
-        raise LaminaError(
-            f"{path} is the file of another place, {written}: files of results have changed places. Delete both and "
-            "run again: they are made anew."
-        )
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -90,7 +72,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
             raise ValueError("it holds no keys and values")
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
-    return {name: value for name, value in values.items() if name not in (KEY, PATH, JOB)}
+    return {name: value for name, value in values.items() if name not in (KEY, JOB)}
 
 
 def damaged(path: str | Path, reason: str) -> LaminaError:

@@ -50,7 +50,7 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
     `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes only if content may.
     """
     stamp = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
-    metadata = {f"lamina.{name}": str(value) for name, value in stamp.items()} | seal.origin(path)
+    metadata = {f"lamina.{name}": str(value) for name, value in stamp.items()} | seal.origin()
     metadata[seal.KEY] = _footer(data.schema, metadata)
     data = data.replace_schema_metadata(metadata)
     with replacing(path) as temporary:
@@ -94,8 +94,6 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
         written = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
         if seal.KEY in written and written.pop(seal.KEY) != _footer(schema, written):
             raise ValueError("its columns or its metadata are not what was written")
-    if seal.PATH in written:
-        seal.check_path(path, written[seal.PATH])
     return data
 
 
@@ -128,7 +126,7 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write keys and values as JSON, as `replacing` does."""
     with replacing(path) as temporary:
         temporary.write_text(
-            json.dumps({**seal.blank(path), **value}, indent=2) + "\n", encoding="utf-8"
+            json.dumps({**seal.blank(), **value}, indent=2) + "\n", encoding="utf-8"
         )
         seal.put(temporary)
 
@@ -141,7 +139,7 @@ def write_tensors(
 
     # Of several keys, safetensors would write one or the other first. The blank comes before metadata of any size,
     # because it is looked for at the beginning of the file.
-    header = {"lamina": json.dumps({**seal.blank(path), **dict(sorted(metadata.items()))})}
+    header = {"lamina": json.dumps({**seal.blank(), **dict(sorted(metadata.items()))})}
     with replacing(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
         seal.put(temporary)
