@@ -1,30 +1,43 @@
 """Inputs from the field: each folder is one, with its files and what is expected of it.
 
-`case.yaml` has these keys:
+Folders in `valid` look odd and are right: none of them may be refused. `case.yaml` has these keys:
 
 about
     What the input is, in a sentence.
 config
     A configuration, or the sections of one that matter. `resources/reference` is the embedded model.
 files
-    Files to write, by path: a list is written as JSON lines, a mapping as YAML, a text as it is. Other files of the
-    folder are copied. A folder `model` becomes a model: the embedded one with these files over it.
+    Files to write, by path. A text is written as it is, a mapping as YAML (as JSON under a name in .json), and a list
+    as JSON lines, or as the rows of a .json, .csv, .tsv or .parquet file. A name that ends in .gz is compressed. Other
+    files of the folder are copied. A folder `model` becomes a model: the embedded one with these files over it.
+encodings
+    How texts are encoded that are not UTF-8, by path.
 settings
     What stands otherwise in model/config.json.
 expected
     `refused`: what the message says (a regular expression). Or numbers: `calibrations` by name, with facts of the
-    calibration and the `accuracy` of the model on it; `benchmarks` by name, with metrics, `n_cut` and `n_samples`.
+    calibration, the `accuracy` of the model on it and its summed `loss`; `benchmarks` by name, with metrics, `n_cut`
+    and `n_samples`.
+meant
+    What a person reads in the files, by calibration or benchmark: a list of texts, or of questions. `plain.py` counts
+    the numbers on it with plain transformers, and they must be lamina's.
 """
 
+import csv
+import gzip
+import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from lamina.checks import load as checks
+from lamina.config.calibrations import Hub, Text
 from lamina.config.configuration import Configuration
 from lamina.data import lm_tasks
 from lamina.data.documents import perplexity_texts
@@ -38,34 +51,72 @@ from lamina.evaluation.together import Together
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
 from tests import ROOT
+from tests.cases import plain
 
-CASES = sorted(file.parent.name for file in Path(__file__).parent.glob("*/case.yaml"))
+FOLDER = Path(__file__).parent
+CASES = sorted(
+    str(file.parent.relative_to(FOLDER))
+    for pattern in ("*/case.yaml", "valid/*/case.yaml")
+    for file in FOLDER.glob(pattern)
+)
+Numbers = dict[str, dict[str, Any]]
+"""Facts and metrics, by calibration or benchmark."""
 
 
-def place(name: str, root: Path) -> dict[str, Any]:
-    """The case, with its files under `root`."""
-    folder = Path(__file__).parent / name
-    case: dict[str, Any] = yaml.safe_load((folder / "case.yaml").read_text(encoding="utf-8"))
+def read_case(name: str) -> dict[str, Any]:
+    case: dict[str, Any] = yaml.safe_load((FOLDER / name / "case.yaml").read_text(encoding="utf-8"))
+    return case
+
+
+def table_bytes(suffix: str, rows: list[Any]) -> bytes:
+    """Rows as a file of the kind that a suffix says."""
+    if suffix == ".json":
+        return json.dumps(rows).encode()
+    if suffix == ".parquet":
+        stream = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), stream)
+        return stream.getvalue()
+    if suffix in (".csv", ".tsv"):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0], delimiter="," if suffix == ".csv" else "\t")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue().encode()
+    return "\n".join(json.dumps(row) for row in rows).encode()
+
+
+def write_file(path: Path, content: Any, encoding: str) -> None:
+    """Write a file of a case as its name says."""
+    is_compressed = path.suffix == ".gz"
+    suffix = path.with_suffix("").suffix if is_compressed else path.suffix
+    if isinstance(content, list):
+        data = table_bytes(suffix, content)
+    elif isinstance(content, str):
+        data = content.encode(encoding)
+    else:
+        data = (json.dumps(content) if suffix == ".json" else yaml.safe_dump(content)).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data) if is_compressed else data)
+
+
+def write_model(folder: Path, settings: dict[str, Any]) -> None:
+    """The embedded model, with other settings."""
+    shutil.copytree(ROOT / "resources/reference", folder, ignore=shutil.ignore_patterns("data"))
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")) | settings))
+
+
+def write_case(name: str, case: dict[str, Any], root: Path) -> None:
+    """Put the files of a case under `root`."""
     (root / "resources").mkdir()
     (root / "resources/reference").symlink_to(ROOT / "resources/reference")
     shutil.copytree(ROOT / "workflow/tasks", root / "workflow/tasks")
-    model = root / "model/config.json"
-    if "settings" in case or any(path.startswith("model/") for path in case.get("files", {})):
-        shutil.copytree(
-            ROOT / "resources/reference", root / "model", ignore=shutil.ignore_patterns("data")
-        )
-        model.write_text(
-            json.dumps(json.loads(model.read_text(encoding="utf-8")) | case.get("settings", {}))
-        )
-    shutil.copytree(folder, root, dirs_exist_ok=True)
-    for path, content in case.get("files", {}).items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, list):
-            content = "\n".join(json.dumps(row) for row in content)
-        (root / path).write_text(
-            content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8"
-        )
-    return case
+    files = case.get("files", {})
+    if "settings" in case or any(path.startswith("model/") for path in files):
+        write_model(root / "model", case.get("settings", {}))
+    shutil.copytree(FOLDER / name, root, dirs_exist_ok=True)
+    for path, content in files.items():
+        write_file(root / path, content, case.get("encodings", {}).get(path, "utf-8"))
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
@@ -80,62 +131,102 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def calibrations(
+def measure_calibrations(
     config: Configuration, manifest: dict[str, Any], model: Any, root: Path
-) -> dict[str, dict[str, Any]]:
-    found = {}
+) -> Numbers:
+    numbers: Numbers = {}
     for name, entry in config.calibrations.items():
         made = prepare(name, entry, manifest, root, config.parts(name))
-        right = [row["correct"] for row in sweep(model, made.samples, []).rows(["none"])]
-        found[name] = made.facts | {"accuracy": sum(right) / len(right)}
-    return found
+        rows = sweep(model, made.samples, []).rows(["none"])
+        accuracy = sum(row["correct"] for row in rows) / len(rows)
+        loss = sum(row["nll"] for row in rows)
+        numbers[name] = made.facts | {"accuracy": accuracy, "loss": loss}
+    return numbers
 
 
-def benchmarks(
+def measure_benchmarks(
     config: Configuration, manifest: dict[str, Any], model: Any, root: Path
-) -> dict[str, dict[str, Any]]:
-    tokenizer, found = load_tokenizer(manifest), {}
+) -> Numbers:
+    tokenizer = load_tokenizer(manifest)
+    numbers: Numbers = {}
     for name, task in config.benchmarks.tasks.items():
         loaded = lm_tasks.load_task(
             name, root, task.num_fewshot, task.choices, trust_code=task.trust_code
         )
         lm_tasks.test_documents(loaded, task.limit)
+        style = Style.of(manifest)
         rows = (
-            TaskBenchmark(loaded, model, tokenizer, task.limit, Style.of(manifest))
-            .score(model, "base")
-            .metrics
+            TaskBenchmark(loaded, model, tokenizer, task.limit, style).score(model, "base").metrics
         )
-        found[name] = {row["metric"]: row["value"] for row in rows} | rows[0]
+        numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     for name, text in config.benchmarks.perplexity.items():
         score = perplexity.benchmark(name, perplexity_texts(text, root), tokenizer, text)
         rows, _ = score(model, "base", Together(model, {}))
-        found[name] = {row["metric"]: row["value"] for row in rows} | rows[0]
-    return found
+        numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
+    return numbers
+
+
+def count_meant(
+    case: dict[str, Any], config: Configuration, manifest: dict[str, Any], model: Any
+) -> dict[str, Numbers]:
+    """The numbers of what a person reads in the files, by section and entry."""
+    tokenizer = load_tokenizer(manifest)
+    counted: dict[str, Numbers] = {}
+    for section, entries in case.get("meant", {}).items():
+        counted[section] = {}
+        for name, documents in entries.items():
+            if isinstance(documents[0], dict):
+                counted[section][name] = plain.count_questions(model, tokenizer, documents)
+            else:
+                entry = config.calibrations.get(name)
+                length = entry.length if isinstance(entry, Text | Hub) else None
+                counted[section][name] = plain.count_texts(model, tokenizer, documents, length)
+    return counted
+
+
+def assert_numbers(found: dict[str, Numbers], expected: dict[str, Numbers]) -> None:
+    """Compare the expected numbers with what lamina found."""
+    for section, entries in expected.items():
+        for entry, numbers in entries.items():
+            for key, value in numbers.items():
+                measured = found[section][entry][key]
+                assert measured == pytest.approx(value, rel=1e-4), (section, entry, key)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = place(name, tmp_path)
+    case = read_case(name)
+    write_case(name, case, tmp_path)
     monkeypatch.chdir(tmp_path)
-    expected, found = case["expected"], dict[str, Any]()
+    expected = case.get("expected", {})
     try:
         config = checks.load(completed(case["config"]), tmp_path)
-        for model, entry in config.models.items():
-            manifest = describe(model, entry, tmp_path / entry.source)
-            loaded = load_model(manifest)
-            found["calibrations"] = calibrations(config, manifest, loaded, tmp_path)
-            found["benchmarks"] = benchmarks(config, manifest, loaded, tmp_path)
+        for model_name, entry in config.models.items():
+            manifest = describe(model_name, entry, tmp_path / entry.source)
+            model = load_model(manifest)
+            found = {
+                "calibrations": measure_calibrations(config, manifest, model, tmp_path),
+                "benchmarks": measure_benchmarks(config, manifest, model, tmp_path),
+            }
     except LaminaError as error:
         assert "refused" in expected, error
         with pytest.raises(LaminaError, match=expected["refused"]):
             raise
         return
     assert "refused" not in expected, f"it is not refused, and gives {found}"
-    for section, entries in expected.items():
-        for entry, numbers in entries.items():
-            for key, value in numbers.items():
-                assert found[section][entry][key] == pytest.approx(value, rel=1e-4), (
-                    section,
-                    entry,
-                    key,
-                )
+    assert_numbers(found, expected)
+    for section, entries in count_meant(case, config, manifest, model).items():
+        for entry_name, counted in entries.items():
+            measured = found[section][entry_name]
+            shared = {key: value for key, value in counted.items() if key in measured}
+            assert len(shared) >= 2, (section, entry_name, measured)
+            assert_numbers(found, {section: {entry_name: shared}})
+
+
+def test_valid_inputs_say_what_is_meant_by_them() -> None:
+    """A right input has numbers to be held to, and none is expected to be refused."""
+    for name in CASES:
+        case = read_case(name)
+        is_valid = name.startswith("valid/")
+        assert not (is_valid and "refused" in case.get("expected", {})), name
+        assert case.get("meant") or case.get("expected"), name
