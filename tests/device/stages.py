@@ -31,7 +31,7 @@ from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together, candidate
 from lamina.healing import full, lora
-from lamina.healing.training import Source as Training
+from lamina.healing.batches import TrainingSource
 from lamina.models import replacements
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
@@ -273,7 +273,9 @@ def heal_variant(world: World, name: str) -> Any:
     method = {"lora": lora, "full": full}[options.method]
     patches = None if options.method == "full" else repaired(model, world, REPAIRS["ghost"])[0]
     progress = Progress(world.scratch / "progress.safetensors", "the same")
-    healed, rows = method.heal(model, PLAN, patches, [Training(world.samples)], options, progress)
+    healed, rows = method.heal(
+        model, PLAN, patches, [TrainingSource(world.samples)], options, progress
+    )
     method.save(healed, world.scratch / "adapter")
     return [rows, _nll(materialise(model, PLAN, patches, world.scratch / "adapter"), world)]
 
@@ -293,11 +295,11 @@ def heal_variant_resumed(world: World) -> Any:
 
     progress.save = killed  # type: ignore[method-assign]
     try:
-        lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, progress)
+        lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, progress)
     except KeyboardInterrupt:
         assert saved
     again = Progress(world.scratch / "progress.safetensors", "the same")
-    return lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, again)[1]
+    return lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, again)[1]
 
 
 @stage()
