@@ -81,7 +81,7 @@ def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 def probes(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     labels = np.array([str(text[0] % 2) for text in own])
-    return [probe._folds(own, labels, Probe(file="x", folds=4, seed=seed)).tolist()]
+    return [probe.assign_folds(own, labels, Probe(file="x", folds=4, seed=seed)).tolist()]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -370,7 +370,7 @@ def diagnose_probe(world: World) -> Any:
 @stage()
 def diagnose_patching(world: World) -> Any:
     pairs = [
-        patching.Pair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
+        patching.PromptPair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
         for number, text in enumerate(world.texts)
     ]
     return patching.diagnose(world.model(), pairs, Patching(file="x", least=1e-6), world.tokens)
