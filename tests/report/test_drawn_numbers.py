@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from lamina.report import database
 from lamina.report.figures import cross_task, dissociations, relevance_maps
-from lamina.report.figures.drawing import drawn
+from lamina.report.figures.drawing import draw_figure
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
 
@@ -134,14 +134,14 @@ def test_the_drawing_has_the_numbers_of_the_tables(name: str, two_models: Path) 
     if found is fills:
         colours, scale = SCALES[name]
         wanted = [colours(scale(value)) for value in wanted]
-    shown = Counter(map(alike, found(drawn(name, of(name, two_models)).figure)))
+    shown = Counter(map(alike, found(draw_figure(name, of(name, two_models)).figure)))
     assert wanted
     assert not Counter(map(alike, wanted)) - shown
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_models: Path) -> None:
-    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, two_models)).csv)))
+    first = next(csv.DictReader(io.StringIO(draw_figure(name, of(name, two_models)).csv)))
     assert (
         any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first)
         or name in WITHOUT_INTERVAL
@@ -166,8 +166,8 @@ def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(
     )
     connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
     connection.execute("DROP VIEW dissociations; ALTER TABLE wider RENAME TO dissociations")
-    assert "Drawn are" not in drawn("dissociations", connection).caption
-    monkeypatch.setattr(dissociations, "PAIRS", 1)
-    assert "Drawn are 1 of 3 pairs" in drawn("dissociations", connection).caption
-    labels = drawn("dissociations", connection).figure.axes[0].get_yticklabels()
+    assert "Drawn are" not in draw_figure("dissociations", connection).caption
+    monkeypatch.setattr(dissociations, "MAX_PAIRS", 1)
+    assert "Drawn are 1 of 3 pairs" in draw_figure("dissociations", connection).caption
+    labels = draw_figure("dissociations", connection).figure.axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["recall − more"]

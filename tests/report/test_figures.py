@@ -17,7 +17,7 @@ from lamina.relevance.statistics import Z95
 from lamina.report import answers, database, explorer, summary
 from lamina.report import page as report
 from lamina.report.figures import style
-from lamina.report.figures.drawing import Drawing, drawn
+from lamina.report.figures.drawing import Drawing, draw_figure
 from lamina.stages.report import figures as figures_of
 from tests import ROOT
 from tests.given.figures import FIGURES
@@ -52,7 +52,7 @@ def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
 
 @functools.cache
 def made(name: str, folder: Path) -> Drawing:
-    return drawn(name, opened(name, folder))
+    return draw_figure(name, opened(name, folder))
 
 
 def draw(name: str, folder: Path) -> str:
@@ -69,7 +69,7 @@ QUICK = ("pruning_curves", "relevance_maps")
 @pytest.mark.parametrize("name", slow_but(QUICK, FIGURES))
 def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
     first = draw(name, small)
-    assert first == drawn(name, opened(name, small)).svg
+    assert first == draw_figure(name, opened(name, small)).svg
     assert "<dc:date>" not in first
 
 
@@ -90,7 +90,7 @@ def test_a_caption_gives_sample_counts(name, study):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_run_without_data_gives_an_image_that_says_so(name, tmp_path):
     write_tables(tmp_path)
-    figure = drawn(name, opened(name, tmp_path)).figure
+    figure = draw_figure(name, opened(name, tmp_path)).figure
     assert figure.texts[0].get_text().startswith("Nothing to show because")
     assert caption(name, tmp_path) == ""
 
@@ -102,7 +102,7 @@ def test_a_figure_reads_every_table_that_it_declares(name, studies):
     for left_out in module.TABLES:
         files = [folder / f"{table}.parquet" for table in module.TABLES if table != left_out]
         with pytest.raises(duckdb.CatalogException):
-            drawn(name, database.connect(VIEWS, files))
+            draw_figure(name, database.connect(VIEWS, files))
 
 
 def test_a_figure_is_made_where_the_studies_give_it_data(tmp_path):
@@ -137,15 +137,17 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     )
     others = [place for name, place in zip(FIGURES, at, strict=True) if place >= 0 and name != lead]
     assert others == sorted(others) and at[list(FIGURES).index(lead)] < min(others)
-    assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
+    assert len({module.POSITION for module in FIGURES.values()}) == len(FIGURES)
 
 
 def test_the_hints_of_curves_stand_on_their_points(small):
     """Each unseen mark lies where the error bar's point lies, and says its selector, value, interval and n."""
     connection = opened("pruning_curves", small)
-    axes = drawn("pruning_curves", connection).figure.axes[0]
-    hints = [each for each in axes.get_children() if str(each.get_gid()).startswith(style.HINT)]
-    said = {each.get_gid().removeprefix(style.HINT): each.get_ydata()[0] for each in hints}
+    axes = draw_figure("pruning_curves", connection).figure.axes[0]
+    hints = [
+        each for each in axes.get_children() if str(each.get_gid()).startswith(style.HINT_PREFIX)
+    ]
+    said = {each.get_gid().removeprefix(style.HINT_PREFIX): each.get_ydata()[0] for each in hints}
     for selector, value, stderr, n in connection.execute(
         """SELECT selector, value, stderr, n_samples FROM scores
         WHERE own AND removed = 1 AND repair = 'none' AND healing = 'none'"""
@@ -180,7 +182,7 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     ]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
-    figure = drawn("efficiency", opened("efficiency", tmp_path)).figure
+    figure = draw_figure("efficiency", opened("efficiency", tmp_path)).figure
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     assert told == ["removed in 1 run", "removed in 2 runs", "base model"]
     ends = [segment[1][0] for bars in figure.axes[0].collections for segment in bars.get_segments()]
