@@ -44,9 +44,9 @@ PANELS = {
     ),
     "patching": KindOfPanel(
         {
-            "repair_changed": "at what differs",
-            "repair_between": "between",
-            "repair_last": "at the last token",
+            "recovery_changed": "at what differs",
+            "recovery_between": "between",
+            "recovery_last": "at the last token",
         },
         "boundary (stream entering the layer)",
         "share of the answer brought back",
