@@ -125,8 +125,8 @@ def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at "
-        f"the last real token, divided by π; mean over calibration samples ({counts} per panel). "
-        "Blue: the run that block pruning removes for each n, with its angle and 95 % interval at "
-        "the right. White dots: runs whose angle is within the 95 % interval of the difference, "
-        "taken as if independent (not drawn above 16 layers). One colour scale for all panels."
+        f"the last token, divided by π; mean over calibration samples ({counts} per panel). Blue: "
+        "the run that block pruning removes for each n, with its angle and 95 % interval at the "
+        "right. White dots: runs whose angle is not significantly above it, as if the two were "
+        f"independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour scale."
     )

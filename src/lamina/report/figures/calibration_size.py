@@ -115,9 +115,10 @@ def _line_style(metric_index: int) -> style.LineStyle:
 def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        f"Two calibrations of a size that share no sample, drawn from one ({counts} samples each): "
-        "Spearman's correlation over the base model's layers of the relevance that they find. "
-        "Median of 200 drawn pairs; bars hold 95 % of them, too narrow at the largest size, where "
-        "all pairs are made of the same samples. A line that still rises at its end wants more "
-        "samples; all together, twice the largest size, are worth more than its end."
+        "Spearman's correlation over the base model's layers between the relevance on two "
+        "calibrations of one size, which share no sample and are drawn from one calibration "
+        f"({counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 % of the "
+        "pairs; they are too short at the largest size, where all pairs consist of the same "
+        "samples. Where a line still rises at its end, more samples would help; all samples "
+        "together, twice the largest size, rank layers better than the end of the line."
     )

@@ -128,10 +128,10 @@ def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. "
-        f"Left: seconds of its jobs, loading and starting included, over calibrations ({counts} "
-        "samples each): mean, its 95 % interval, and each of them in grey. Right: tokens times "
-        "layers that lamina runs (how many forward passes of the model that is stands above) and "
-        "that evaluating every cut model by itself would take, counted along context and gold "
-        "answer: wrong choices come on top of each pass. An iterative selector pays about this "
-        "much for every layer that it removes."
+        "Left: seconds of its jobs, loading and starting included: the mean over calibrations "
+        f"({counts} samples each) with its 95 % interval, and each calibration in grey. Right: "
+        "tokens times layers that lamina runs, with the number of forward passes of the model that "
+        "this equals, and those of evaluating every cut model alone. Counted are context and gold "
+        "answer; wrong choices add to every pass. An iterative selector costs about this much for "
+        "each layer that it removes."
     )

@@ -108,9 +108,9 @@ def find_shared_prefix(names: list[str]) -> str:
 def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Plans made for one calibration (rows) tested on all tasks (columns), without repair. "
-        "Numbers: change of the accuracy against the base model in percentage points ± half the "
-        f"95 % interval, paired over test documents where they are known ({counts} per cell). "
-        "Outlined: the plan's own task. Perplexities have another unit and are left to the table "
-        "of variants. One colour scale for all panels, the same in every report."
+        "Plans made for one calibration (rows), tested on all tasks (columns), without repair. "
+        "Numbers: the change of accuracy against the base model in percentage points ± half the "
+        f"95 % interval, paired over test documents where these are known ({counts} per cell). "
+        "Outlined: the plan's own task. Perplexities have another unit; the table of variants has "
+        "them. All panels have one colour scale, the same in every report."
     )

@@ -40,7 +40,14 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     style.add_colour_bar(figure, panels, SCALE, COLOURS, label, 0.7)
     dot: style.LineStyle = {"marker": "o", "linestyle": "", "markersize": 3.5, "color": "black"}
     style.add_legend(
-        figure, [("sure (corrected for the number of layers; beyond halves of one task)", dot)], 1
+        figure,
+        [
+            (
+                "significant (corrected over layers; beyond random halves of one task)",
+                dot,
+            )
+        ],
+        1,
     )
     return figure
 
@@ -112,15 +119,15 @@ def write_caption(rows: style.Rows) -> str:
     selection = ""
     if most_pairs > MAX_PAIRS:
         selection = (
-            f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the widest sure differences; the "
-            "file has all."
+            f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the largest significant differences; the "
+            "CSV file has all."
         )
     counts = style.format_counts(row[key] for row in rows for key in ("n_samples", "n_rival"))
     return (
         "What removing a layer costs the first task less what it costs the second, each as a "
         f"share of the accuracy above chance (base model; calibration samples, {counts} per task). "
-        "Dots: sure by a paired bootstrap, corrected over the layers of a pair (Benjamini and "
-        "Hochberg, 5 %), and beyond what random halves of one task differ by. Bold: sure layers "
-        "on both sides, a double dissociation; with dots on one side alone, one task may merely "
-        f"be the easier one to break.{selection}"
+        "Dots: significant by a paired bootstrap, corrected over the layers of a pair (Benjamini "
+        "and Hochberg, 5 %), and larger than the difference between random halves of one task. "
+        "Bold: significant layers on both sides, a double dissociation; with dots on one side "
+        f"alone, one task may merely be easier to break.{selection}"
     )

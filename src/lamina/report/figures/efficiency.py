@@ -107,7 +107,7 @@ def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
 
 def _format_runs(count: int) -> str:
     if not count:
-        return "halves of layers removed"
+        return "sub-layers removed"
     return f"removed in {count} run" if count == 1 else f"removed in {count} runs"
 
 
@@ -123,13 +123,14 @@ def write_caption(rows: style.Rows) -> str:
     timings = {row["timed"] or index for index, row in enumerate(rows)}
     counts = style.format_counts(row["repeats"] for row in rows)
     return (
-        "Which layers go does not change the cost, only their number and kind, the patch, and at "
-        "how many runs of removed layers it acts; healing is merged into the weights. So one "
-        f"variant of each was timed, in turn with the base model ({len(timings):,} variants, "
-        f"{counts} repetitions each), and repairs that build the model alike share the timing. "
-        "Points are geometric means over repetitions with 95 % intervals (Student's t of the "
-        f"logarithms), left out where the upper end is more than {NOISY} times the lower one. "
-        f"Latency is that of the prompt alone, {first['prompt']} tokens; {first['generate']} "
-        f"tokens are generated after it, batch {first['batch']}, {first['dtype']} on "
-        f"{first['device']}. The numbers beside the picture have parameters and peak memory too."
+        "The cost depends on the number and kind of removed units, on the patch, and on the number "
+        "of runs of removed layers at which it acts; it does not depend on which units are removed. "
+        "Healing is merged into the weights. So one variant of each kind was timed, in turn with "
+        f"the base model ({len(timings):,} variants, {counts} repetitions each), and repairs that "
+        "build the same model share the timing. Points are geometric means over repetitions with "
+        "95 % intervals (Student's t of the logarithms); points are left out where the upper end is "
+        f"more than {NOISY} times the lower one. Latency is that of the prompt alone, "
+        f"{first['prompt']} tokens; {first['generate']} tokens are generated after it, batch "
+        f"{first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has parameters "
+        "and peak memory."
     )

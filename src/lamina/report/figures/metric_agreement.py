@@ -68,9 +68,8 @@ def write_caption(rows: style.Rows) -> str:
     unit_counts = style.format_counts(row["n_units"] for row in rows)
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Spearman's correlation, within a task, of accuracy relevance with another metric over "
-        f"the units of the base model ({unit_counts} units, {sample_counts} calibration samples "
-        "per task): this is what a selector goes by. Bars: 95 % intervals, as if units were drawn "
-        "from many. At the right: the mean over tasks. The noise of the samples makes a "
-        "correlation smaller."
+        "Spearman's correlation, within a task, between accuracy relevance and another metric over "
+        f"the units of the base model ({unit_counts} units, {sample_counts} calibration samples per "
+        "task): a selector uses this order. Bars: 95 % intervals, as if units were drawn from many. "
+        "At the right: the mean over tasks. Noise of the samples makes a correlation smaller."
     )

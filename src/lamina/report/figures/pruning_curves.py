@@ -112,17 +112,17 @@ def write_caption(rows: style.Rows) -> str:
     caption = (
         "The calibration's own benchmark task against the number of layers removed, before any "
         f"repair. Points are test-set values with 95 % intervals ({counts} test documents per "
-        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: "
-        "guessing, where known. acc_norm is accuracy with log-likelihoods divided by the length "
-        "of the choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
-        "differences between them are surer than the bars suggest: the table of variants has "
-        "paired intervals."
+        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, "
+        "where known. acc_norm is accuracy with log-likelihoods divided by the length of the "
+        "choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
+        "differences between them have smaller errors than the bars suggest: the table of variants "
+        "has paired intervals."
     )
     draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
     if draws:
         caption += (
-            f" Means of replicates ({style.format_counts(draws)} draws) have bars of the draws "
-            "(Student's t over those of the selector and of the calibration, not over their "
-            "products) and of the documents."
+            f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is shown, "
+            "include the error of the draws (Student's t over those of the selector and those of "
+            "the calibration, not over their products) and that of the documents."
         )
     return caption

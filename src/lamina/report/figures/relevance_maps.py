@@ -210,14 +210,14 @@ def write_caption(rows: style.Rows) -> str:
     caption = (
         "Relevance of each layer of the base model for each calibration. Left: what removing the "
         "layer costs, as a share of the accuracy above chance (1 = all lost, 0 = nothing lost, "
-        f"negative = better without; calibration samples, {accuracy_counts} per cell; a ring marks "
-        "cells whose 95 % bootstrap interval includes 0). Right: how far the layer turns the "
-        f"residual stream ({cosine_counts} per cell). Each side has one colour scale for all its "
-        "panels; the left one is the same in every report."
+        f"negative = better without the layer; calibration samples, {accuracy_counts} per cell). A "
+        "ring marks cells whose 95 % bootstrap interval includes 0. Right: how far the layer turns "
+        f"the residual stream ({cosine_counts} per cell). All panels of a side have one colour "
+        "scale; that of the left side is the same in every report."
     )
     if max(row["n_draws"] for row in rows) > 1:
         caption += (
-            " Of replicates the mean and, below it, the standard deviation of a draw; rings then go "
-            "by Student's t."
+            " Of replicates, the mean and below it the standard deviation between draws; rings then "
+            "follow from Student's t."
         )
     return caption

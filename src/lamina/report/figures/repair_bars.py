@@ -13,7 +13,7 @@ from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
 from lamina.report.figures.pruning_curves import format_result
 
-TITLE = "What repair gives back"
+TITLE = "What repair recovers"
 POSITION = 50
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 NEEDS = {"repairs": 1}

@@ -58,7 +58,7 @@ def _legend_entries(
     black: style.LineStyle = {"color": "black", "marker": "o"}
     for index, (repair, healing) in enumerate(repairs):
         entries.append((style.format_repair(repair, healing), _marker_style(black, index)))
-    entries.append(("beaten by none", {"color": style.NEUTRAL, "linewidth": 0.9}))
+    entries.append(("unbeaten pairs", {"color": style.NEUTRAL, "linewidth": 0.9}))
     entries.append(("base model", {"color": style.BASE_MODEL, "linestyle": "--"}))
     return entries
 
@@ -142,9 +142,10 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks "
-        f"against perplexity of general text, means over {calibration_counts.replace('n = ', '')} "
-        f"calibrations with 95 % intervals ({sample_counts} test documents per point). Up and to "
-        "the left is better: the line joins the pairs that no other beats in both. Dashed: the "
-        f"base model; an arrow: beyond {MAX_PERPLEXITY_RATIO} times its perplexity. The intervals "
-        "hold for these calibration samples; other draws of them may choose other layers."
+        "against perplexity of general text, means over "
+        f"{calibration_counts.removeprefix('n = ')} calibrations with 95 % intervals "
+        f"({sample_counts} test documents per point). Up and to the left is better: the line joins "
+        "the pairs that no other pair beats in both. Dashed: the base model. An arrow: beyond "
+        f"{MAX_PERPLEXITY_RATIO} times its perplexity. The intervals hold for these calibration "
+        "samples; other draws of them may select other layers."
     )

@@ -75,7 +75,7 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test "
         f"documents ({counts} of all tasks); right of 0 the first is better. Lines: 95 % intervals "
-        "of each pair alone. Filled: told apart at 5 % by flipping the signs of documents' "
-        "differences, corrected for the pairs of the same size and repair (Holm); hollow: not "
-        "told apart."
+        "of each pair alone. Filled: significant at 5 % by flipping the signs of documents' "
+        "differences, corrected over the pairs of the same size and repair (Holm); hollow: not "
+        "significant."
     )

@@ -118,9 +118,9 @@ def write_caption(rows: style.Rows) -> str:
         warmup_steps.append(peak_row["step"])
     warmup = style.format_counts(warmup_steps).removeprefix("n = ")
     return (
-        "Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up "
-        f"to {MAX_GROUPS} groups of consecutive steps, with the 95 % interval of the mean "
+        "Healing of pruned (solid) and of repaired (dashed) variants. Lines: mean training loss of "
+        f"up to {MAX_GROUPS} groups of consecutive steps, with the 95 % interval of the mean "
         f"({style.format_counts(step_counts)} logged steps per line). The learning rate rises over "
-        f"{warmup} of them, a tenth at most. Points: loss on validation samples (open: patched); "
-        "the star marks the weights that were kept."
+        f"{warmup} of these steps, a tenth at most. Points: loss on validation samples (open: "
+        "repaired variants); the star marks the weights that were kept."
     )

@@ -32,14 +32,15 @@ PANELS = {
         {"void": "all tokens", "void_prompt": "questions", "void_response": "answers"},
         "layer",
         "share of tokens it is void for",
-        "Void: a token's norm grows less at the layer than 0.8 of the range of its growth before "
-        "(or the share that the diagnosis sets); dotted, with the growth shuffled over the layers",
+        "Void: the norm of a token grows less at the layer than 0.8 times (or the share that the "
+        "diagnosis sets) the range of its growth before; dotted, with the growth shuffled over the "
+        "layers",
     ),
     "probe": KindOfPanel(
         {"accuracy": "label read"},
         "boundary (stream entering the layer)",
         "share of labels read",
-        "Label read: logistic regression on the last token's stream, on inputs that it was not "
+        "Label read: by logistic regression on the last token's stream, on inputs that it was not "
         "fitted on; dotted, on shuffled labels",
     ),
     "patching": KindOfPanel(
@@ -49,10 +50,10 @@ PANELS = {
             "recovery_last": "at the last token",
         },
         "boundary (stream entering the layer)",
-        "share of the answer brought back",
-        "Brought back: of the logit difference between the right answer and another prompt's, "
-        "when that prompt's run is given the stream of the clean one at these tokens; dotted, "
-        "the stream of an unrelated prompt",
+        "share of the answer recovered",
+        "Recovered: of the difference between the logits of the right answer and of another "
+        "prompt's answer, when that prompt's run is given the stream of the clean one at these "
+        "tokens; dotted, the stream of an unrelated prompt",
     ),
 }
 
