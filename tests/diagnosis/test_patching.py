@@ -23,8 +23,9 @@ POSITIONS = {"changed": 1, "between": slice(2, -1), "last": -1}
 
 
 def make_pairs(count: int = 12) -> list[PromptPair]:
-    """Prompts of two lengths that differ at their second token; the answers are what the model
-    says.
+    """Prompts of two lengths that differ at their second token.
+
+    The answers are what the model says.
     """
     model = tiny.model()
     pairs = []

@@ -22,9 +22,7 @@ N_BOUNDARIES = 6
 
 
 class PlantedLabel:
-    """Hooks of a model that add a direction to the stream after a layer, with the sign of the
-    input's label.
-    """
+    """Hooks that add a direction to the stream after a layer, signed by the input's label."""
 
     def __init__(self, model: PreTrainedModel, samples: list[LabelledText], layer: int) -> None:
         self.signs = {tuple(token_ids): 1 if label == "a" else -1 for token_ids, label in samples}

@@ -36,8 +36,9 @@ def make_texts(count: int = 12) -> list[list[int]]:
 def collect_streams(
     model: PreTrainedModel, texts: list[list[int]], skip_first: int
 ) -> list[torch.Tensor]:
-    """The streams of all tokens after the first ones, (tokens, C) at each boundary, from texts
-    without padding.
+    """The streams of all tokens after the first ones, (tokens, C) at each boundary.
+
+    The texts run one by one, without padding.
     """
     text_streams = []
     for token_ids in texts:
@@ -81,8 +82,9 @@ def test_measures_are_those_of_unpadded_streams(suffix: str, skip_first: int) ->
 
 
 class NoiseLayer:
-    """A layer's forward pass that adds noise of a share of the stream's own variance, or of
-    variance 1 if it is 0.
+    """A layer's forward pass that adds noise.
+
+    Its variance is a share of the stream's own, or 1 if the share is 0.
     """
 
     def __init__(self, seed: int, share: float) -> None:

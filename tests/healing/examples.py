@@ -39,8 +39,9 @@ def make_samples(count: int = 48, kind: str = "choices") -> list[Sample]:
 
 
 def fitted_patches() -> dict[tuple[int, int], Fitted]:
-    """Patches as a repair leaves them: one with a bias before a layer, and two factors before the
-    final norm.
+    """Patches as a repair leaves them.
+
+    One has a bias and is before a layer; the other is two factors before the final norm.
     """
     generator = torch.Generator().manual_seed(5)
     operator = torch.randn(32, 32, generator=generator) / 20

@@ -98,9 +98,7 @@ def test_random_weights_are_refused_where_something_is_left_of_a_repair() -> Non
 
 
 def test_a_step_is_that_of_adam_on_float32_copies_of_the_weights() -> None:
-    """Plain torch: gradients of a bfloat16 model, summed over two parts; moments and weights in
-    float32.
-    """
+    """Against plain torch, with gradients of a bfloat16 model summed over two parts."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(16, 8).bfloat16())
     expected = weight.detach().float().requires_grad_()

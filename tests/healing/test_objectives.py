@@ -21,8 +21,9 @@ PATCHES = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_
 
 
 def mixed_samples() -> list[Sample]:
-    """Questions, a text of which all tokens but the first are scored, and texts that a model wrote
-    after a prompt.
+    """Questions, a text, and texts that a model wrote after a prompt.
+
+    Of the text, all tokens but the first are scored.
     """
     text, *written_texts = make_samples(9, "text")[5:]
     token_ids = text.sequence()

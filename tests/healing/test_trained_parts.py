@@ -220,8 +220,9 @@ def test_training_beside_weights_in_4_bits_is_training_beside_what_they_stand_fo
 
 
 def mixture_steps() -> list[OptimiserStep]:
-    """Ten epochs on 60 questions and on 400 texts with a tenth of their weight; the texts' indices
-    start at 60.
+    """Ten epochs on 60 questions, and on 400 texts with a tenth of their weight.
+
+    The indices of the texts start at 60.
     """
     own_samples = make_samples(60)
     texts = make_samples(460, "text")[60:]

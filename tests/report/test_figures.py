@@ -332,9 +332,7 @@ def training_curve(healing: str, last_loss: float) -> list[dict[str, Any]]:
 
 
 def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
-    """The loss of one training falls by less than the error of the mean of its steps, that of the
-    other by more.
-    """
+    """One training lowers the loss by less than the error of the mean of its steps."""
     rows = [*training_curve("weak", 5.931), *training_curve("strong", 4.2)]
     write_tables(tmp_path, training=rows)
     (sentence,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))

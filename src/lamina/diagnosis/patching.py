@@ -52,9 +52,7 @@ POSITION_SETS = ("changed", "between", "last")
 
 @dataclass(frozen=True)
 class PromptPair:
-    """Two prompts of equal length, and the first tokens of the answers to the clean and to the
-    corrupt one.
-    """
+    """Two prompts of equal length, and the first token of the answer to each."""
 
     clean: tuple[int, ...]
     corrupt: tuple[int, ...]
@@ -163,9 +161,7 @@ def _mean_of_known(values: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class PatchingShares:
-    """What patching one boundary at some positions changes, as shares of LD, (pairs,
-    `POSITION_SETS`, L).
-    """
+    """What patching one boundary changes, as shares of LD: (pairs, `POSITION_SETS`, L)."""
 
     logit_gap: np.ndarray  # (pairs,): LD of the clean less that of the corrupt prompt
     recovered: np.ndarray  # by the clean stream in the corrupt run
@@ -199,8 +195,9 @@ def measure_shares(
 
 
 def _group_by_length(pairs: Sequence[PromptPair], tokens: int) -> Iterator[list[int]]:
-    """Indices of pairs of one length, two at least where there are two: each is the control of
-    another.
+    """Groups of pairs of one length, by index.
+
+    A group has two pairs at least where there are two, since each is the control of another.
     """
     for length in sorted({len(pair.clean) for pair in pairs}, reverse=True):
         same_length = [index for index, pair in enumerate(pairs) if len(pair.clean) == length]
@@ -252,8 +249,9 @@ class PairBatch:
         return self._patch(self.corrupt_ids, streams, self.corrupt_difference, self.logit_gap)
 
     def add_noise(self) -> np.ndarray:
-        """The share of LD that the corrupt streams take away in the clean run, (pairs, position
-        sets, L).
+        """The share of LD that the corrupt streams take away in the clean run.
+
+        Its shape is (pairs, position sets, L).
         """
         return self._patch(
             self.clean_ids, self.corrupt_streams, self.clean_difference, -self.logit_gap
@@ -293,8 +291,9 @@ def _position_masks(clean_ids: torch.Tensor, corrupt_ids: torch.Tensor) -> list[
 def _patch_input(
     layer: nn.Module, stream: torch.Tensor, positions: torch.Tensor
 ) -> RemovableHandle:
-    """While the handle is open, `stream` (pairs, T, C) enters the layer at the positions of a mask
-    (pairs, T).
+    """While the handle is open, let `stream` (pairs, T, C) enter the layer.
+
+    It replaces what enters at the positions of a mask (pairs, T).
     """
     replacement = InputReplacement(stream, positions)
     return layer.register_forward_pre_hook(replacement.replace, with_kwargs=True)
@@ -310,8 +309,9 @@ class InputReplacement:
     def replace(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the layer with the stream replaced; families pass it by position or by
-        name.
+        """The arguments of the layer with its input replaced.
+
+        Families pass the input by position or by name.
         """
         if args:
             return (self._mix(args[0]), *args[1:]), kwargs

@@ -236,8 +236,9 @@ def _split_evenly(count: int, n_folds: int) -> list[int]:
 def cross_validate(
     stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe
 ) -> np.ndarray:
-    """1.0 for every input whose label is read off its stream (samples, C) by a probe fitted on the
-    other folds.
+    """1.0 for every input whose label a probe reads that was fitted on the other folds.
+
+    The probe reads the stream (samples, C).
     """
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning

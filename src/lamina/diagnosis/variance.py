@@ -73,8 +73,7 @@ def diagnose(
 
 
 class StreamSums:
-    """Sums over the tokens of each sample, in two scopes: all tokens, and those after the first
-    ones.
+    """Sums over the tokens of each sample: over all of them, and without the first ones.
 
     `n_tokens` (2, samples); `totals` and `squares` (2, samples, L+1), of the stream over tokens and
     channels; `update_ratios` (2, samples, L), over tokens.
@@ -111,8 +110,9 @@ class StreamSums:
         self.update_ratios[:, batch.samples] = ratios[:, :, 1:]
 
     def _sum_line(self, streams: Sequence[torch.Tensor], line: int, length: int) -> torch.Tensor:
-        """The sums of one line of a batch, (boundaries, 2 scopes, 3): stream, squares, and the
-        update before it.
+        """The sums of one line of a batch, (boundaries, 2 scopes, 3).
+
+        They are of the stream, of its square, and of the ratio of the update before it.
 
         One boundary at a time, because streams in float64 are large.
         """
@@ -172,8 +172,9 @@ def _summarise(
 
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and R², (lines,) each, of the least-squares lines through x (points,) and the rows of y
-    (lines, points).
+    """Slope and R², (lines,) each, of least-squares lines.
+
+    A line fits the points x (points,) and a row of y (lines, points).
 
     R² is 1 where y is constant.
     """

@@ -72,8 +72,9 @@ def diagnose(
 
 
 class VoidCounts:
-    """For how many tokens of each sample each layer is void, by measure: all tokens, question,
-    answer.
+    """For how many tokens of each sample each layer is void.
+
+    Counted are all tokens, those of the question, and those of the answer, as in `MEASURES`.
 
     `n_tokens` (measures, samples); `n_void` and `n_void_shuffled` (measures, samples, L-1).
     """
@@ -116,17 +117,16 @@ class VoidCounts:
 
 
 def find_void(growth: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Whether the layers 1 … L-1 are void for each token, (L-1, tokens), by the growth Δ at all
-    layers, (L, tokens).
+    """Whether the layers 1 … L-1 are void for each token, (L-1, tokens).
+
+    `growth` is Δ at all layers, (L, tokens).
     """
     range_so_far = growth.cummax(0).values - growth.cummin(0).values
     return growth[1:] < alpha * range_so_far[:-1]
 
 
 def _token_spans(sample: Sample) -> tuple[slice, slice, slice]:
-    """All tokens of a sample's sequence, those of the question, and those of the answer, as in
-    `MEASURES`.
-    """
+    """The tokens of a sample by measure: all, those of the question, those of the answer."""
     if sample.kind == "text":
         return slice(None), slice(0), slice(0)
     n_context = len(sample.rows[sample.gold].context)

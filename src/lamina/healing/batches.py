@@ -86,8 +86,9 @@ def plan_steps(sources: Sequence[TrainingSource], options: Healing) -> Iterator[
 def shuffle_batches(
     samples: Sequence[Sample], batch_size: int, generator: random.Random
 ) -> list[list[list[Sample]]]:
-    """Batches of one group each, of samples of similar length (little padding) in random order (no
-    curriculum).
+    """Batches of samples of similar length (little padding) in random order (no curriculum).
+
+    Each has one group.
     """
     shuffled_samples = list(samples)
     generator.shuffle(shuffled_samples)
@@ -117,9 +118,7 @@ def draw_mixed_batches(
 
 
 def _group_by_source(batch: Sequence[tuple[int, Sample]]) -> list[list[Sample]]:
-    """The samples of a batch, one group for each source that it draws from, in the order of
-    sources.
-    """
+    """The samples of a batch in groups, one for each source, in the order of sources."""
     groups: dict[int, list[Sample]] = {}
     for source_index, sample in batch:
         groups.setdefault(source_index, []).append(sample)

@@ -226,16 +226,14 @@ def save(lora_variant: LoraVariant, folder: str | Path) -> None:
         settings["base_model_name_or_path"] = None
         settings["inference_mode"] = True
         settings["target_modules"] = sorted(settings["target_modules"])
-        # PEFT's other sets are empty, and the order of a set is not the same in every process.
+        # The order of a set differs from process to process, and the bytes of the file must not.
         config = {key: value for key, value in settings.items() if not isinstance(value, set)}
     write_adapter(folder, weights, config, lora_variant.targets)
 
 
 @contextmanager
 def merged_updates(model: nn.Module) -> Iterator[None]:
-    """While open, each adapted projection computes as it does in a saved variant, its update merged
-    into its weight.
-    """
+    """While open, projections compute with their updates merged, as in a saved variant."""
     from peft.tuners.lora import LoraLayer
 
     from lamina.models.materialise import adapted_weight
@@ -257,8 +255,7 @@ def merged_updates(model: nn.Module) -> Iterator[None]:
 
 
 class TemporaryMerge:
-    """Hooks that merge the update of a projection into a copy of its weight for the length of one
-    forward call.
+    """Hooks that merge an update into a copy of its weight while a projection is called.
 
     Only one weight is copied at a time, and again in every pass. So the weights that are shared
     with the base model do not change, and memory is bounded.

@@ -69,9 +69,7 @@ class ScoredBatch:
         return self.token_ids[:, 1:][self.is_scored]
 
     def select_predictions(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits that predict the scored tokens, (n_scored, V), out of those of all positions,
-        (B, T, V).
-        """
+        """The logits (n_scored, V) that predict the scored tokens, out of all, (B, T, V)."""
         return logits[:, : self.is_scored.shape[1]][self.is_scored]
 
 
@@ -125,8 +123,9 @@ class Objective:
         return cls(name, variant, base, temperature, compared_layers)
 
     def count_tokens(self, samples: Sequence[Sample]) -> list[int]:
-        """What each of the `sum_losses` is divided by: the scored tokens, and for streams all
-        tokens that are read.
+        """The number of tokens by which each of the `sum_losses` is divided.
+
+        These are the scored tokens, and for streams all tokens that are read.
         """
         counts = [sum(_count_scored(sample) for sample in samples)]
         if self.compared_layers:
@@ -154,8 +153,9 @@ class Objective:
 
     @torch.no_grad()
     def _run_teacher(self, batch: ScoredBatch) -> torch.Tensor | None:
-        """Run as much of the base model as the objective needs; return its logits, (n_scored, V),
-        for `distill`.
+        """Run as much of the base model as is needed; for `distill`, return its logits.
+
+        The logits are those that predict the scored tokens, (n_scored, V).
         """
         if self.name == "distill":
             return batch.select_predictions(self.base(**batch.model_inputs).logits)
@@ -191,9 +191,7 @@ class Objective:
         return total
 
     def _apply_patch(self, stream: torch.Tensor, position: int) -> torch.Tensor:
-        """The stream (tokens, C) that enters a layer of the variant, or its final norm, after the
-        patch there.
-        """
+        """What enters a layer of the variant, or its final norm, after the patch; (tokens, C)."""
         layers = layers_of(self.variant)
         module = layers[position] if position < len(layers) else final_norm_of(self.variant)
         if not isinstance(module, Patched):
@@ -204,8 +202,7 @@ class Objective:
 
 
 class Divergence(torch.autograd.Function):
-    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), summed over tokens, for logits (tokens,
-    V).
+    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), a sum over tokens, of logits (tokens, V).
 
     The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the
     value, for some tokens at a time, so that probabilities of a whole batch in float32 are never

@@ -34,9 +34,7 @@ from lamina.healing.objectives import Objective
 from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
-SAVE_INTERVAL = (
-    100  # optimiser steps between two saves of the progress, which is also saved after each epoch
-)
+SAVE_INTERVAL = 100  # optimiser steps between two saves of the progress
 MAX_GRADIENT_NORM = 1.0
 
 
@@ -110,9 +108,7 @@ class Trainer:
         self.best_weights: dict[str, torch.Tensor] = {}
 
     def run(self) -> list[TrainingRow]:
-        """Take all steps, or those that are left of them; return one row for each, and one for step
-        0.
-        """
+        """Take all steps that are left; return a row for each step, and one for step 0."""
         saved_state = self.progress.load() if self.progress else None
         if saved_state is None:
             self._begin()
@@ -177,7 +173,7 @@ class Trainer:
         self.rows.append(row)
 
     def _backpropagate(self, sample_groups: Sequence[Sequence[Sample]]) -> BatchLoss:
-        """Accumulate the gradient of a batch, in smaller parts from now on if its memory runs out."""
+        """Accumulate the gradient of a batch; if memory runs out, parts are smaller from now on."""
         lengths = [count_tokens(sample) for group in sample_groups for sample in group]
         longest = max(lengths)
         n_positions = min(self.max_positions, len(lengths) * longest)
@@ -221,8 +217,9 @@ class Trainer:
         return str(self.objective.variant.config.model_type)
 
     def _state(self) -> dict[str, torch.Tensor]:
-        """All tensors that the next steps depend on; their batches follow from the number of steps
-        taken.
+        """The tensors that the next steps depend on.
+
+        Their batches follow from the number of steps taken.
         """
         state = {"random": torch.get_rng_state()}
         if torch.cuda.is_available():
@@ -309,8 +306,9 @@ def limit_warmup(warmup_steps: int, n_steps: int) -> int:
 
 
 def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> float:
-    """The factor of the peak learning rate at a step, 1 … n_steps: a linear warm-up, then a cosine
-    to 0.
+    """The factor of the peak learning rate at a step, 1 … n_steps.
+
+    It rises linearly to 1, and then falls as a cosine to 0.
     """
     if step_number <= warmup_steps:
         return step_number / warmup_steps
@@ -319,8 +317,9 @@ def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> fl
 
 
 def position_budget(objective: Objective, weights: Mapping[str, nn.Parameter]) -> int:
-    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB
-    on a CPU).
+    """The token positions of a part of a batch, padding included.
+
+    Their activations fit into half of the free memory, or into 2 GiB on a CPU.
 
     On a GPU, the memory that the optimiser will need for `weights` does not count as free.
     """
@@ -339,8 +338,9 @@ def position_budget(objective: Objective, weights: Mapping[str, nn.Parameter]) -
 def accumulate_gradients(
     objective: Objective, sample_groups: Sequence[Sequence[Sample]], max_positions: int
 ) -> BatchLoss:
-    """Add the gradient of a batch's mean loss per token, in parts of at most `max_positions` token
-    positions.
+    """Add the gradient of a batch's mean loss per token to the weights.
+
+    The batch is run in parts of at most `max_positions` token positions.
 
     Each group of samples is padded on its own.
     """
@@ -363,8 +363,7 @@ def accumulate_gradients(
 
 @torch.no_grad()
 def validate(objective: Objective, sources: Sequence[TrainingSource], max_positions: int) -> float:
-    """The objective on validation samples, a mean per token in which each token has the weight of
-    its source.
+    """The objective on validation samples, a mean per token, weighted by source.
 
     The batches have at most `max_positions` token positions.
     """

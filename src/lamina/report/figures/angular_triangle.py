@@ -56,8 +56,9 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 class Triangle:
-    """Angles and their standard errors, (depth, depth): row n - 1 has the runs of n layers, by
-    first layer.
+    """Angles and their standard errors, (depth, depth).
+
+    Row n - 1 has the runs of n layers, by first layer.
     """
 
     def __init__(self, rows: style.Rows) -> None:
@@ -77,8 +78,9 @@ class Triangle:
         return int(np.nanargmin(self.angles[span - 1]))
 
     def indistinguishable_starts(self, span: int) -> np.ndarray:
-        """First layers of the runs whose angle is not significantly above the least one, which is
-        among them.
+        """First layers of the runs whose angle is not significantly above the least one.
+
+        The run with the least angle is among them.
         """
         start = self.best_start(span)
         half_widths = Z95 * np.hypot(self.errors[span - 1], self.errors[span - 1, start])

@@ -24,8 +24,9 @@ NOT_TESTED = "#eeeeee"
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Tasks with an accuracy, at the largest size of each selector at which another calibration's
-    task was tested.
+    """Tasks with an accuracy, at one size of each selector.
+
+    It is the largest size at which another calibration's task was tested.
     """
     rows = [row for row in answer(connection, QUERIES[0]) if row["higher_is_better"]]
     largest_sizes: dict[tuple[str, str], int] = {}
@@ -97,9 +98,7 @@ def _format_points(share: float, form: str) -> str:
 
 
 def find_shared_prefix(names: list[str]) -> str:
-    """The first part of the names, up to an underscore, if all of several names share it; else
-    nothing.
-    """
+    """The first part of the names, up to an underscore, if all of several names share it."""
     prefix = names[0].split("_")[0] + "_"
     is_shared = all(name.startswith(prefix) and name != prefix for name in names)
     return prefix if len(names) > 1 and is_shared else ""

@@ -53,8 +53,9 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def select_pairs(rows: style.Rows) -> style.Rows:
-    """The rows of the drawn pairs: at most MAX_PAIRS per model, first those with a significant
-    difference.
+    """The rows of the pairs that are drawn, at most MAX_PAIRS per model.
+
+    Pairs with a significant difference come first.
 
     Of these, and of the others, the pairs with the largest differences come first.
     """

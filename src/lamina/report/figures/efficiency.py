@@ -91,8 +91,9 @@ class RatioPanel:
 
 
 def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
-    """The numbers of runs that were timed of each variant, by its name, fewest removed layers
-    first.
+    """The numbers of runs that were timed, by the name of the variant.
+
+    Variants with the fewest removed layers come first.
     """
     ordered_rows = sorted(
         rows, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])

@@ -52,8 +52,9 @@ def _selector_entries(
 
 
 def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.LineStyle]) -> None:
-    """Lines that begin at the base model, shifted sideways a little so that error bars do not hide
-    each other.
+    """Lines that begin at the base model.
+
+    They are shifted sideways a little, or error bars would hide each other.
     """
     _draw_references(axes, rows[0])
     selectors = [name for name in selector_styles if any(row["selector"] == name for row in rows)]

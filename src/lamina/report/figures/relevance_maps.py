@@ -94,8 +94,9 @@ def _set_up_map(axes: Axes, depth: int, headings: list[str]) -> None:
 
 
 def _draw_accuracy(axes: Axes, rows: style.Rows, calibrations: list[str]) -> None:
-    """One map of accuracy relevance: undefined cells are hatched, cells whose interval includes 0
-    have a ring.
+    """One map of accuracy relevance.
+
+    Undefined cells are hatched; cells whose interval includes 0 have a ring.
     """
     for row in rows:
         cell = (calibrations.index(row["calibration"]), row["layer"])

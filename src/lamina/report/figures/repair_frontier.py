@@ -24,8 +24,9 @@ MAX_PERPLEXITY_RATIO = 30
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and size; colours and markers are selectors, the fill of a marker is its
-    repair.
+    """One panel per model and size.
+
+    Colours and markers are selectors, the fill of a marker is its repair.
     """
     groups = grouped(rows, "model", "removed")
     repairs = style.list_repairs(rows)
@@ -48,13 +49,14 @@ def _legend_entries(
 ) -> list[tuple[str, style.LineStyle]]:
     """Selectors by their colours, repairs by their fills, and the lines."""
     drawn_selectors = {row["selector"] for row in rows}
+    # Replicates share one style, and the first of them stands for all.
+    selector_by_style: dict[int, str] = {}
+    for selector in reversed(selector_styles):
+        if selector in drawn_selectors:
+            selector_by_style[id(selector_styles[selector])] = selector
     entries = []
-    shown_styles: list[style.LineStyle] = []
-    for selector, line_style in selector_styles.items():
-        # Replicates share one style, and the first of them stands for all.
-        if selector in drawn_selectors and not any(line_style is shown for shown in shown_styles):
-            shown_styles.append(line_style)
-            entries.append((selector, _marker_style(line_style, 1)))
+    for selector in reversed(selector_by_style.values()):
+        entries.append((selector, _marker_style(selector_styles[selector], 1)))
     black: style.LineStyle = {"color": "black", "marker": "o"}
     for index, (repair, healing) in enumerate(repairs):
         entries.append((style.format_repair(repair, healing), _marker_style(black, index)))

@@ -81,17 +81,16 @@ LegendEntry = tuple[str, LineStyle | Artist]
 
 
 class Theme:
-    """What all figures of a run have in common; each fact is looked up when a figure first asks for
-    it.
-    """
+    """What all figures of a run have in common, looked up when it is first needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     @cached_property
     def selector_styles(self) -> dict[str, LineStyle]:
-        """The line style of each selector and each group of replicates, which look alike;
-        `accuracy` comes first.
+        """The line style of each selector and of each group of replicates.
+
+        Replicates look alike; `accuracy` comes first.
         """
         query = """SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name
             FROM plans ORDER BY ALL"""
@@ -132,11 +131,11 @@ class Theme:
 
 
 def _line_style(index: int) -> LineStyle:
-    """Colour, marker and dashes of the line with this index; the combination differs for 64 lines."""
-    n_rounds, n_marker_rounds = index // len(COLOURS), index // len(MARKERS)
+    """Colour, marker and dashes of a line; no combination occurs twice among 64 lines."""
+    n_rounds = index // len(COLOURS)
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[(index + 3 * n_marker_rounds) % len(MARKERS)],
+        "marker": MARKERS[(index + 3 * n_rounds) % len(MARKERS)],
         "linestyle": DASHES[(n_rounds + index) % len(DASHES)],
     }
 
@@ -157,9 +156,7 @@ def make_panels(
 
 
 def add_legend(figure: Figure, entries: Iterable[LegendEntry], max_columns: int = 5) -> None:
-    """One legend for all panels, below them: names, each with a line style or with the artist to
-    show.
-    """
+    """One legend for all panels, below them."""
     labels = []
     handles: list[Artist] = []
     for label, look in entries:
@@ -225,8 +222,9 @@ def set_integer_ticks(axes: Axes, axis: str = "x") -> None:
 
 
 def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
-    """Label and scale of a benchmark metric: 0 to 1 for accuracies, logarithmic for perplexities
-    far apart.
+    """Label and scale of a benchmark metric.
+
+    Accuracies go from 0 to 1; perplexities far apart are on a logarithmic scale.
     """
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
     if metric != "perplexity":
@@ -237,8 +235,9 @@ def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
 
 
 def draw_empty(reason: str) -> Figure:
-    """An image that says why there is no figure; `reason` is the note of a question on when it has
-    no answer.
+    """An image that says why there is no figure.
+
+    `reason` is the note of a question on when it has no answer.
     """
     figure = Figure(figsize=(7, 1.1), layout="constrained")
     text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
@@ -261,8 +260,9 @@ def assign_markers(names: Iterable[str], size: float) -> dict[str, LineStyle]:
 
 
 def list_repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The pairs of repair and healing in some rows: neither first, then repairs alone, then
-    healings.
+    """The pairs of repair and healing in some rows.
+
+    Neither of the two comes first, then repairs alone, then healings.
     """
     pairs = {(row["repair"], row["healing"]) for row in data}
     return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
@@ -304,17 +304,15 @@ def add_hint(artist: Artist, text: str) -> None:
     artist.set_gid(HINT_PREFIX + text)
 
 
-def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
-    """Show a text when the pointer rests near a point (x, y, text), by invisible marks `size`
-    points wide.
-    """
+def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Show texts when the pointer rests near points (x, y, text), by invisible marks."""
     for x, y, text in points:
         mark = Line2D(
             [x],
             [y],
             linestyle="",
             marker="o",
-            markersize=size,
+            markersize=8,
             markeredgewidth=0,
             alpha=0,
             zorder=9,
@@ -324,8 +322,9 @@ def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: floa
 
 
 def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
-    """The figure as SVG text, the same bytes for the same data: it has no date, and `salt` gives
-    the ids.
+    """The figure as SVG text, the same bytes for the same data.
+
+    It has no date, and `salt` gives the ids.
 
     The caption becomes the description, which the report reads; a figure without data has no
     description.
@@ -362,8 +361,9 @@ def _shorten_svg(text: str) -> str:
 
 
 def _round_coordinates(match: re.Match[str]) -> str:
-    """Coordinates rounded to tenths of a point, which is invisible; curves are small, so to
-    hundredths.
+    """Coordinates rounded to tenths of a point, which is invisible.
+
+    Curves are small, so theirs are rounded to hundredths.
     """
     text = match[0]
     surplus_digits = r"(\.\d\d)\d+" if "C" in text else r"(\.\d)\d+"

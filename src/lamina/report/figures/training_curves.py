@@ -24,9 +24,7 @@ KEPT_STYLE: style.LineStyle = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per calibration, size and healing; one line per selector, dashed if a patch was
-    applied first.
-    """
+    """One panel per calibration, size and healing, one line per selector and repair."""
     groups = grouped(rows, "model", "calibration", "removed", "healing")
     figure, panels = style.make_panels(len(groups), 3.5, 2.7, 3)
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
@@ -65,9 +63,7 @@ def _marker_style(selector_style: style.LineStyle, repair: str) -> style.LineSty
 
 
 def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, repair: str) -> None:
-    """Training loss as means of consecutive steps with the 95 % band of the mean; validation as
-    points.
-    """
+    """Training loss as a line with the 95 % band of its means; validation loss as points."""
     colour = selector_style["color"]
     training_rows = [row for row in rows if row["loss"] is not None]
     steps, means, half_widths = _average_steps(training_rows)
@@ -82,8 +78,9 @@ def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, r
 
 
 def _average_steps(rows: style.Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of up to MAX_GROUPS groups of consecutive steps, (groups,) each: the mean step, the mean
-    loss, and half the width of its 95 % interval, 0 for a group of one step.
+    """Mean steps, mean losses and half widths of their 95 % intervals, (groups,) each.
+
+    A group has consecutive steps; the half width of a single step is 0.
     """
     losses = np.array([row["loss"] for row in rows])
     steps = np.array([row["step"] for row in rows])
