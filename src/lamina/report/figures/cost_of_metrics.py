@@ -2,6 +2,7 @@
 
 import statistics
 import textwrap
+from operator import itemgetter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ ABOVE_POINT: style.LineStyle = {
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model, one line per pass with the metrics that it measures."""
     models = grouped(rows, "model")
-    most_passes = max(len(grouped(model_rows, "pass")) for model_rows in models.values())
+    most_passes = style.count_most(models.values(), itemgetter("pass"))
     figure, panels = style.make_panels(2 * len(models), 4.6, 0.62 * most_passes + 1.1, 2)
     for model_index, ((model,), model_rows) in enumerate(models.items()):
         time_axes, work_axes = panels[2 * model_index : 2 * model_index + 2]
@@ -59,13 +60,14 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 def _draw_model(time_axes: Axes, work_axes: Axes, rows: style.Rows) -> None:
     """Both panels of a model, the most expensive pass on top."""
     passes = {name: pass_rows for (name,), pass_rows in grouped(rows, "pass").items()}
-    mean_seconds = {
-        name: statistics.mean(row["seconds"] for row in pass_rows)
-        for name, pass_rows in passes.items()
-    }
+    seconds = {}
+    mean_seconds = {}
+    for name, pass_rows in passes.items():
+        seconds[name] = [row["seconds"] for row in pass_rows]
+        mean_seconds[name] = statistics.mean(seconds[name])
     ordered_names = sorted(passes, key=lambda name: -mean_seconds[name])
     for y, name in enumerate(ordered_names):
-        _draw_seconds(time_axes, y, [row["seconds"] for row in passes[name]])
+        _draw_seconds(time_axes, y, seconds[name])
         _draw_work(work_axes, y, name, passes[name])
 
     for axes in (time_axes, work_axes):

@@ -26,9 +26,10 @@ TaskPair = tuple[str, str]  # the calibrations of both tasks
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one colour scale for all."""
-    models = grouped(select_pairs(rows), "model")
-    depth = 1 + max(row["layer"] for model_rows in models.values() for row in model_rows)
-    most_pairs = max(len(_list_pairs(model_rows)) for model_rows in models.values())
+    shown_rows = select_pairs(rows)
+    models = grouped(shown_rows, "model")
+    depth = 1 + max(row["layer"] for row in shown_rows)
+    most_pairs = style.count_most(models.values(), _pair_of)
     width = max(4.5, 0.42 * depth + 2.2)
     height = max(1.6, 0.24 * most_pairs + 1.3)
     figure, panels = style.make_panels(len(models), width, height, 1)
@@ -63,12 +64,16 @@ def select_pairs(rows: style.Rows) -> style.Rows:
     for (model,), model_rows in grouped(rows, "model").items():
         pairs = grouped(model_rows, "calibration", "rival")
         largest_differences = {
-            pair: max((row["sure"], abs(row["difference"])) for row in pair_rows)
-            for pair, pair_rows in pairs.items()
+            pair: max(map(_rank_difference, pair_rows)) for pair, pair_rows in pairs.items()
         }
         ordered_pairs = sorted(pairs, key=lambda pair: largest_differences[pair], reverse=True)
         selected.update((model, *pair) for pair in ordered_pairs[:MAX_PAIRS])
     return [row for row in rows if (row["model"], *_pair_of(row)) in selected]
+
+
+def _rank_difference(row: dict[str, Any]) -> tuple[bool, float]:
+    """Significant differences rank above all others, and large ones above small ones."""
+    return row["sure"], abs(row["difference"])
 
 
 def _pair_of(row: dict[str, Any]) -> TaskPair:
@@ -116,14 +121,15 @@ def _describe_cell(row: dict[str, Any]) -> str:
 
 
 def write_caption(rows: style.Rows) -> str:
-    most_pairs = max(len(_list_pairs(mine)) for mine in grouped(rows, "model").values())
+    most_pairs = style.count_most(grouped(rows, "model").values(), _pair_of)
     selection = ""
     if most_pairs > MAX_PAIRS:
         selection = (
             f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the largest significant differences; the "
             "CSV file has all."
         )
-    counts = style.format_counts(row[key] for row in rows for key in ("n_samples", "n_rival"))
+    sample_counts = [row["n_samples"] for row in rows] + [row["n_rival"] for row in rows]
+    counts = style.format_counts(sample_counts)
     return (
         "What removing a layer costs the first task less what it costs the second, each as a "
         f"share of the accuracy above chance (base model; calibration samples, {counts} per task). "

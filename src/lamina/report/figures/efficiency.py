@@ -25,8 +25,8 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     models = grouped(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
-    most_names = max(len({_name_variant(row) for row in mine}) for mine in models.values())
-    height = 1.1 + most_names * (0.2 + 0.07 * len(markers))
+    most_variants = style.count_most(models.values(), _name_variant)
+    height = 1.1 + most_variants * (0.2 + 0.07 * len(markers))
     figure, panels = style.make_panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for model_index, ((model,), model_rows) in enumerate(models.items()):
         model_panels = panels[2 * model_index : 2 * model_index + 2]

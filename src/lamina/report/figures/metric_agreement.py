@@ -3,6 +3,7 @@ intervals.
 """
 
 import math
+from operator import itemgetter
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and kind of unit, a row per metric, a mark per calibration."""
     groups = grouped(rows, "model", "component")
     markers = style.assign_markers(sorted({row["calibration"] for row in rows}), 5)
-    most_metrics = max(len({row["metric"] for row in mine}) for mine in groups.values())
+    most_metrics = style.count_most(groups.values(), itemgetter("metric"))
     height = 0.9 + most_metrics * (0.3 + 0.1 * len(markers))
     figure, panels = style.make_panels(len(groups), 4.6, height, 2)
     for axes, ((model, component), panel_rows) in zip(panels, groups.items(), strict=True):

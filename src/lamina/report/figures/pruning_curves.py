@@ -57,7 +57,8 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
     They are shifted sideways a little, or error bars would hide each other.
     """
     _draw_references(axes, rows[0])
-    selectors = [name for name in selector_styles if any(row["selector"] == name for row in rows)]
+    drawn_selectors = {row["selector"] for row in rows}
+    selectors = [name for name in selector_styles if name in drawn_selectors]
     sizes = sorted({row["removed"] for row in rows})
     gap = min([1, *(larger - smaller for smaller, larger in pairwise(sizes))])
     for index, selector in enumerate(selectors):

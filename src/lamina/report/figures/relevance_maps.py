@@ -52,7 +52,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
     groups = grouped(rows, "model", "component")
     keys = sorted(groups, key=lambda key: (key[0], key[1] != "layer"))
-    depths = [1 + max(row["layer"] for row in groups[key]) for key in keys]
+    depths = [_count_layers(groups[key]) for key in keys]
     columns = _name_columns(rows)
 
     width = max(3.2, 0.52 * len(columns) + 1.6)
@@ -73,6 +73,10 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         _add_colour_bars(figure, accuracy_axes, cosine_axes, cosine_scale)
     style.add_legend(figure, _legend_entries(), 2)
     return figure
+
+
+def _count_layers(rows: style.Rows) -> int:
+    return 1 + max(row["layer"] for row in rows)
 
 
 def _name_columns(rows: style.Rows) -> dict[str, str]:

@@ -32,7 +32,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one row per repair and pair, one mark per size."""
     groups = grouped(rows, "model")
-    most_pairs = max(len(_list_pairs(panel_rows)) for panel_rows in groups.values())
+    most_pairs = style.count_most(groups.values(), _name_pair)
     sizes = sorted({row["removed"] for row in rows})
     markers = style.assign_markers([f"{size} removed" for size in sizes], 4.5)
     height = 0.8 + 0.1 * most_pairs * (1 + len(sizes))

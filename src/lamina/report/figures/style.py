@@ -7,7 +7,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -138,6 +138,14 @@ def _line_style(index: int) -> LineStyle:
         "marker": MARKERS[(index + 3 * n_rounds) % len(MARKERS)],
         "linestyle": DASHES[(n_rounds + index) % len(DASHES)],
     }
+
+
+def count_most(groups: Iterable[Rows], key: Callable[[dict[str, Any]], object]) -> int:
+    """The largest number of different keys that the rows of one group have."""
+    counts = []
+    for group in groups:
+        counts.append(len({key(row) for row in group}))
+    return max(counts)
 
 
 def make_panels(
