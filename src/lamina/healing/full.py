@@ -54,12 +54,12 @@ def heal(
     Returns the weights of the best epoch by name, and the rows of table `training`.
 
     Raises LaminaError if random weights are asked for a variant with patches or without sub-layers,
-    or as `training.train` does.
+    or as `training.Trainer` does.
     """
     import torch
 
-    from lamina.healing import training
     from lamina.healing.objectives import Objective
+    from lamina.healing.training import Trainer
     from lamina.models.boundary import own_all
     from lamina.models.materialise import materialise
 
@@ -72,7 +72,7 @@ def heal(
     for weight in weights.values():
         weight.requires_grad_(True)
     objective = Objective.for_plan(options.objective, variant, base, plan, options.temperature)
-    rows = training.train(weights, objective, sources, options, nullcontext, progress)
+    rows = Trainer(weights, objective, sources, options, nullcontext, progress).run()
     for weight in weights.values():
         weight.requires_grad_(False)
     return weights, rows

@@ -93,12 +93,12 @@ def heal(
     Returns the variant with the weights of the best epoch, and the rows of table `training`.
 
     Raises LaminaError if the variant has no patch to train or no projections to adapt, or as
-    `training.train` does.
+    `training.Trainer` does.
     """
     import torch
 
-    from lamina.healing import training
     from lamina.healing.objectives import Objective
+    from lamina.healing.training import Trainer
     from lamina.models.materialise import materialise
 
     variant = materialise(base, plan, patches)
@@ -107,7 +107,8 @@ def heal(
         lora_variant = prepare_training(variant, options)
         objective = Objective.for_plan(options.objective, variant, base, plan, options.temperature)
         merged = partial(merged_updates, variant)
-        rows = training.train(lora_variant.weights, objective, sources, options, merged, progress)
+        trainer = Trainer(lora_variant.weights, objective, sources, options, merged, progress)
+        rows = trainer.run()
     variant.eval()
     return lora_variant, rows
 

@@ -57,16 +57,10 @@ class BatchLoss(NamedTuple):
     n_scored: int
 
 
-def train(
-    weights: Mapping[str, nn.Parameter],
-    objective: Objective,
-    sources: Sequence[TrainingSource],
-    options: Healing,
-    as_saved: Callable[[], AbstractContextManager[None]],
-    progress: Progress | None = None,
-) -> list[TrainingRow]:
-    """Train `weights`, by name; at the end they have the values of the epoch that is kept.
+class Trainer:
+    """One training, from the split of its documents to the weights of its best epoch.
 
+    weights: what is trained, by name; at the end, the weights of the best epoch.
     as_saved: while this context is open, the variant computes as it will when it is loaded.
     progress: where the state is saved after each epoch and every SAVE_INTERVAL steps. A training
         with a saved state continues there, with the random numbers, moments and batches of an
@@ -75,11 +69,6 @@ def train(
     Raises LaminaError if there are too few documents for a validation split, or if the loss is not
     a number.
     """
-    return Trainer(weights, objective, sources, options, as_saved, progress).run()
-
-
-class Trainer:
-    """One training, from the split of its documents to the weights of its best epoch."""
 
     def __init__(
         self,
@@ -88,7 +77,7 @@ class Trainer:
         sources: Sequence[TrainingSource],
         options: Healing,
         as_saved: Callable[[], AbstractContextManager[None]],
-        progress: Progress | None,
+        progress: Progress | None = None,
     ) -> None:
         training_sources, self.validation_sources = split_sources(sources, options.seed)
         self.weights = weights
