@@ -66,7 +66,7 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
     sequences = [tiny.tokens(1, 4 + index % 3, seed=index)[0].tolist() for index in range(50)]
     labels = np.array(["odd" if token_ids[-1] % 2 else "even" for token_ids in sequences])
     samples = list(zip(sequences, labels, strict=True))
-    options = Probe(file="x", folds=4, strength=0.5, seed=2)
+    options = Probe(file="x", folds=4, seed=2)
     rows = rows_by_measure(probe.diagnose(model, samples, options, 40), "probe")
 
     folds = probe.assign_folds(sequences, labels, options)
@@ -82,7 +82,7 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
             mean = last_tokens[~is_test].mean(0)
             deviation = last_tokens[~is_test].std(0)
             standardised = (last_tokens - mean) / deviation
-            regression = LogisticRegression(C=options.strength, max_iter=300)
+            regression = LogisticRegression(C=probe.INVERSE_RIDGE, max_iter=300)
             regression.fit(standardised[~is_test], labels[~is_test])
             n_right += int((regression.predict(standardised[is_test]) == labels[is_test]).sum())
         assert rows["accuracy", boundary]["value"] == pytest.approx(n_right / len(labels))

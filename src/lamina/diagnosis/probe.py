@@ -44,16 +44,14 @@ class Probe(Diagnosis):
     folds: int = option(
         "Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20
     )
-    strength: float = option(
-        "Inverse strength of the probe's ridge, on standardised channels.", 0.1, gt=0
-    )
     seed: int = seed_option()
 
 
 LabelledText = tuple[Sequence[int], str]
 """The token ids of an input, and its label."""
 
-MAX_ITERATIONS = 300  # of the logistic regression
+INVERSE_RIDGE = 0.1  # scikit-learn's C of the logistic regression, on standardised channels
+MAX_ITERATIONS = 300
 DEPTH_SHARE = 0.9  # of the way from guessing to the best boundary, for `depth_90`
 
 
@@ -99,8 +97,8 @@ def diagnose(
     boundaries = []
     for boundary in range(n_boundaries):
         stream = last_tokens.at_boundary(boundary)
-        is_right = cross_validate(stream, labels, folds, options)
-        is_right_shuffled = cross_validate(stream, shuffled_labels, shuffled_folds, options)
+        is_right = cross_validate(stream, labels, folds)
+        is_right_shuffled = cross_validate(stream, shuffled_labels, shuffled_folds)
         boundaries.append(BoundaryAccuracy(boundary, is_right, is_right_shuffled, document_indices))
     rows = []
     for boundary_accuracy in boundaries:
@@ -233,9 +231,7 @@ def _split_evenly(count: int, n_folds: int) -> list[int]:
     return [count // n_folds + (fold < count % n_folds) for fold in range(n_folds)]
 
 
-def cross_validate(
-    stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe
-) -> np.ndarray:
+def cross_validate(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
     """1.0 for every input whose label a probe reads that was fitted on the other folds.
 
     The probe reads the stream (samples, C).
@@ -247,7 +243,7 @@ def cross_validate(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    regression = LogisticRegression(C=options.strength, max_iter=MAX_ITERATIONS)
+    regression = LogisticRegression(C=INVERSE_RIDGE, max_iter=MAX_ITERATIONS)
     probe = make_pipeline(StandardScaler(), regression)
     with warnings.catch_warnings():
         # The weights of a label that is read without error grow without end; the predictions stay
