@@ -104,8 +104,7 @@ def draw_mixed_batches(
     """Batches drawn from several sources at once, in which every scored token counts the same.
 
     The source with the greatest weight contributes all of its samples once, every other source a
-    random share of its
-    samples: its weight divided by the greatest weight.
+    random share of its samples: its weight divided by the greatest weight.
     """
     greatest_weight = max(source.weight for source in sources)
     drawn_samples: list[tuple[int, Sample]] = []

@@ -133,8 +133,9 @@ class Objective:
         return counts
 
     def sum_losses(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """The loss summed over the scored tokens of a batch, and the distance of streams summed
-        over all tokens if they are compared. Scalars in float32.
+        """The loss summed over the scored tokens of a batch, a scalar in float32.
+
+        If streams are compared, their distance, summed over all tokens, is a second one.
         """
         batch = ScoredBatch.of(samples, self.variant.device)
         with ExitStack() as taps:
@@ -171,13 +172,11 @@ class Objective:
         base_streams: Mapping[float, torch.Tensor],
         is_read: torch.Tensor,
     ) -> torch.Tensor:
-        """‖h - ĥ‖² / ‖h‖² summed over tokens, mean over runs of removed layers [arXiv 2403.17887,
-        eq. 8].
+        """‖h - ĥ‖² / ‖h‖² summed over tokens, mean over runs of removed layers.
 
-        h is the stream after the run in the base model, and ĥ that of the variant, after its patch.
-        Equation 8 does not
-        divide. The first token's stream is often a thousand times as large as all others, and would
-            be all that counts.
+        h is the stream after the run in the base model, and ĥ that of the variant, after its patch
+        [arXiv 2403.17887, eq. 8, which does not divide]. The first token's stream is often a
+        thousand times as large as all others, and without the division nothing else would count.
         """
         total = is_read.new_zeros((), dtype=torch.float32)
         for base_layer, position in self.compared_layers.items():
@@ -206,8 +205,7 @@ class Divergence(torch.autograd.Function):
 
     The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the
     value, for some tokens at a time, so that probabilities of a whole batch in float32 are never
-    kept. It is exactly zero where the logits are
-    equal.
+    kept. It is exactly zero where the logits are equal.
     """
 
     @staticmethod
