@@ -1,4 +1,4 @@
-"""Linear probes, against a plain logistic regression, and on a label that was planted at a layer."""
+"""Linear probes, against a plain logistic regression and on a label planted at a layer."""
 
 import json
 from pathlib import Path

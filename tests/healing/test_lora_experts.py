@@ -58,7 +58,7 @@ def test_a_saved_adapter_of_experts_gives_the_trained_model_back(
 
 
 def assert_only_experts_changed(unhealed: PreTrainedModel, healed: PreTrainedModel) -> None:
-    """The experts of every layer have an update of the rank that was asked for; attention has none."""
+    """The experts of every layer have an update of the rank in the options; attention has none."""
     weights_before = dict(unhealed.named_parameters())
     n_changed_parameters = 0
     for name, weight in healed.named_parameters():

@@ -124,7 +124,7 @@ def test_neither_padding_nor_the_split_of_a_batch_changes_loss_and_gradient(name
 def test_streams_are_compared_after_removed_layers_with_the_patch_applied(
     positions: dict[tuple[int, int], int],
 ) -> None:
-    """`positions` has, by run of removed layers, how many of the variant's layers come before it."""
+    """`positions` has how many of the variant's layers come before each run of removed layers."""
     base = tiny.model()
     generator = torch.Generator().manual_seed(3)
     units = []

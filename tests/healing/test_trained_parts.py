@@ -115,7 +115,7 @@ def test_patches_train_from_their_closed_form_and_nothing_else_changes(
 
 
 def assert_patches_moved(healed: PreTrainedModel, unhealed: PreTrainedModel) -> None:
-    """Every tensor of every patch has changed, by less than its own norm, and has kept its dtype."""
+    """Every tensor of a patch has changed by less than its norm, and has kept its dtype."""
     for module, unhealed_module in zip(healed.modules(), unhealed.modules(), strict=True):
         if isinstance(module, Patched) and isinstance(unhealed_module, Patched):
             for name, closed_form in unhealed_module.patch_parts.items():

@@ -95,7 +95,7 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
 
 
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
-    """The default study has no diagnoses; one of maps alone, on one calibration, has fewer figures."""
+    """The default study has no diagnoses; a study of maps on one calibration has few figures."""
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     default_figures = figures_of_study(load(configuration, ROOT)).keys()
     assert FIGURES.keys() - default_figures == {"what_layers_do"}
@@ -183,7 +183,7 @@ def test_patching_is_drawn_by_the_names_of_its_measures(tmp_path: Path) -> None:
 
 
 def test_efficiency_shows_what_was_timed(tmp_path: Path) -> None:
-    """Two variants of one size whose patches act at one run and at two: both are drawn, and named."""
+    """Of two variants of one size, whose patches act at one run and at two, both are drawn."""
     variant = {"model": "m", "calibration": "c", "removed": 2}
     units = {"one run": (1, 2), "two runs": (1, 3)}
     ratios = {"one run": 0.8, "two runs": 0.9}

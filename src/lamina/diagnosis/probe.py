@@ -58,7 +58,7 @@ DEPTH_SHARE = 0.9  # of the way from guessing to the best boundary, for `depth_9
 def read_samples(
     path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe
 ) -> list[LabelledText]:
-    """Labelled inputs from a file of JSON lines; `lamina.data.files.labelled` says what is refused."""
+    """Labelled inputs from a file of JSON lines; `files.labelled` says what is refused."""
     from lamina.data.calibrations import encode
 
     lines = files.labelled(path, "diagnosis probe, file", options.folds)

@@ -136,7 +136,7 @@ class StreamSums:
 def _summarise(
     sums: StreamSums, scope: int, suffix: str, document_indices: Sequence[int]
 ) -> list[DiagnosisRow]:
-    """All rows of one scope, from bootstrap draws over documents; none if no sample is long enough."""
+    """The rows of one scope, by bootstrap over documents; none if no sample is long enough."""
     import numpy as np
 
     from lamina.relevance.statistics import document_weights, interval_rows

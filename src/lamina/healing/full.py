@@ -79,7 +79,7 @@ def heal(
 
 
 def _draw_random_weights(variant: PreTrainedModel, weights: Mapping[str, nn.Parameter]) -> None:
-    """Give the weights the values that transformers draws for a new model of the variant's shape."""
+    """Give the weights the values that transformers draws for a new model of this shape."""
     from lamina.models.export.modeling_lamina import describe
     from lamina.models.manifest import auto_class
 

@@ -36,7 +36,7 @@ INDISTINGUISHABLE_STYLE: style.LineStyle = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Rows are spans, columns start layers; one panel per model and calibration, one colour scale."""
+    """One panel per model and calibration: rows are spans, columns are first layers."""
     groups = grouped(rows, "model", "calibration")
     largest_depth = max(row["span"] for row in rows)
     is_marked = largest_depth <= MAX_MARKED_DEPTH
@@ -130,5 +130,6 @@ def write_caption(rows: style.Rows) -> str:
         f"the last token, divided by π; mean over calibration samples ({counts} per panel). Blue: "
         "the run that block pruning removes for each n, with its angle and 95 % interval at the "
         "right. White dots: runs whose angle is not significantly above it, as if the two were "
-        f"independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour scale."
+        f"independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
+        "scale."
     )

@@ -125,8 +125,8 @@ def write_caption(rows: style.Rows) -> str:
     selection = ""
     if most_pairs > MAX_PAIRS:
         selection = (
-            f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the largest significant differences; the "
-            "CSV file has all."
+            f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the largest significant "
+            "differences; the CSV file has all."
         )
     sample_counts = [row["n_samples"] for row in rows] + [row["n_rival"] for row in rows]
     counts = style.format_counts(sample_counts)

@@ -21,7 +21,7 @@ MEASURES = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model: a row per size and repair, a mark per number of runs of removed layers."""
+    """Two panels per model: a row per size and repair, a mark per number of runs of layers."""
     models = grouped(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
@@ -125,13 +125,13 @@ def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["repeats"] for row in rows)
     return (
         "The cost depends on the number and kind of removed units, on the patch, and on the number "
-        "of runs of removed layers at which it acts; it does not depend on which units are removed. "
-        "Healing is merged into the weights. So one variant of each kind was timed, in turn with "
+        "of runs of removed layers at which it acts; it does not depend on which units are "
+        "removed. Healing is merged into the weights. So one variant of each kind was timed, in turn with "
         f"the base model ({len(timings):,} variants, {counts} repetitions each), and repairs that "
         "build the same model share the timing. Points are geometric means over repetitions with "
-        "95 % intervals (Student's t of the logarithms); points are left out where the upper end is "
-        f"more than {NOISY} times the lower one. Latency is that of the prompt alone, "
+        "95 % intervals (Student's t of the logarithms); points are left out where the upper end "
+        f"is more than {NOISY} times the lower one. Latency is that of the prompt alone, "
         f"{first['prompt']} tokens; {first['generate']} tokens are generated after it, batch "
-        f"{first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has parameters "
-        "and peak memory."
+        f"{first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has "
+        "parameters and peak memory."
     )

@@ -70,7 +70,7 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Spearman's correlation, within a task, between accuracy relevance and another metric over "
-        f"the units of the base model ({unit_counts} units, {sample_counts} calibration samples per "
-        "task): a selector uses this order. Bars: 95 % intervals, as if units were drawn from many. "
-        "At the right: the mean over tasks. Noise of the samples makes a correlation smaller."
+        f"the units of the base model ({unit_counts} units, {sample_counts} calibration samples "
+        "per task): a selector uses this order. Bars: 95 % intervals, as if units were drawn from "
+        "many. At the right: the mean over tasks. Noise of the samples makes a correlation smaller."
     )

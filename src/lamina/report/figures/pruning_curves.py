@@ -123,8 +123,8 @@ def write_caption(rows: style.Rows) -> str:
     draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
     if draws:
         caption += (
-            f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is shown, "
-            "include the error of the draws (Student's t over those of the selector and those of "
+            f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is "
+            "shown, include the error of the draws (Student's t over those of the selector and those of "
             "the calibration, not over their products) and that of the documents."
         )
     return caption

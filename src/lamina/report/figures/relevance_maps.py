@@ -222,7 +222,7 @@ def write_caption(rows: style.Rows) -> str:
     )
     if max(row["n_draws"] for row in rows) > 1:
         caption += (
-            " Of replicates, the mean and below it the standard deviation between draws; rings then "
-            "follow from Student's t."
+            " Of replicates, the mean and below it the standard deviation between draws; rings "
+            "then follow from Student's t."
         )
     return caption

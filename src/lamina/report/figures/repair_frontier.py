@@ -66,7 +66,7 @@ def _legend_entries(
 
 
 def _marker_style(selector_style: style.LineStyle, repair_index: int) -> style.LineStyle:
-    """The marker of a selector, filled as the repair with this index; that of the first is hollow."""
+    """The marker of a selector, filled as the repair with this index; the first is hollow."""
     return {
         "color": selector_style["color"],
         "marker": selector_style["marker"],

@@ -1,4 +1,4 @@
-"""Every selector against every other one at equal size and repair: mean differences with intervals."""
+"""Every selector against every other one at equal size and repair: mean differences."""
 
 from typing import Any
 

@@ -107,7 +107,7 @@ def _draw_panel(axes: Axes, panel: KindOfPanel, rows: style.Rows) -> None:
 def _draw_line(
     axes: Axes, points: list[dict[str, Any]], index: int, name: str, control_name: str
 ) -> None:
-    """A measure over the layers with the band of its intervals, and its control as a dotted line."""
+    """A measure over the layers with a band of intervals, and its control as a dotted line."""
     colour = style.COLOURS[index]
     layers = [point["layer"] for point in points]
     values = [point["value"] for point in points]
