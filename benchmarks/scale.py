@@ -39,7 +39,8 @@ from lamina.engine.session import Pass
 from lamina.engine.sources import Source
 from lamina.evaluation import efficiency, tasks
 from lamina.evaluation.tasks import VariantLM
-from lamina.healing import lora, training
+from lamina.healing import batches, lora
+from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
 from lamina.models.load import device
 from lamina.models.structure import layers_of
@@ -234,8 +235,8 @@ class Stages:
         samples, gone = self.texts(), range(self.preset.layers // 2, self.preset.layers * 3 // 4)
         options = Lora(objective="distill", rank=8, batch=4, epochs=1, max_steps=1)
         plan = {"units": [str(layer) for layer in gone]}
-        (trained,), (held,) = training.split([training.Source(samples)], options.seed)
-        (step,) = next(training._steps([trained], options)).groups
+        (trained,), (held,) = batches.split_sources([TrainingSource(samples)], options.seed)
+        (step,) = next(batches.plan_steps([trained], options)).sample_groups
         left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
         both = left + self.preset.layers
         layers = (
@@ -243,7 +244,7 @@ class Stages:
         )
         scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream
         return Work(
-            lambda: lora.heal(self.model, plan, None, [training.Source(samples)], options),
+            lambda: lora.heal(self.model, plan, None, [TrainingSource(samples)], options),
             [sample.sequence() for sample in step],
             self.flops(layers, seen, scored),
             footprint.heal(self.shape, left, self.longest, len(step), True, room.room(self.model)),

@@ -38,7 +38,7 @@ from lamina.engine.sources import Source as Fitted
 from lamina.evaluation.perplexity import Window, document_nll
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.healing import lora
-from lamina.healing.training import Source
+from lamina.healing.batches import TrainingSource
 from lamina.models.materialise import materialise
 from lamina.models.surgery import runs
 from lamina.selection.looped import patches
@@ -191,7 +191,9 @@ class Trial:
         options = Healing.from_options(
             HEALING | {"epochs": STEPS, "max_steps": STEPS, "seed": seed}
         )
-        sources = [Source(own)] + ([Source(self.general, WEIGHT)] if self.general else [])
+        sources = [TrainingSource(own)] + (
+            [TrainingSource(self.general, WEIGHT)] if self.general else []
+        )
         trained, _ = lora.heal(self.world.model, plan, maps, sources, options)
         with tempfile.TemporaryDirectory() as folder:
             lora.save(trained, folder)

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.checks.load import load
 from lamina.config import repairs, selectors
+from lamina.config.healings import Healing
 from lamina.cost import estimate, forecast, rehearsal, work
 from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
@@ -214,6 +215,24 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
     assert rows == estimate.ROW * 10 * sum(map(len, blocks))
     assert estimate.stages(works)["heal"].disk > 0
+
+
+def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None:
+    """It counts as training of all weights."""
+    config = load(minimal(), workplace(tmp_path))
+    bare_healing = Healing.model_construct(method="made_up")
+    healings = dict.fromkeys(config.healings, bare_healing)
+    config = config.model_copy(update={"healings": healings})
+    manifest = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
+    shape = Shape(8, 64, 172, 64, 512, 4)
+    tokens = Tokens(10, 90, 90, 90, 9, 10)
+    calibrations = {("small", name): tokens for name in config.calibrations}
+    task_names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
+    tasks = {("small", name): tokens for name in task_names}
+    works = estimate.Works(config, {"small": manifest}, {"small": shape}, calibrations, tasks)
+    healed_variants = [v for v in studies.variants(config) if v.healing != "none"]
+    expected_disk = sum(shape.parameters(8 - v.removed) * shape.size for v in healed_variants)
+    assert estimate.stages(list(works))["heal"].disk == expected_disk
 
 
 def test_sizes_have_their_digits_and_a_unit() -> None:

@@ -181,7 +181,9 @@ def test_a_sweep_scores_cut_questions_as_stock_lm_eval_does(manifest: dict, tmp_
             expected, abs=1e-4
         )
     assert len(weights.rows(model, made.samples, ["2"], [], "gradient", 512)) == 5
-    loss, count = training.backward(Objective("distill", model, model), [made.samples], 512)
+    loss, count = training.accumulate_gradients(
+        Objective("distill", model, model), [made.samples], 512
+    )
     assert (loss, count) == (
         0.0,
         sum(len(sample.rows[sample.gold].continuation) for sample in made.samples),

@@ -15,7 +15,8 @@ from lamina.diagnosis.variance import Variance
 from lamina.engine import sources
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.healing import training
+from lamina.healing import batches
+from lamina.healing.batches import TrainingSource
 from lamina.models.boundary import Patch
 from lamina.repair import check
 from lamina.selection import looped, trials
@@ -56,7 +57,7 @@ def patches(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 def healing(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     given: list[list[Sample]] = [tiny.samples(texts) for texts in (own, added)]
-    held = training.split([training.Source(samples) for samples in given], seed)[1]
+    held = batches.split_sources([TrainingSource(samples) for samples in given], seed)[1]
     return [
         [int(sample in out.samples) for sample in samples]
         for samples, out in zip(given, held, strict=True)
@@ -80,7 +81,7 @@ def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 def probes(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     labels = np.array([str(text[0] % 2) for text in own])
-    return [probe._folds(own, labels, Probe(file="x", folds=4, seed=seed)).tolist()]
+    return [probe.assign_folds(own, labels, Probe(file="x", folds=4, seed=seed)).tolist()]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -129,7 +130,7 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
     copies = [(5, 6, 7), (5, 6)] * 20
     for least, call in (
         (2, lambda: sources.split([Source(copies)], 0)),
-        (4, lambda: training.split([training.Source(tiny.samples(copies))], 0)),
+        (4, lambda: batches.split_sources([TrainingSource(tiny.samples(copies))], 0)),
         (4, lambda: looped.folds([copies], 0)),
         (2, lambda: trials.split(copies, 0.2, 0)),
     ):

@@ -31,7 +31,7 @@ from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together, candidate
 from lamina.healing import full, lora
-from lamina.healing.training import Source as Training
+from lamina.healing.batches import TrainingSource
 from lamina.models import replacements
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
@@ -256,7 +256,9 @@ def heal_variant(world: World, name: str) -> Any:
     method = {"lora": lora, "full": full}[options.method]
     patches = None if options.method == "full" else repaired(model, world, REPAIRS["ghost"])[0]
     progress = Progress(world.scratch / "progress.safetensors", "the same")
-    healed, rows = method.heal(model, PLAN, patches, [Training(world.samples)], options, progress)
+    healed, rows = method.heal(
+        model, PLAN, patches, [TrainingSource(world.samples)], options, progress
+    )
     method.save(healed, world.scratch / "adapter")
     return [rows, _nll(materialise(model, PLAN, patches, world.scratch / "adapter"), world)]
 
@@ -276,11 +278,11 @@ def heal_variant_resumed(world: World) -> Any:
 
     progress.save = killed  # type: ignore[method-assign]
     try:
-        lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, progress)
+        lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, progress)
     except KeyboardInterrupt:
         assert saved
     again = Progress(world.scratch / "progress.safetensors", "the same")
-    return lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, again)[1]
+    return lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, again)[1]
 
 
 @stage()
@@ -351,7 +353,7 @@ def diagnose_probe(world: World) -> Any:
 @stage()
 def diagnose_patching(world: World) -> Any:
     pairs = [
-        patching.Pair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
+        patching.PromptPair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
         for number, text in enumerate(world.texts)
     ]
     return patching.diagnose(world.model(), pairs, Patching(file="x", least=1e-6), world.tokens)

@@ -71,7 +71,7 @@ def test_a_stage_is_halved(
     stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A healing follows the memory that it finds, and is to be wrong about it here."""
-    monkeypatch.setattr(training, "positions", lambda *_: 100_000)
+    monkeypatch.setattr(training, "position_budget", lambda *_: 100_000)
     _, ample = on_devices(stage, tokens=100_000)
     for share in HALVED[stage]:
         found, machine = on_devices(stage, int(share * ample.cards[0].peak), tokens=100_000)
@@ -83,7 +83,7 @@ def test_a_stage_is_halved(
 def test_one_sample_too_large_ends_in_error(
     stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "positions", lambda *_: 100_000)
+    monkeypatch.setattr(training, "position_budget", lambda *_: 100_000)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory"):
         on_devices(stage, 240_000)
 

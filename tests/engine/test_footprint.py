@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 from lamina.engine import footprint
 from lamina.engine import memory as room
 from lamina.healing import full
+from lamina.healing.batches import TrainingSource
 from lamina.healing.full import Full
-from lamina.healing.training import Source
 from tests.given import tiny
 from tests.given.slow import slow_but
 
@@ -82,7 +82,7 @@ def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> Non
     )
     options = Full(epochs=1, max_steps=2, batch=1, objective="lm")
     with Alive() as alive:
-        full.heal(base, {"units": ["2"]}, None, [Source(tiny.samples(data))], options)
+        full.heal(base, {"units": ["2"]}, None, [TrainingSource(tiny.samples(data))], options)
     assert 0.85 * footprint.full(shape, 4) < alive.peak < 1.15 * footprint.full(shape, 4)
 
 

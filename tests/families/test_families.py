@@ -74,7 +74,7 @@ def random_patch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def random_adapter(base: PreTrainedModel, units: list[str], folder: Path) -> None:
     """An adapter as a healing leaves it, with random weights."""
-    healed = lora.trainable(materialise(base, {"units": units}), Lora(rank=2, alpha=4.0))
+    healed = lora.prepare_training(materialise(base, {"units": units}), Lora(rank=2, alpha=4.0))
     generator = torch.Generator().manual_seed(0)
     for parameter in healed.weights.values():
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 4)

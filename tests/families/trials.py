@@ -342,7 +342,7 @@ def patched(model: PreTrainedModel, folder: Path) -> None:
 
 def healing(model: PreTrainedModel, folder: Path) -> None:
     """An adapter with random weights on a cut model, saved and merged, against the same beside the weights."""
-    healed = lora.trainable(
+    healed = lora.prepare_training(
         materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets="all")
     )
     generator, ids = torch.Generator().manual_seed(0), [text(12, 3)]

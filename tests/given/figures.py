@@ -4,8 +4,8 @@ import importlib
 
 from lamina.registry import declared
 
-PLACES = declared("lamina.report.figures", "PLACE")
+POSITIONS = declared("lamina.report.figures", "POSITION")
 FIGURES = {
     name: importlib.import_module(f"lamina.report.figures.{name}")
-    for name in sorted(PLACES, key=PLACES.__getitem__)
+    for name in sorted(POSITIONS, key=POSITIONS.__getitem__)
 }

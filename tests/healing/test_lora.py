@@ -1,4 +1,6 @@
-"""Healing trains an adapter that PEFT can read, on the calibration's answers, and keeps the best epoch or none."""
+"""Healing trains an adapter that PEFT can read, on a calibration's answers, and keeps the best
+epoch or none.
+"""
 
 import json
 from dataclasses import replace
@@ -9,172 +11,178 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Row, Sample
+from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora, training
+from lamina.healing.batches import TrainingSource, split_sources
 from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective
-from lamina.healing.training import Source
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, linear_maps
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.families import configurations
 from tests.given import tiny
-
-PLAN = {"units": ["2"], "removed": 1}
-FAST = {
-    "rank": 4,
-    "alpha": 8.0,
-    "dropout": 0.0,
-    "learning_rate": 1e-2,
-    "epochs": 4,
-    "batch": 8,
-    "warmup_steps": 2,
-}
+from tests.healing.examples import (
+    FAST_OPTIONS,
+    PLAN,
+    chosen_row,
+    copy_parameters,
+    has_parameters,
+    make_samples,
+    validation_losses,
+)
 
 
-def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
-    """The answer tells whether the context's first token is even: something to learn."""
-    found = []
-    for number in range(count):
-        context = tuple(tiny.tokens(1, 4 + number % 5, seed=number)[0].tolist())
-        rows = tuple(Row(context, (answer,), 2) for answer in (4 + context[0] % 2, 12))
-        found.append(Sample(number, kind, 0, rows if kind == "choices" else rows[:1], str(number)))
-    return found
-
-
-def validate(model: PreTrainedModel, held: list[Sample], positions: int) -> float:
-    """The loss on samples that were not trained on."""
-    return training.validate(Objective("lm", model, model), [Source(held)], positions)
+def validate(model: PreTrainedModel, samples: list[Sample], max_positions: int) -> float:
+    """The language modelling loss of a model, per scored token."""
+    objective = Objective("lm", model, model)
+    return training.validate(objective, [TrainingSource(samples)], max_positions)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "phi3", "bloom"])
 def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -> None:
     base = tiny.model(family)
-    before = {name: parameter.clone() for name, parameter in base.named_parameters()}
-    healed, rows = lora.heal(base, PLAN, None, [Source(samples())], Lora(**FAST))
-    losses = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
-    assert len(losses) == 5 and min(losses) < 0.98 * losses[0]
-    chosen = [row for row in rows if row["chosen"]]
-    assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
-    assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())
+    parameters_before = copy_parameters(base)
+    sources = [TrainingSource(make_samples())]
+    _, rows = lora.heal(base, PLAN, None, sources, Lora(**FAST_OPTIONS))
+
+    losses = validation_losses(rows)
+    assert len(losses) == 5
+    assert min(losses) < 0.98 * losses[0]
+    assert chosen_row(rows)["validation_loss"] == min(losses)
+    assert has_parameters(base, parameters_before)
     assert all(parameter.requires_grad for parameter in base.parameters())
-    store.from_rows(
-        "training",
-        rows,
-        model="m",
-        calibration="c",
-        selector="s",
-        removed=1,
-        repair="r",
-        healing="h",
-    )
+    keys = {"model": "m", "calibration": "c", "selector": "s"}
+    parquet.from_rows("training", rows, **keys, removed=1, repair="r", healing="h")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Path) -> None:
-    base, ids = tiny.model(family), tiny.tokens()
-    patches = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
-    healed, _ = lora.heal(base, PLAN, patches, [Source(samples())], Lora(**FAST))
+    base = tiny.model(family)
+    token_ids = tiny.tokens()
+    operator = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50
+    patches = {(2, 3): Patch(operator)}
+    sources = [TrainingSource(make_samples())]
+    healed, _ = lora.heal(base, PLAN, patches, sources, Lora(**FAST_OPTIONS))
     lora.save(healed, tmp_path)
+
     with torch.no_grad():
-        wanted = healed.model(input_ids=ids).logits
-        unhealed = materialise(base, PLAN, patches)(input_ids=ids).logits
-        mine = materialise(base, PLAN, patches, tmp_path)(input_ids=ids).logits
-        peft = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)(
-            input_ids=ids
-        ).logits
-        again = materialise(base, PLAN, patches)(input_ids=ids).logits
-    torch.testing.assert_close(mine, wanted, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(peft, wanted, atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(unhealed, wanted, atol=1e-2)
-    assert torch.equal(again, unhealed)
+        trained_logits = healed.model(input_ids=token_ids).logits
+        unhealed_logits = materialise(base, PLAN, patches)(input_ids=token_ids).logits
+        loaded_logits = materialise(base, PLAN, patches, tmp_path)(input_ids=token_ids).logits
+        peft_model = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)
+        peft_logits = peft_model(input_ids=token_ids).logits
+        unhealed_again = materialise(base, PLAN, patches)(input_ids=token_ids).logits
+    torch.testing.assert_close(loaded_logits, trained_logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(peft_logits, trained_logits, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(unhealed_logits, trained_logits, atol=1e-2)
+    assert torch.equal(unhealed_again, unhealed_logits)
+
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] is None
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert {path.name for path in tmp_path.iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
-    ]
+    }
 
 
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
-    base, ids, options = tiny.model(), tiny.tokens(), Lora(**{**FAST, "epochs": 2})
-    _, (held,) = training.split([Source(samples())], options.seed)
-    answers = {True: 20, False: 5}
-    contradictory = [
-        replace(
-            sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held.samples],)),)
-        )
-        for sample in samples()
-    ]
-    healed, rows = lora.heal(base, PLAN, None, [Source(contradictory)], options)
-    assert (
-        rows[0]["chosen"] and rows[0]["epoch"] == 0 and not any(row["chosen"] for row in rows[1:])
-    )
+    """The held-out documents have another answer than those that are trained on."""
+    base = tiny.model()
+    options = Lora(**{**FAST_OPTIONS, "epochs": 2})
+    _, (validation_source,) = split_sources([TrainingSource(make_samples())], options.seed)
+    contradictory_samples = []
+    for sample in make_samples():
+        answer = 20 if sample in validation_source.samples else 5
+        row = replace(sample.rows[0], continuation=(answer,))
+        contradictory_samples.append(replace(sample, rows=(row,)))
+    sources = [TrainingSource(contradictory_samples)]
+    healed, rows = lora.heal(base, PLAN, None, sources, options)
+
+    assert chosen_row(rows)["epoch"] == 0
+    token_ids = tiny.tokens()
     with torch.no_grad():
-        assert torch.equal(
-            healed.model(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits
-        )
+        unhealed_logits = materialise(base, PLAN)(input_ids=token_ids).logits
+        assert torch.equal(healed.model(input_ids=token_ids).logits, unhealed_logits)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_what_is_validated_is_the_saved_variant_in_its_dtype(family: str, tmp_path: Path) -> None:
-    base = tiny.model(family)
-    for parameter in base.parameters():
-        parameter.data = parameter.data.bfloat16()
-    before = [parameter.clone() for parameter in base.parameters()]
+    base = tiny.model(family).bfloat16()
+    parameters_before = copy_parameters(base)
     # Updates of about the spacing of bfloat16: merged, many of them round away.
-    options = Lora(**{**FAST, "learning_rate": 1e-3})
-    healed, rows = lora.heal(base, PLAN, None, [Source(samples())], options)
+    options = Lora(**{**FAST_OPTIONS, "learning_rate": 1e-3})
+    sources = [TrainingSource(make_samples())]
+    healed, rows = lora.heal(base, PLAN, None, sources, options)
     lora.save(healed, tmp_path)
-    _, (held,) = training.split([Source(samples())], options.seed)
-    validation = list(held.samples)
+    _, (validation_source,) = split_sources(sources, options.seed)
+    validation_samples = list(validation_source.samples)
+
     saved = materialise(base, PLAN, None, tmp_path)
-    (chosen,) = (row for row in rows if row["chosen"])
-    assert chosen["epoch"] > 0 and next(saved.parameters()).dtype == torch.bfloat16
-    assert chosen["validation_loss"] == validate(saved, validation, 10_000)
-    assert rows[0]["validation_loss"] == validate(materialise(base, PLAN), validation, 10_000)
-    # The adapter beside the weights says something else.
-    assert chosen["validation_loss"] != validate(healed.model, validation, 10_000)
-    assert all(map(torch.equal, base.parameters(), before))
+    best_row = chosen_row(rows)
+    assert best_row["epoch"] > 0
+    assert next(saved.parameters()).dtype == torch.bfloat16
+    assert best_row["validation_loss"] == validate(saved, validation_samples, 10_000)
+    unhealed = materialise(base, PLAN)
+    assert rows[0]["validation_loss"] == validate(unhealed, validation_samples, 10_000)
+    # An adapter that is not merged has another loss.
+    assert best_row["validation_loss"] != validate(healed.model, validation_samples, 10_000)
+    assert has_parameters(base, parameters_before)
 
 
 def test_validation_keeps_to_its_memory_bound_and_to_its_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, widths = tiny.model(), []
-    layers_of(model)[0].register_forward_pre_hook(
-        lambda module, args: widths.append(args[0].shape[:2].numel())
-    )
-    losses = [validate(model, samples(), positions) for positions in (10_000, 30, 1)]
+    model = tiny.model()
+    n_samples = len(make_samples())
+    batch_positions: list[int] = []
+
+    def record_positions(layer: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        batch_positions.append(args[0].shape[:2].numel())
+
+    layers_of(model)[0].register_forward_pre_hook(record_positions)
+    losses = []
+    for max_positions in (10_000, 30, 1):
+        losses.append(validate(model, make_samples(), max_positions))
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
-    assert widths[0] > 300 and max(widths[1:-48]) <= 30 and max(widths[-48:]) <= 9
-    widths.clear()
-    monkeypatch.setattr(training, "positions", lambda *given: 40)
-    lora.heal(model, PLAN, None, [Source(samples())], Lora(**{**FAST, "epochs": 1}))
-    assert widths and max(widths) <= 40
+    whole_batch, *bounded = batch_positions
+    single_samples = bounded[-n_samples:]
+    assert whole_batch > 300
+    assert max(bounded[:-n_samples]) <= 30
+    assert max(single_samples) <= 9
+
+    batch_positions.clear()
+    monkeypatch.setattr(training, "position_budget", lambda *arguments: 40)
+    options = Lora(**{**FAST_OPTIONS, "epochs": 1})
+    lora.heal(model, PLAN, None, [TrainingSource(make_samples())], options)
+    assert 0 < max(batch_positions) <= 40
 
 
 def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> None:
     base = tiny.model()
-    options = Lora(**{**FAST, "dropout": 0.1, "max_steps": 7})
-    runs = [lora.heal(base, PLAN, None, [Source(samples())], options)[1] for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert runs[0][-1]["step"] == 7 and runs[0][-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
-    assert runs[0][-1]["validation_loss"] is not None
+    options = Lora(**{**FAST_OPTIONS, "dropout": 0.1, "max_steps": 7})
+    sources = [TrainingSource(make_samples())]
+    _, rows = lora.heal(base, PLAN, None, sources, options)
+    _, rows_again = lora.heal(base, PLAN, None, sources, options)
+    assert rows == rows_again
+    assert rows[-1]["step"] == 7
+    assert rows[-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
+    assert "validation_loss" in rows[-1]
 
 
 def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None:
+    sources = [TrainingSource(make_samples())]
+    mlp_options = Lora(**{**FAST_OPTIONS, "targets": "mlp"})
     with pytest.raises(LaminaError, match="mamba"):  # which has no MLP
-        targets = Lora(**{**FAST, "targets": "mlp"})
-        lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], targets)
-    # Its mixers can be, though its configuration knows no attention heads.
-    mixers = Lora(**{**FAST, "targets": "attention"})
-    assert lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], mixers)[1]
-    # One of its maps is several, of groups of heads, and takes inputs of another shape.
-    assert not any(
-        "o_a_proj" in name for name in linear_maps(configurations.model("deepseek_v4"), "attention")
-    )
+        lora.heal(configurations.model("mamba"), PLAN, None, sources, mlp_options)
+    # Its mixers can be healed, although its configuration knows no attention heads.
+    mixer_options = Lora(**{**FAST_OPTIONS, "targets": "attention"})
+    _, rows = lora.heal(configurations.model("mamba"), PLAN, None, sources, mixer_options)
+    assert rows
+    # One map of deepseek_v4 is several, of groups of heads, and takes inputs of another shape.
+    attention_maps = linear_maps(configurations.model("deepseek_v4"), "attention")
+    assert not any("o_a_proj" in name for name in attention_maps)
     with pytest.raises(LaminaError, match="at least 4"):
-        lora.heal(tiny.model(), PLAN, None, [Source(samples(3))], Lora(**FAST))
+        few_samples = [TrainingSource(make_samples(3))]
+        lora.heal(tiny.model(), PLAN, None, few_samples, Lora(**FAST_OPTIONS))

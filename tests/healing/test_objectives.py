@@ -1,4 +1,6 @@
-"""What a healing lowers, against plain loops in numpy; and that it depends on no padding and on no split of a batch."""
+"""What a healing minimises, against plain loops in numpy; it depends neither on padding nor on the
+split of a batch.
+"""
 
 from dataclasses import replace
 
@@ -13,109 +15,142 @@ from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from tests.given import tiny
-from tests.healing.test_lora import PLAN, samples
+from tests.healing.examples import PLAN, make_samples
 
-PATCH = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
+PATCHES = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
 
 
-def mixed() -> list[Sample]:
-    """Short questions, a text whose first token alone is not scored, and texts that a model wrote behind a prompt."""
-    text, *written = samples(9, "text")[5:]
-    row = Row(text.sequence()[:1], text.sequence()[1:], 9)
-    return [*samples(5), replace(text, rows=(row,)), *written]
+def mixed_samples() -> list[Sample]:
+    """Questions, a text, and texts that a model wrote after a prompt.
+
+    Of the text, all tokens but the first are scored.
+    """
+    text, *written_texts = make_samples(9, "text")[5:]
+    token_ids = text.sequence()
+    text_row = Row(token_ids[:1], token_ids[1:], 9)
+    return [*make_samples(5), replace(text, rows=(text_row,)), *written_texts]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    grown = np.exp(logits - logits.max())
-    return np.asarray(grown / grown.sum())
+    exponentials = np.exp(logits - logits.max())
+    return np.asarray(exponentials / exponentials.sum())
 
 
-def logits_of(model: torch.nn.Module, sample: Sample) -> np.ndarray:
-    """Of one sample alone, without padding."""
+def divergence(teacher: np.ndarray, student: np.ndarray, temperature: float) -> float:
+    """T² KL(softmax(teacher / T) ‖ softmax(student / T)) of the logits (V,) of one position."""
+    p = softmax(teacher / temperature)
+    q = softmax(student / temperature)
+    return temperature**2 * float((p * np.log(p / q)).sum())
+
+
+def compute_logits(model: torch.nn.Module, sample: Sample) -> np.ndarray:
+    """The logits (T, V) of one sample alone, without padding."""
     with torch.no_grad():
-        return np.asarray(
-            model(input_ids=torch.tensor([sample.sequence()])).logits[0].double().numpy()
-        )
+        logits = model(input_ids=torch.tensor([sample.sequence()])).logits[0]
+    return np.asarray(logits.double().numpy())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_distillation_is_the_mean_divergence_per_scored_token(temperature: float) -> None:
     base = tiny.model()
-    variant = materialise(base, PLAN, PATCH)
-    total, count = 0.0, 0
-    for sample in mixed():
-        mine, theirs = logits_of(variant, sample), logits_of(base, sample)
-        for position in range(len(sample.rows[0].context) - 1, len(sample.sequence()) - 1):
-            p, q = softmax(theirs[position] / temperature), softmax(mine[position] / temperature)
-            total, count = total + temperature**2 * float((p * np.log(p / q)).sum()), count + 1
+    variant = materialise(base, PLAN, PATCHES)
+    expected = 0.0
+    n_scored = 0
+    for sample in mixed_samples():
+        student = compute_logits(variant, sample)
+        teacher = compute_logits(base, sample)
+        first_prediction = len(sample.rows[0].context) - 1
+        for position in range(first_prediction, len(sample.sequence()) - 1):
+            expected += divergence(teacher[position], student[position], temperature)
+            n_scored += 1
+
     objective = Objective("distill", variant, base, temperature)
-    (found,) = objective.sums(mixed())
-    assert objective.counts(mixed()) == [count]
-    assert float(found.detach()) == pytest.approx(total, rel=1e-5)
+    (loss,) = objective.sum_losses(mixed_samples())
+    assert objective.count_tokens(mixed_samples()) == [n_scored]
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_gradient_of_the_divergence_is_that_of_finite_differences() -> None:
-    draw = torch.Generator().manual_seed(1)
-    student, teacher = (torch.randn(3, 7, generator=draw, dtype=torch.float64) for _ in range(2))
-    student.requires_grad_()
+    generator = torch.Generator().manual_seed(1)
+    student = torch.randn(3, 7, generator=generator, dtype=torch.float64).requires_grad_()
+    teacher = torch.randn(3, 7, generator=generator, dtype=torch.float64)
     Divergence.apply(student, teacher, 2.0).backward()
 
-    def value(logits: np.ndarray) -> float:
-        pairs = zip(logits, teacher.numpy(), strict=True)
-        return sum(
-            4 * float((softmax(t / 2) * np.log(softmax(t / 2) / softmax(s / 2))).sum())
-            for s, t in pairs
-        )
+    def sum_divergences(student_logits: np.ndarray) -> float:
+        rows = zip(teacher.numpy(), student_logits, strict=True)
+        return sum(divergence(teacher_row, student_row, 2.0) for teacher_row, student_row in rows)
 
-    start, nudges = student.detach().numpy(), 1e-5 * np.eye(21).reshape(-1, 3, 7)
-    slopes = [(value(start + each) - value(start - each)) / 2e-5 for each in nudges]
+    logits = student.detach().numpy()
+    step = 1e-5
+    slopes = []
+    for direction in np.eye(logits.size).reshape(-1, *logits.shape):
+        above = sum_divergences(logits + step * direction)
+        below = sum_divergences(logits - step * direction)
+        slopes.append((above - below) / (2 * step))
+    assert student.grad is not None
     assert student.grad.flatten().tolist() == pytest.approx(slopes, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["lm", "distill", "lm+hidden"])
 def test_neither_padding_nor_the_split_of_a_batch_changes_loss_and_gradient(name: str) -> None:
-    base, found = tiny.model(), []
-    batch = mixed()
-    # In one part, a part for each sample, and two groups that are padded apart.
-    for groups, memory in ([batch], 10_000), ([batch], 1), ([batch[:5], batch[5:]], 10_000):
-        variant = materialise(base, PLAN, PATCH)
+    samples = mixed_samples()
+
+    def compute(
+        sample_groups: list[list[Sample]], max_positions: int
+    ) -> tuple[training.BatchLoss, torch.Tensor]:
+        """The loss of the samples, and the gradient of one weight."""
+        base = tiny.model()
+        variant = materialise(base, PLAN, PATCHES)
         for layer in layers_of(variant):
             layer.mlp.up_proj.weight = torch.nn.Parameter(layer.mlp.up_proj.weight.detach().clone())
-        loss, count = training.backward(
-            Objective.of(name, variant, base, PLAN, 1.0), groups, memory
-        )
-        found.append((loss, count, layers_of(variant)[1].mlp.up_proj.weight.grad))
-    for loss, count, gradient in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-5) and count == found[0][1]
-        torch.testing.assert_close(gradient, found[0][2], atol=1e-6, rtol=1e-4)
+        objective = Objective.for_plan(name, variant, base, PLAN, 1.0)
+        loss = training.accumulate_gradients(objective, sample_groups, max_positions)
+        return loss, layers_of(variant)[1].mlp.up_proj.weight.grad
+
+    expected_loss, expected_gradient = compute([samples], 10_000)
+    one_part_per_sample = compute([samples], 1)
+    two_groups = compute([samples[:5], samples[5:]], 10_000)
+    for loss, gradient in (one_part_per_sample, two_groups):
+        assert loss.mean == pytest.approx(expected_loss.mean, rel=1e-5)
+        assert loss.n_scored == expected_loss.n_scored
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "runs",
+    "positions",
     [{(1, 3): 1}, {(1, 2): 1, (3, 4): 2}, {(3, 5): 3}],
     ids=["one run", "two runs", "up to the final norm"],
 )
-def test_streams_are_compared_where_layers_went_with_the_patch_in_place(
-    runs: dict[tuple[int, int], int],
+def test_streams_are_compared_after_removed_layers_with_the_patch_applied(
+    positions: dict[tuple[int, int], int],
 ) -> None:
-    """`runs` tells how many of the variant's layers come before each."""
-    base, total = tiny.model(), 0.0
-    plan = {"units": [str(layer) for run in runs for layer in range(*run)]}
-    draw = torch.Generator().manual_seed(3)
-    patches = {
-        run: Patch(torch.randn(32, 32, generator=draw) / 50, torch.randn(32, generator=draw) / 9)
-        for run in runs
-    }
+    """`positions` has how many of the variant's layers come before each run of removed layers."""
+    base = tiny.model()
+    generator = torch.Generator().manual_seed(3)
+    units = []
+    patches = {}
+    for start, end in positions:
+        units += [str(layer) for layer in range(start, end)]
+        operator = torch.randn(32, 32, generator=generator) / 50
+        bias = torch.randn(32, generator=generator) / 9
+        patches[start, end] = Patch(operator, bias)
+    plan = {"units": units}
     variant = materialise(base, plan, patches)
-    for sample in mixed():
-        ids = torch.tensor([sample.sequence()])
-        wanted = tiny.stream(base, ids, layers_of(base))
-        found = tiny.stream(variant, ids, layers_of(variant))
-        for run, patch in patches.items():
-            after = found[runs[run]][0] + found[runs[run]][0] @ patch.operator + patch.bias
-            for h, mended in zip(wanted[run[1]][0].numpy(), after.numpy(), strict=True):
-                total += float(((h - mended) ** 2).sum() / (h**2).sum()) / len(patches)
-    objective = Objective.of("lm+hidden", variant, base, plan, 1.0)
-    _, distance = objective.sums(mixed())
-    assert float(distance.detach()) == pytest.approx(total, rel=1e-4)
-    assert objective.counts(mixed())[1] == sum(len(sample.sequence()) for sample in mixed())
+
+    expected = 0.0
+    for sample in mixed_samples():
+        token_ids = torch.tensor([sample.sequence()])
+        base_streams = tiny.stream(base, token_ids, layers_of(base))
+        variant_streams = tiny.stream(variant, token_ids, layers_of(variant))
+        for (start, end), patch in patches.items():
+            stream = variant_streams[positions[start, end]][0]
+            patched = (stream + stream @ patch.operator + patch.bias).numpy()
+            unpruned = base_streams[end][0].numpy()
+            distances = ((unpruned - patched) ** 2).sum(1) / (unpruned**2).sum(1)
+            expected += float(distances.sum()) / len(patches)
+
+    objective = Objective.for_plan("lm+hidden", variant, base, plan, 1.0)
+    _, distance = objective.sum_losses(mixed_samples())
+    assert float(distance.detach()) == pytest.approx(expected, rel=1e-4)
+    _, n_tokens = objective.count_tokens(mixed_samples())
+    assert n_tokens == sum(len(sample.sequence()) for sample in mixed_samples())

@@ -1,4 +1,6 @@
-"""A healing that was killed goes on at the last saved step, to the last bit as if nothing had happened."""
+"""A healing that was killed continues at the last saved step, to the last bit as if nothing had
+happened.
+"""
 
 import json
 import shutil
@@ -14,131 +16,158 @@ import torch
 from lamina.config import healings
 from lamina.data import calibrations
 from lamina.healing import lora, training
+from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
-from lamina.healing.training import Source
 from lamina.repair import patch
 from lamina.stages.heal import HealVariant
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.store.unfinished import Progress, digest
 from tests.given import scripts, tiny
-from tests.healing.test_lora import FAST, samples
-from tests.healing.test_trained_parts import UNITS, fitted
+from tests.healing.examples import FAST_OPTIONS, REPAIRED_UNITS, fitted_patches, make_samples
 
-SETTINGS: dict[str, Any] = {**FAST, "dropout": 0.1, "train": "both", "objective": "distill"}
+OPTIONS: dict[str, Any] = {
+    **FAST_OPTIONS,
+    "dropout": 0.1,
+    "train": "both",
+    "objective": "distill",
+}
 
 
-class Killed(Progress):
-    """Ends the process that it belongs to, as far as a test can, after so many saves."""
+class InterruptedProgress(Progress):
+    """Ends the training after some saves, as far as a test can end its own process."""
 
-    left = 0
+    saves_left = 0
 
     def save(self, *arguments: Any) -> None:
         super().save(*arguments)
-        self.left -= 1
-        if self.left == 0:
+        self.saves_left -= 1
+        if self.saves_left == 0:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("saves", [1, 3, 5])
+def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], list[training.TrainingRow]]:
+    """The weights and the curve of a training on two sources."""
+    sources = [
+        TrainingSource(make_samples(24)),
+        TrainingSource(make_samples(32, "text")[24:], 0.5),
+    ]
+    plan = {"units": REPAIRED_UNITS}
+    options = Lora(**{**OPTIONS, "epochs": 3})
+    healed, rows = lora.heal(tiny.model(), plan, fitted_patches(), sources, options, progress)
+    weights = {name: weight.detach() for name, weight in healed.weights.items()}
+    return weights, rows
+
+
+@pytest.mark.parametrize("n_saves", [1, 3, 5])
 def test_any_saved_step_leads_to_the_same_weights(
-    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    n_saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "SAVE_STEPS", 2)
-    data = [Source(samples(24)), Source(samples(32, "text")[24:], 0.5)]
+    monkeypatch.setattr(training, "SAVE_INTERVAL", 2)
+    expected_weights, expected_rows = heal(None)
 
-    def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], Any]:
-        healed, rows = lora.heal(
-            tiny.model(),
-            {"units": UNITS},
-            fitted(),
-            data,
-            Lora(**{**SETTINGS, "epochs": 3}),
-            progress,
-        )
-        return {name: weight.detach() for name, weight in healed.weights.items()}, rows
-
-    wanted, rows = heal(None)
-    killed = Killed(tmp_path / "progress.safetensors", "key")
-    killed.left = saves
+    interrupted = InterruptedProgress(tmp_path / "progress.safetensors", "key")
+    interrupted.saves_left = n_saves
     with pytest.raises(KeyboardInterrupt):
-        heal(killed)
-    torch.rand(7)  # whatever else draws random numbers
-    again, more = heal(Progress(killed.file, "key"))
-    assert more == rows and all(torch.equal(again[name], wanted[name]) for name in wanted)
+        heal(interrupted)
+    torch.rand(7)  # as whatever else draws random numbers
+    weights, rows = heal(Progress(interrupted.file, "key"))
+    assert rows == expected_rows
+    for name, weight in weights.items():
+        assert torch.equal(weight, expected_weights[name])
 
 
-def test_a_changed_setting_or_file_begins_anew(tmp_path: Path) -> None:
-    read = tmp_path / "read"
-    read.write_text("a")
-    key = digest({"rank": 2}, read)
-    saved = Progress(tmp_path / "progress.safetensors", key)
-    saved.save({"weight": torch.ones(2)}, {"rows": [{"loss": 0.1 + 0.2}]})
-    found = Progress(saved.file, digest({"rank": 2}, read)).load()
-    assert found is not None and torch.equal(found[0]["weight"], torch.ones(2))
-    assert found[1]["rows"][0]["loss"] == 0.1 + 0.2
-    assert Progress(saved.file, digest({"rank": 4}, read)).load() is None
-    read.write_text("b")
-    assert Progress(saved.file, digest({"rank": 2}, read)).load() is None
-    many = {"rows": [{"step": number, "loss": 0.1} for number in range(50_000)]}
-    saved.save({}, many)
-    assert saved.load() == ({}, many)
-    saved.remove()
-    assert saved.load() is None and [path.name for path in tmp_path.iterdir()] == ["read"]
+def test_progress_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress.safetensors", "key")
+    rows = [{"step": step, "loss": 0.1 + 0.2} for step in range(50_000)]
+    progress.save({"weight": torch.ones(2)}, {"rows": rows})
+    tensors, facts = progress.load() or ({}, {})
+    assert torch.equal(tensors["weight"], torch.ones(2))
+    assert facts == {"rows": rows}
+    progress.remove()
+    assert progress.load() is None
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
-    tiny.model().save_pretrained(tmp_path / "model")
+def test_a_changed_option_or_file_begins_anew(tmp_path: Path) -> None:
+    input_file = tmp_path / "input"
+    progress_file = tmp_path / "progress.safetensors"
+    input_file.write_text("a")
+    Progress(progress_file, digest({"rank": 2}, input_file)).save({}, {"rows": []})
+    assert Progress(progress_file, digest({"rank": 2}, input_file)).load() is not None
+    assert Progress(progress_file, digest({"rank": 4}, input_file)).load() is None
+    input_file.write_text("b")
+    assert Progress(progress_file, digest({"rank": 2}, input_file)).load() is None
+
+
+def write_inputs(folder: Path) -> None:
+    """The files that a job of rule heal_variant reads."""
+    tiny.model().save_pretrained(folder / "model")
     manifest = {
-        "path": str(tmp_path / "model"),
+        "path": str(folder / "model"),
         "source": "tiny",
         "dtype": "float32",
         "trust_remote_code": False,
     }
-    store.write_text(tmp_path / "manifest.json", json.dumps(manifest))
-    store.write_text(tmp_path / "plan.json", json.dumps({"units": UNITS, "removed": 3}))
-    tensors = {boundary: found.tensors for boundary, found in fitted().items()}
-    patch.save(tmp_path / "patch.safetensors", "ghost", patch.tensors(3, tensors))
+    plan = {"units": REPAIRED_UNITS, "removed": 3}
+    parquet.write_text(folder / "manifest.json", json.dumps(manifest))
+    parquet.write_text(folder / "plan.json", json.dumps(plan))
+    tensors = {boundary: fitted.tensors for boundary, fitted in fitted_patches().items()}
+    patch.save(folder / "patch.safetensors", "ghost", patch.tensors(3, tensors))
     for name, kind in (("own", "choices"), ("corpus", "text")):
-        made = calibrations.build(
-            samples(40, kind), tiny.VOCABULARY, source=name, split="train", seed=0
+        calibration = calibrations.build(
+            make_samples(40, kind), tiny.VOCABULARY, source=name, split="train", seed=0
         )
-        calibrations.write(tmp_path / f"{name}.parquet", made)
-    options = {**SETTINGS, "method": "lora", "data": {"own": 1, "corpus": 0.5}, "epochs": 12}
+        calibrations.write(folder / f"{name}.parquet", calibration)
 
-    def job(output: str) -> HealVariant:
-        files = {"manifest": "manifest.json", "calibration": "own.parquet", "plan": "plan.json"}
-        files |= {"patch": "patch.safetensors", "output": f"{output}/training.parquet"}
-        told: dict[str, Any] = {name: str(tmp_path / file) for name, file in files.items()}
-        told |= {
-            "data": {"corpus": str(tmp_path / "corpus.parquet")},
-            "repairs": ["lamina.repair.methods.ghost"],
-        }
-        told |= {
-            "weights": [("corpus", 0.5), ("own", 1.0)],
-            "healing": healings.Healing.from_options(options),
-        }
-        return HealVariant(variant="m/own/s/removed=3/ghost/lora", **told)
 
+def make_job(folder: Path, output: str) -> HealVariant:
+    """A job on the files of `write_inputs` that trains for about a second."""
+    options = {
+        **OPTIONS,
+        "method": "lora",
+        "data": {"own": 1, "corpus": 0.5},
+        "epochs": 12,
+    }
+    return HealVariant(
+        variant="m/own/s/removed=3/ghost/lora",
+        healing=healings.Healing.from_options(options),
+        weights=[("corpus", 0.5), ("own", 1.0)],
+        repairs=["lamina.repair.methods.ghost"],
+        manifest=str(folder / "manifest.json"),
+        calibration=str(folder / "own.parquet"),
+        data={"corpus": str(folder / "corpus.parquet")},
+        plan=str(folder / "plan.json"),
+        patch=str(folder / "patch.safetensors"),
+        output=str(folder / output / "training.parquet"),
+    )
+
+
+def kill_after_first_save(job: HealVariant) -> None:
+    """Run a job in a process of its own, and kill it as soon as its progress is saved."""
     environment = scripts.ENVIRONMENT | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    killed = subprocess.Popen(scripts.command(job("killed")), env=environment)
-    progress = tmp_path / "killed/.progress.safetensors"
-    while not progress.is_file() and killed.poll() is None:
+    process = subprocess.Popen(scripts.command(job), env=environment)
+    progress_file = Path(job.output).parent / ".progress.safetensors"
+    while not progress_file.is_file() and process.poll() is None:
         time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL and progress.is_file()
-    assert [path.name for path in progress.parent.iterdir() if path.suffix != ".tmp"] == [
-        progress.name
-    ]
-    scripts.run(job("killed"))
-    shutil.move(tmp_path / "killed", tmp_path / "whole")
-    scripts.run(job("killed"))
-    written = [
-        sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("whole", "killed")
-    ]
-    assert written == [["adapter_config.json", "adapter_model.safetensors", "training.parquet"]] * 2
-    for name in written[0]:
-        one, other = (tmp_path / folder / name for folder in ("whole", "killed"))
-        if name != "training.parquet":
-            assert one.read_bytes() == other.read_bytes(), name
-        else:
-            assert store.read(one).equals(store.read(other))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    files = [path for path in progress_file.parent.iterdir() if path.suffix != ".tmp"]
+    assert files == [progress_file]
+
+
+def test_a_killed_job_continues_and_writes_the_same_bytes(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    job = make_job(tmp_path, "output")
+    folder = tmp_path / "output"
+    kill_after_first_save(job)
+    scripts.run(job)
+    shutil.move(folder, tmp_path / "resumed")
+    scripts.run(job)
+
+    names = ["adapter_config.json", "adapter_model.safetensors", "training.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == names
+    for name in names[:2]:
+        assert (folder / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+    uninterrupted_curve = parquet.read(folder / "training.parquet")
+    assert parquet.read(tmp_path / "resumed/training.parquet").equals(uninterrupted_curve)

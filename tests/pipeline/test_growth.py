@@ -20,17 +20,17 @@ from matplotlib.figure import Figure
 from lamina.report.figures import style
 
 TITLE = "Made up"
-PLACE = 99
+POSITION = 99
 TABLES = ("activations", "models")
 QUERIES = ("which_runs_barely_turn_the_stream",)
 
 
-def draw(data: style.Rows, theme: style.Theme) -> Figure:
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Nothing."""
-    return style.empty("made up")
+    return style.draw_empty("made up")
 
 
-def caption(data: style.Rows) -> str:
+def write_caption(rows: style.Rows) -> str:
     """What it shows."""
     return "Nothing."
 '''

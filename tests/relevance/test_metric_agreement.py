@@ -233,7 +233,7 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
         expected = accuracies["one", row["unit"]] - accuracies["other", row["unit"]]
         assert row["difference"] == pytest.approx(expected)
     files = write_tables(tmp_path, relevance=scored, sweeps=sweeps.to_pylist(), calibrations=facts)
-    drawn_from = calibration_size.data(database.connect(VIEWS, files))
+    drawn_from = calibration_size.read_rows(database.connect(VIEWS, files))
     columns, context = (
         from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one"))),
         Context(0.25, score),

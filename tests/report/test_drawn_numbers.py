@@ -1,173 +1,208 @@
-"""What every figure draws is what the tables say, asked anew in SQL over the tables alone, without the views."""
+"""What every figure draws is what the tables say, asked anew in SQL over the tables alone, without
+the views.
+"""
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pytest
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lamina.report import database
 from lamina.report.figures import cross_task, dissociations, relevance_maps
-from lamina.report.figures.drawing import drawn
+from lamina.report.figures.drawing import draw_figure
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
 
-Drawn = Callable[[Figure], Iterable[object]]
+DrawnValue = tuple[float, ...]  # one number, the coordinates of a cell and its number, or a colour
 
 
-def lines(axis: str) -> Drawn:
-    """Coordinates of all lines and points."""
-
-    def drawn(figure: Figure) -> Iterable[object]:
-        for line in (line for axes in figure.axes for line in axes.lines):
-            yield from np.asarray(
-                line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float
-            )
-
-    return drawn
+def read_x(figure: Figure) -> Iterable[DrawnValue]:
+    """The x coordinates of all lines and points."""
+    for axes in figure.axes:
+        for line in axes.lines:
+            for x in np.asarray(line.get_xdata(), dtype=float):
+                yield (float(x),)
 
 
-def images(figure: Figure) -> Iterable[object]:
-    """(column, row, value) of the cells."""
+def read_y(figure: Figure) -> Iterable[DrawnValue]:
+    """The y coordinates of all lines and points."""
+    for axes in figure.axes:
+        for line in axes.lines:
+            for y in np.asarray(line.get_ydata(), dtype=float):
+                yield (float(y),)
+
+
+def read_image_cells(figure: Figure) -> Iterable[DrawnValue]:
+    """(column, row, value) of the cells of all images."""
     for axes in figure.axes:
         for image in axes.images:
-            shown = np.ma.filled(image.get_array().astype(float), np.nan)
-            yield from ((column, row, value) for (row, column), value in np.ndenumerate(shown))
+            values = np.ma.filled(image.get_array().astype(float), np.nan)
+            for (row, column), value in np.ndenumerate(values):
+                yield (column, row, float(value))
 
 
-def heights(figure: Figure) -> Iterable[object]:
-    return [
-        patch.get_height()
-        for axes in figure.axes
-        for patch in axes.patches
-        if isinstance(patch, Rectangle)
-    ]
+def read_bar_heights(figure: Figure) -> Iterable[DrawnValue]:
+    for axes in figure.axes:
+        for patch in axes.patches:
+            if isinstance(patch, Rectangle):
+                yield (patch.get_height(),)
 
 
-def fills(figure: Figure) -> Iterable[object]:
-    return [patch.get_facecolor() for axes in figure.axes for patch in axes.patches]
+def read_cell_colours(figure: Figure) -> Iterable[DrawnValue]:
+    for axes in figure.axes:
+        for patch in axes.patches:
+            yield tuple(patch.get_facecolor())
 
 
-BARE = "repair = 'none' AND healing = 'none'"
-OWN = "task = 'microworld_' || calibration AND metric = 'acc_norm'"
-MEANS = f"""SELECT avg(a.value) FROM (FROM benchmarks WHERE {OWN}) AS a
+class DrawnNumbers(NamedTuple):
+    """The numbers that a figure must draw."""
+
+    query: str  # over the tables
+    read: Callable[[Figure], Iterable[DrawnValue]]  # how they are found in the drawing
+    colours: Colormap | None = None  # where a number is drawn as a colour
+    scale: Normalize | None = None
+
+
+UNREPAIRED = "repair = 'none' AND healing = 'none'"
+OWN_TASK = "task = 'microworld_' || calibration AND metric = 'acc_norm'"
+MEANS_OVER_CALIBRATIONS = f"""
+    SELECT avg(own.value) FROM (FROM benchmarks WHERE {OWN_TASK}) AS own
     GROUP BY model, selector, removed, repair, healing HAVING removed > 0
     QUALIFY count(*) = max(count(*)) OVER (PARTITION BY model, removed)"""
-CHANGE = f"""SELECT v.value - b.value FROM (FROM benchmarks WHERE {BARE}) AS v
-    JOIN benchmarks AS b USING (model, task, metric)
-    WHERE v.removed = 2 AND b.removed = 0 AND metric = 'acc_norm'"""
-RANKS = """WITH ranked AS (
-        SELECT *, rank() OVER (PARTITION BY model, calibration, metric ORDER BY score)::DOUBLE AS place
-        FROM relevance WHERE selector = 'base')
-    SELECT corr(a.place, c.place) FROM ranked AS a JOIN ranked AS c USING (model, calibration, layer)
-    WHERE a.metric = 'accuracy' AND c.metric = 'cosine' GROUP BY model, calibration"""
-BASE = "SELECT {} FROM relevance WHERE selector = 'base'"
+CHANGES = f"""
+    SELECT pruned.value - base.value FROM (FROM benchmarks WHERE {UNREPAIRED}) AS pruned
+    JOIN benchmarks AS base USING (model, task, metric)
+    WHERE pruned.removed = 2 AND base.removed = 0 AND metric = 'acc_norm'"""
+RANK_CORRELATIONS = """
+    WITH ranked AS (
+        SELECT *, rank() OVER scores ::DOUBLE AS position FROM relevance WHERE selector = 'base'
+        WINDOW scores AS (PARTITION BY model, calibration, metric ORDER BY score))
+    SELECT corr(accuracy.position, cosine.position)
+    FROM ranked AS accuracy JOIN ranked AS cosine USING (model, calibration, layer)
+    WHERE accuracy.metric = 'accuracy' AND cosine.metric = 'cosine'
+    GROUP BY model, calibration"""
+ACCURACY_SCORES = """
+    SELECT score FROM relevance WHERE selector = 'base' AND metric = 'accuracy'"""
+MEAN_SECONDS = r"""
+    SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
+    GROUP BY regexp_extract(wildcards, 'model=(\w+)', 1)"""
 
-# Of each figure: a question to its tables, how the answer is found in the drawing, and what is drawn of a number.
-ASKED: dict[str, tuple[str, Drawn]] = {
-    "relevance_maps": (BASE.format("score") + " AND metric = 'accuracy'", fills),
-    "metric_agreement": (RANKS, lines("x")),
-    "cost_of_metrics": (
-        """SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
-        GROUP BY regexp_extract(wildcards, 'model=(\\w+)', 1)""",
-        lines("x"),
+DRAWN_NUMBERS = {
+    "relevance_maps": DrawnNumbers(
+        ACCURACY_SCORES, read_cell_colours, relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
     ),
-    "what_layers_do": ("SELECT value FROM diagnoses WHERE measure = 'void'", lines("y")),
-    "angular_triangle": ("SELECT layer, span - 1, angular_last FROM activations", images),
-    "pruning_curves": (
-        f"SELECT value FROM benchmarks WHERE {OWN} AND {BARE} AND removed > 0",
-        lines("y"),
+    "metric_agreement": DrawnNumbers(RANK_CORRELATIONS, read_x),
+    "cost_of_metrics": DrawnNumbers(MEAN_SECONDS, read_x),
+    "what_layers_do": DrawnNumbers("SELECT value FROM diagnoses WHERE measure = 'void'", read_y),
+    "angular_triangle": DrawnNumbers(
+        "SELECT layer, span - 1, angular_last FROM activations", read_image_cells
     ),
-    "repair_frontier": (MEANS, lines("y")),
-    "selector_comparisons": (
-        "SELECT 100 * difference FROM comparisons WHERE task = 'all'",
-        lines("x"),
+    "pruning_curves": DrawnNumbers(
+        f"SELECT value FROM benchmarks WHERE {OWN_TASK} AND {UNREPAIRED} AND removed > 0", read_y
     ),
-    "cross_task": (CHANGE, fills),
-    "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
-    "training_curves": (
-        "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL",
-        lines("y"),
+    "repair_frontier": DrawnNumbers(MEANS_OVER_CALIBRATIONS, read_y),
+    "selector_comparisons": DrawnNumbers(
+        "SELECT 100 * difference FROM comparisons WHERE task = 'all'", read_x
     ),
-    "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
-    "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("x")),
+    "cross_task": DrawnNumbers(CHANGES, read_cell_colours, cross_task.COLOURS, cross_task.SCALE),
+    "repair_bars": DrawnNumbers(
+        f"SELECT value FROM benchmarks WHERE {OWN_TASK} AND removed = 2", read_bar_heights
+    ),
+    "training_curves": DrawnNumbers(
+        "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", read_y
+    ),
+    "dissociations": DrawnNumbers(
+        "SELECT difference FROM dissociations WHERE component = 'layer'",
+        read_cell_colours,
+        dissociations.COLOURS,
+        dissociations.SCALE,
+    ),
+    "efficiency": DrawnNumbers("SELECT latency_ratio FROM efficiency WHERE removed > 0", read_x),
 }
-SCALES = {
-    "relevance_maps": (relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE),
-    "cross_task": (cross_task.COLOURS, cross_task.SCALE),
-    "dissociations": (dissociations.COLOURS, dissociations.SCALE),
-}
-COMPUTED = {
-    "calibration_size"
-}  # draws that no SQL repeats: tests/relevance/test_metric_agreement.py repeats them
-# Rows that are single measurements, of which the figure draws the mean and its interval, or one fit each.
+# Draws that no SQL repeats; tests/relevance/test_metric_agreement.py repeats them.
+DRAWN_BY_CHANCE = {"calibration_size"}
+# Rows of single measurements: the figure draws their mean with its interval, or one fit each.
 WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
 
 
-def of(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
-    return database.connect(VIEWS, [folder / f"{table}.parquet" for table in FIGURES[name].TABLES])
+def connect(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
+    """The tables of a figure and the views over them."""
+    tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
+    return database.connect(VIEWS, tables)
 
 
-def alike(number: object) -> object:
-    """Numbers that rounding tells apart must compare equal."""
-    return tuple(map(alike, number)) if isinstance(number, tuple) else round(float(number), 7) + 0.0  # type: ignore[arg-type]
+def ask_tables(query: str, folder: Path) -> list[DrawnValue]:
+    """The answer of the tables of a run, without any view."""
+    with duckdb.connect() as connection:
+        for file in folder.glob("*.parquet"):
+            connection.execute(f"CREATE VIEW {file.stem} AS FROM '{file}'")
+        return connection.execute(query).fetchall()
+
+
+def count_values(values: Iterable[DrawnValue]) -> Counter[DrawnValue]:
+    """How often each value occurs; numbers that only rounding distinguishes are equal."""
+    counts: Counter[DrawnValue] = Counter()
+    for value in values:
+        rounded = tuple(round(float(number), 7) + 0.0 for number in value)
+        if not any(math.isnan(number) for number in rounded):
+            counts[rounded] += 1
+    return counts
 
 
 def test_every_figure_is_asked() -> None:
-    assert ASKED.keys() | COMPUTED == FIGURES.keys()
+    assert DRAWN_NUMBERS.keys() | DRAWN_BY_CHANCE == FIGURES.keys()
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", DRAWN_NUMBERS)
 def test_the_drawing_has_the_numbers_of_the_tables(name: str, two_models: Path) -> None:
-    question, found = ASKED[name]
-    with duckdb.connect() as tables:
-        for file in two_models.glob("*.parquet"):
-            tables.execute(f"CREATE VIEW {file.stem} AS FROM '{file}'")
-        wanted = [row[0] if len(row) == 1 else row for row in tables.execute(question).fetchall()]
-    if found is fills:
-        colours, scale = SCALES[name]
-        wanted = [colours(scale(value)) for value in wanted]
-    shown = Counter(map(alike, found(drawn(name, of(name, two_models)).figure)))
-    assert wanted
-    assert not Counter(map(alike, wanted)) - shown
+    numbers = DRAWN_NUMBERS[name]
+    expected = ask_tables(numbers.query, two_models)
+    if numbers.colours is not None and numbers.scale is not None:
+        expected = [numbers.colours(numbers.scale(value)) for (value,) in expected]
+    assert expected
+    figure = draw_figure(name, connect(name, two_models)).figure
+    missing = count_values(expected) - count_values(numbers.read(figure))
+    assert not missing
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_models: Path) -> None:
-    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, two_models)).csv)))
-    assert (
-        any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first)
-        or name in WITHOUT_INTERVAL
-    )
-    assert (
-        any(re.search(r"stderr|low$|reach|difference", column) for column in first)
-        or name in WITHOUT_INTERVAL
-    )
+    drawing = draw_figure(name, connect(name, two_models))
+    columns = next(csv.reader(io.StringIO(drawing.csv)))
+    has_counts = any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in columns)
+    has_intervals = any(re.search(r"stderr|low$|reach|difference", column) for column in columns)
+    assert has_counts or name in WITHOUT_INTERVAL
+    assert has_intervals or name in WITHOUT_INTERVAL
 
 
-def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(
-    two_models: Path, monkeypatch
+def test_of_many_pairs_the_significant_ones_are_drawn_and_the_caption_says_so(
+    two_models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = of("dissociations", two_models)
-    extra = (
-        "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
-    )
-    more = (
-        extra.format("unsure", 0.9, False),
-        extra.format("more", 0.6, True),
-        extra.format("less", 0.5, True),
-    )
-    connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
-    connection.execute("DROP VIEW dissociations; ALTER TABLE wider RENAME TO dissociations")
-    assert "Drawn are" not in drawn("dissociations", connection).caption
-    monkeypatch.setattr(dissociations, "PAIRS", 1)
-    assert "Drawn are 1 of 3 pairs" in drawn("dissociations", connection).caption
-    labels = drawn("dissociations", connection).figure.axes[0].get_yticklabels()
-    assert [label.get_text() for label in labels] == ["recall − more"]
+    """Three pairs: the largest difference is not significant, and two smaller ones are."""
+    connection = connect("dissociations", two_models)
+    pairs = [("large", 0.9, False), ("medium", 0.6, True), ("small", 0.5, True)]
+    selections = [
+        f"""SELECT * REPLACE ('{rival}' AS rival, {difference}::DOUBLE AS difference,
+            {is_significant} AS sure) FROM dissociations"""
+        for rival, difference, is_significant in pairs
+    ]
+    connection.execute(f"CREATE TABLE made_up AS {' UNION ALL '.join(selections)}")
+    connection.execute("DROP VIEW dissociations; ALTER TABLE made_up RENAME TO dissociations")
+    assert "Drawn are" not in draw_figure("dissociations", connection).caption
+
+    monkeypatch.setattr(dissociations, "MAX_PAIRS", 1)
+    drawing = draw_figure("dissociations", connection)
+    assert "Drawn are 1 of 3 pairs" in drawing.caption
+    labels = drawing.figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["recall − medium"]

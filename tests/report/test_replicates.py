@@ -14,7 +14,7 @@ from lamina.checks import load as configuration
 from lamina.errors import LaminaError
 from lamina.report import answers, database, summary
 from lamina.report.figures import style
-from lamina.report.figures.drawing import drawn
+from lamina.report.figures.drawing import draw_figure
 from lamina.store import parquet as store
 from lamina.study import requests as studies
 from lamina.study import sweeps
@@ -188,7 +188,7 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(
 
 
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:
-    maps = drawn("relevance_maps", run).figure
+    maps = draw_figure("relevance_maps", run).figure
     assert [tick.get_text() for tick in maps.axes[0].get_xticklabels()] == [
         "facts",
         "recall\n(mean of 3)",
@@ -196,12 +196,12 @@ def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -
     unit = answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
     shown = f"{unit['score']:.2f}\n±{unit['spread']:.2f}".replace("-", "−")
     assert shown in [text.get_text() for text in maps.axes[0].texts]
-    curves = drawn("pruning_curves", run).figure
+    curves = draw_figure("pruning_curves", run).figure
     assert [axes.get_title(loc="left") for axes in curves.axes] == ["facts", "recall"]
     assert "some (mean of 6)" in [text.get_text() for text in curves.legends[0].get_texts()]
-    assert "replicates (n = 2 to 6 draws)" in drawn("pruning_curves", run).caption
-    assert "Student's t" in drawn("relevance_maps", run).caption
-    assert set(style.Theme(run).selectors) >= {"some", "random", "accuracy"}
+    assert "replicates (n = 2 to 6 draws)" in draw_figure("pruning_curves", run).caption
+    assert "Student's t" in draw_figure("relevance_maps", run).caption
+    assert set(style.Theme(run).selector_styles) >= {"some", "random", "accuracy"}
 
 
 def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lamina.report import database, explorer
 from lamina.report import page as report
-from lamina.report.figures.drawing import drawn
+from lamina.report.figures.drawing import draw_figure
 from lamina.report.queries import query_text
 from lamina.store import parquet as store
 from tests import ROOT
@@ -38,7 +38,7 @@ def file(two_models, tmp_path_factory) -> Path:
         connection = database.connect(
             VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES]
         )
-        (place / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
+        (place / f"{name}.svg").write_text(draw_figure(name, connection).svg, encoding="utf-8")
     connection = database.connect(VIEWS, two_models.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
     page = report.render(connection, place.glob("*.svg"), TEMPLATE, *given)

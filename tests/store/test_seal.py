@@ -26,7 +26,7 @@ from lamina.store.unfinished import Progress
 from tests.given import tiny
 from tests.given.configurations import REPOSITORY
 from tests.given.plausible_tables import write_study
-from tests.healing.test_trained_parts import UNITS
+from tests.healing.examples import REPAIRED_UNITS
 
 DRAW = random.Random(7)
 
@@ -119,8 +119,8 @@ def test_files_follow_the_umask_and_hold_nothing_that_changes(write: Any, tmp_pa
 
 def test_a_changed_adapter_is_refused(tmp_path: Path) -> None:
     """Its weights, and the settings beside them, whose rank and scale PEFT reads."""
-    base, told = tiny.model(), {"units": UNITS}
-    healed = lora.trainable(materialise(base, told), lora.Lora())
+    base, told = tiny.model(), {"units": REPAIRED_UNITS}
+    healed = lora.prepare_training(materialise(base, told), lora.Lora())
     lora.save(healed, tmp_path)
     materialise(base, told, adapter=tmp_path)
     settings = (tmp_path / "adapter_config.json").read_text()

@@ -30,7 +30,7 @@ from tests.engine.test_sweep import random_samples
 from tests.evaluation.test_evaluation import documents
 from tests.given import scripts, tiny
 from tests.given.configurations import REPOSITORY
-from tests.healing.test_lora import samples
+from tests.healing.examples import make_samples
 
 UNITS = ["0", "2", "4"]
 
@@ -52,7 +52,7 @@ def count(model: Any) -> list[int]:
 def test_a_sweep_goes_on_with_what_is_left(
     batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, asked = tiny.model(), samples(30)
+    model, asked = tiny.model(), make_samples(30)
     wanted = engine.sweep(model, asked, UNITS, tokens=100).rows(UNITS)
     ran = count(model)
     engine.sweep(model, asked, UNITS, tokens=100)
@@ -117,7 +117,9 @@ def files(folder: Path, count: int) -> str:
         "trust_remote_code": False,
     }
     store.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
-    made = calibrations.build(samples(count), tiny.VOCABULARY, source="own", split="train", seed=0)
+    made = calibrations.build(
+        make_samples(count), tiny.VOCABULARY, source="own", split="train", seed=0
+    )
     calibrations.write(folder / "own.parquet", made)
     return str(folder / "manifest.json")
 

@@ -1,48 +1,66 @@
-"""Heal one variant: materialise plan and patch, train on calibrations, write what was trained and its curve.
+"""Train one variant on calibrations; write what was trained and the training curve.
 
-A killed job leaves its progress beside the outputs; a new start with the same settings and files goes on from there.
+The progress of an interrupted job is kept beside the outputs. A new start with the same settings
+and files continues from there.
 """
 
 from pathlib import Path
+from typing import Any
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
-from lamina.healing.training import Source
+from lamina.healing.adapter import write_empty_adapter
+from lamina.healing.batches import TrainingSource
+from lamina.healing.training import TrainingRow
 from lamina.models.load import load_quantised
 from lamina.modules import load
 from lamina.repair import patch
 from lamina.runtime.script import running
 from lamina.stages.heal import HealVariant
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest
 from lamina.study.variant import Variant
 
-PROGRESS = ".progress.safetensors"
+PROGRESS_FILE = ".progress.safetensors"
+
+
+def can_be_trained(job: HealVariant, plan: dict[str, Any]) -> bool:
+    """Whether the plan removes something and, where the variant is repaired, the repair was
+    possible.
+    """
+    if not plan["units"]:
+        return False
+    return not (job.patch and patch.refused(job.patch, plan["removed"]))
+
+
+def train_variant(job: HealVariant, plan: dict[str, Any], progress: Progress) -> list[TrainingRow]:
+    """Train the variant, write its adapter, and return the training curve."""
+    method = load(f"lamina.healing.{job.healing.method}")
+    patches = patch.load(job.patch, plan["removed"]) if job.patch else None
+    manifest = checksum.read_json(job.manifest)
+    base = load_quantised(manifest, job.healing.base_quantisation, job.check)
+    sources = [
+        TrainingSource(calibrations.read(file).samples, weight)
+        for file, (_, weight) in zip(job.training_files, job.weights, strict=True)
+    ]
+    healed, rows = method.heal(base, plan, patches, sources, job.healing, progress)
+    method.save(healed, Path(job.output).parent)
+    return rows
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = HealVariant.read(snakemake)
-        variant, folder = Variant.parse(job.variant), Path(job.output).parent
-        method = load(f"lamina.healing.{job.healing.method}")
-        plan = seal.read_json(job.plan)
-        rows, progress = [], None
-        if plan["units"] and not (job.patch and patch.refused(job.patch, plan["removed"])):
-            patches = patch.load(job.patch, plan["removed"]) if job.patch else None
-            manifest = seal.read_json(job.manifest)
-            base = load_quantised(manifest, getattr(job.healing, "quantise", "none"), job.check)
-            files = {variant.calibration: job.calibration} | job.data
-            sources = [
-                Source(calibrations.read(files[name]).samples, weight)
-                for name, weight in job.weights
-            ]
-            read = [job.manifest, job.plan, *([job.patch] if patches else [])]
-            read += [files[name] for name, _ in job.weights]
-            progress = Progress(folder / PROGRESS, digest(job.provenance, *map(Path, read)))
-            healed, rows = method.heal(base, plan, patches, sources, job.healing, progress)
-            method.save(healed, folder)
+        folder = Path(job.output).parent
+        plan = checksum.read_json(job.plan)
+        files_read = [job.manifest, job.plan, *filter(None, [job.patch]), *job.training_files]
+        progress = Progress(folder / PROGRESS_FILE, digest(job.provenance, *files_read))
+        rows: list[TrainingRow] = []
+        if can_be_trained(job, plan):
+            rows = train_variant(job, plan, progress)
         else:
-            method.save_empty(folder)
-        store.write(job.output, store.from_rows("training", rows, **variant.row()), job.provenance)
-        if progress:
-            progress.remove()
+            write_empty_adapter(folder)
+        variant = Variant.parse(job.variant)
+        table = parquet.from_rows("training", rows, **variant.row())
+        parquet.write(job.output, table, job.provenance)
+        progress.remove()

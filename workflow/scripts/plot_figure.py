@@ -1,26 +1,25 @@
-"""Draw one figure from the tables of a run, and write what it draws."""
+"""Draw one figure from the tables of a run; write the picture and the numbers that it draws."""
 
 import re
 from pathlib import Path
 
-from lamina.modules import load
 from lamina.report import database
-from lamina.report.figures.drawing import drawn
+from lamina.report.figures.drawing import draw_figure
 from lamina.runtime.script import running
 from lamina.stages.report import PlotFigure
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PlotFigure.read(snakemake)
-        load(f"lamina.report.figures.{job.figure}")
-        # The caption, the file and the drawing all use these views, so they are computed once.
-        names = re.findall(
-            r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries)
-        )
+        # The caption, the CSV file and the picture all use the views that the queries name, so
+        # these are computed once.
+        sql = "".join(Path(query).read_text(encoding="utf-8") for query in job.queries)
         connection = database.connect(
-            Path(job.views[0]), [Path(table) for table in job.tables], computed=names
+            Path(job.views[0]),
+            [Path(table) for table in job.tables],
+            computed=re.findall(r"\w+", sql),
         )
-        drawing = drawn(job.figure, connection)
-        store.write_text(job.data, drawing.csv)
-        store.write_text(job.output, drawing.svg)
+        drawing = draw_figure(job.figure, connection)
+        parquet.write_text(job.data, drawing.csv)
+        parquet.write_text(job.output, drawing.svg)

@@ -243,7 +243,7 @@ def _check_repairs(config: Configuration, where: str, study: Prune) -> None:
 
 def _check_healings(config: Configuration, where: str, study: Prune) -> None:
     for healing in study.healings:
-        if healing == "none" or not config.healings[healing].patches:
+        if healing == "none" or not config.healings[healing].trains_patches:
             continue
         for name in study.repairs:
             if name == "none" or not config.repairs[name].LINEAR:

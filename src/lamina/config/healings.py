@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from lamina.config.entry import Choice, Entry, Filled, Weights, option, seed_option
+from lamina.config.entry import Choice, Filled, Weights, option, seed_option
 from lamina.config.explain import wrong
 from lamina.config.repairs import OWN
 
@@ -17,23 +17,12 @@ def _weights(data: dict[str, float] | str) -> dict[str, float]:
 class Healing(Choice):
     """A short fine-tune of the pruned model. `none`, no training, always exists."""
 
+    # The keys of this class are those of every method, so that the cost of a training is known before the run.
+
     BY = "method"
     PACKAGE = "lamina.healing"
 
     method: str = option("The fine-tuning method.")
-
-    @property
-    def patches(self) -> bool:
-        """Whether it trains the patches of a repair, which must then leave some."""
-        return False
-
-    def weights(self, own: str) -> dict[str, float]:
-        """The weight of a scored token by calibration; `own` is that of the variant."""
-        return {own: 1.0}
-
-
-class Trained(Entry):
-    """The options of every method that trains for some epochs."""
 
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
     epochs: int = option(
@@ -83,7 +72,23 @@ class Trained(Entry):
             )
         return self
 
+    @property
+    def trains_patches(self) -> bool:
+        """Whether it trains the patches of a repair, which must then have some."""
+        return False
+
+    @property
+    def update_rank(self) -> int | None:
+        """The rank of the updates that are trained in place of weight matrices; None if these are trained themselves."""
+        return None
+
+    @property
+    def base_quantisation(self) -> str:
+        """In how many bits the base model is loaded for the training: `none`, or `4bit`."""
+        return "none"
+
     def weights(self, own: str) -> dict[str, float]:
+        """The weight of a scored token by calibration; `own` is that of the variant."""
         weights: dict[str, float] = {}
         for name, weight in dict(self.data).items():  # type: ignore[arg-type]
             name = own if name == OWN else name

@@ -16,6 +16,7 @@ from transformers import AutoConfig
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
+from lamina.config.healings import Healing
 from lamina.cost import work
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.rehearsal import search_work
@@ -270,24 +271,23 @@ class Works:
                 self.shapes[variant.model],
                 self.calibrations[variant.model, variant.calibration],
             )
-            settings: Any = self.config.healings[variant.healing]
+            settings = self.config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
             memory = float(
                 footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
             )
-            if whole := not hasattr(settings, "rank"):
+            rank = settings.update_rank
+            if rank is None:
                 memory += footprint.full(shape, left)
             # Of low ranks at most: those of both parts of a layer.
             ranked = 3 * (shape.channels + shape.inner) + 8 * shape.channels
-            numbers = (
-                shape.parameters(left) if whole else getattr(settings, "rank", 0) * left * ranked
-            )
+            numbers = shape.parameters(left) if rank is None else rank * left * ranked
             folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
             layers, each = self._healing(variant, settings)
-            disk = numbers * (shape.size if whole else footprint.FLOAT)
+            disk = numbers * (shape.size if rank is None else footprint.FLOAT)
             yield _work("heal", [paths.training(folder)], layers, layers, each, memory, disk)
 
-    def _healing(self, variant: Variant, settings: Any) -> tuple[float, float]:
+    def _healing(self, variant: Variant, settings: Healing) -> tuple[float, float]:
         """Layer-tokens of healing a variant, and the arithmetic of each, a mean over what it is trained on."""
         manifest, weights = self.models[variant.model], settings.weights(variant.calibration)
         drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}

@@ -1,1 +1,10 @@
-"""Measurements of what layers do that remove nothing."""
+"""Measurements of what the layers of an unpruned model do; nothing is removed.
+
+A kind of diagnosis is one module with its options, a subclass of `Diagnosis`, and a function
+
+    diagnose(model, samples, options, tokens) -> rows of table `diagnoses`
+
+`samples` are those of a calibration. With `FILED = True` in its options, a diagnosis has a `file`
+of its own instead, which its `read_samples(path, tokenizer, options)` reads. `tokens` is the budget
+of one forward pass, padding included.
+"""

@@ -1,13 +1,14 @@
 """Activation patching: where in the stream the model knows what tells two prompts apart.
 
-A clean and a corrupt prompt of equal length have different answers; LD is the logit of the right one less that of the
-foil. The stream of the clean run replaces that of the corrupt run at a boundary and some positions. The recovered share
-is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The reverse puts the corrupt stream into the clean run.
+A clean and a corrupt prompt of equal length have different answers. LD is the logit of the right
+answer less that of the foil. The stream of the clean run replaces that of the corrupt run at one
+boundary and some positions; the recovered share is (LD_patched - LD_corrupt) / (LD_clean -
+LD_corrupt). The reverse, noising, puts the corrupt stream into the clean run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from lamina.config.configuration import Diagnosis
 from lamina.config.entry import Place, option
 from lamina.data import files
 from lamina.data.splitting import documents
+from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Patching(Diagnosis):
-    """Where in the stream the difference between two prompts sits that makes the model answer them differently.
+    """Where in the stream the difference between two prompts sits that makes the model answer them
+    differently.
 
     One line of the file is a pair of prompts with equally many tokens:
     `{"clean": "zaro lives in", "corrupt": "baro lives in", "right": "maple", "foil": "pine"}`.
@@ -42,12 +45,14 @@ class Patching(Diagnosis):
     least: float = option("Pairs that the model tells apart by fewer nats are left out.", 1.0, gt=0)
 
 
-PLACES = ("changed", "between", "last")
+# The positions that are patched together: where the prompts differ, the others after the first of
+# these, the last one.
+POSITION_SETS = ("changed", "between", "last")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two prompts of equal length, and the first tokens of the answers to the clean and to the corrupt one."""
+class PromptPair:
+    """Two prompts of equal length, and the first token of the answer to each."""
 
     clean: tuple[int, ...]
     corrupt: tuple[int, ...]
@@ -55,42 +60,52 @@ class Pair:
     foil: int
 
 
-def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> list[Pair]:
+def read_samples(
+    path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching
+) -> list[PromptPair]:
     """Pairs from a file of JSON lines.
 
-    Raises LaminaError as for `lamina.data.files.pairs`, and if prompts differ in length or answers begin alike.
+    Raises LaminaError as `lamina.data.files.pairs` does, and if prompts differ in length or answers
+    begin alike.
     """
+    lines = files.pairs(path, "diagnosis patching, file")
+    return [_encode_pair(location, line, tokenizer) for location, line in lines]
+
+
+def _encode_pair(
+    location: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
+) -> PromptPair:
     from lamina.data.calibrations import encode
 
-    pairs = []
-    for at, line in files.pairs(path, "diagnosis patching, file"):
-        clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
-        if (one := len(clean)) != (other := len(corrupt)):
-            remedy = "Write prompts of equally many tokens."
-            raise LaminaError(f"{at}: `clean` has {one} tokens and `corrupt` {other}. {remedy}")
-        # The tokens of an answer are those behind the prompt's own, when both are encoded together.
-        right, foil = (
-            encode(tokenizer, f"{line['clean']} {line[key].strip()}")[one:]
-            for key in ("right", "foil")
+    clean = encode(tokenizer, line["clean"])
+    corrupt = encode(tokenizer, line["corrupt"])
+    if len(clean) != len(corrupt):
+        raise LaminaError(
+            f"{location}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write "
+            "prompts of equally many tokens."
         )
-        if not right or not foil or right[0] == foil[0]:
-            raise LaminaError(
-                f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once."
-            )
-        pairs.append(Pair(tuple(clean), tuple(corrupt), right[0], foil[0]))
-    return pairs
+    # Encoded together with the prompt, the tokens of an answer are those after the prompt's own.
+    right = encode(tokenizer, f"{line['clean']} {line['right'].strip()}")[len(clean) :]
+    foil = encode(tokenizer, f"{line['clean']} {line['foil'].strip()}")[len(clean) :]
+    if not right or not foil or right[0] == foil[0]:
+        raise LaminaError(
+            f"{location}: `right` and `foil` begin with the same token. Write answers whose first "
+            "tokens differ."
+        )
+    return PromptPair(tuple(clean), tuple(corrupt), right[0], foil[0])
 
 
 def diagnose(
-    model: PreTrainedModel, given: Sequence[Pair], options: Patching, tokens: int
-) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses` for the boundaries 0 … L-1, `layer` being the boundary that was patched.
+    model: PreTrainedModel, samples: Sequence[PromptPair], options: Patching, tokens: int
+) -> list[DiagnosisRow]:
+    """Rows for the boundaries 0 … L-1, `layer` being the boundary that was patched.
 
-    `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that comes back when the clean stream
-        stands at the positions where the prompts differ, at the other positions after the first of these, or at the
-        last position. At all positions the share would be 1.
+    `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that the clean stream
+        recovers at the positions where the prompts differ, at the other positions after the first
+        of these, or at the last position. At all positions the share would be 1.
     `noise_…` : share of LD that the corrupt stream takes away in the clean run.
-    `usable` : share of pairs whose LD differ by `least` nats or more; the others are left out. Layer null.
+    `usable` : share of pairs whose LD differ by `least` nats or more; the others are left out.
+        Layer null.
 
     The control is the recovery with the clean stream of another pair of the same length.
 
@@ -98,113 +113,210 @@ def diagnose(
     """
     import numpy as np
 
-    from lamina.models.structure import layers_of
     from lamina.relevance.statistics import ratios
 
-    depth = len(layers_of(model))
-    shares = np.zeros((2, len(PLACES), len(given), depth))
-    controls = np.full((len(PLACES), len(given), depth), np.nan)
-    usable = np.zeros(len(given))
-    for group in _groups(given, tokens):
-        gap, recovered, noised, other = _measure(model, [given[number] for number in group])
-        usable[group] = gap >= options.least
-        shares[0, :, group], shares[1, :, group] = recovered, noised
-        if len(group) > 1:
-            controls[:, group] = other.swapaxes(0, 1)
-    if not usable.any():
+    shares = measure_shares(model, samples, tokens)
+    is_usable = shares.logit_gap >= options.least
+    if not is_usable.any():
         raise LaminaError(
-            f"diagnosis patching: the model tells none of the {len(given)} pairs apart by {options.least} nats. Write "
-            "pairs that it answers, or a smaller `least`."
+            f"diagnosis patching: the model tells none of the {len(samples)} pairs apart by "
+            f"{options.least} nats. Write pairs that it answers, or a smaller `least`."
         )
-    kept = usable > 0
-    copies = np.array(documents([[(*pair.clean, *pair.corrupt) for pair in given]])[0])
-    rows: list[dict[str, Any]] = [
-        {"measure": "usable", **ratios(usable[:, None], np.ones(len(given)), copies)[0]}
-    ]
-    for place, name in enumerate(PLACES):
-        for direction, part in zip(("recovery", "noise"), shares[:, place, kept], strict=True):
-            for layer, row in enumerate(ratios(part, usable[kept], copies[kept])):
-                rows.append({"layer": layer, "measure": f"{direction}_{name}", **row})
-                beside = controls[place, kept, layer]
-                if direction == "recovery" and not np.isnan(beside).all():
-                    rows[-1]["control"] = float(np.nanmean(beside))
+    (indices,) = documents([[(*pair.clean, *pair.corrupt) for pair in samples]])
+    document_indices = np.array(indices)
+
+    usable_flags = is_usable.astype(float)[:, None]
+    (usable_share,) = ratios(usable_flags, np.ones(len(samples)), document_indices)
+    rows = [make_row("usable", usable_share)]
+    used_documents = document_indices[is_usable]
+    for index, positions in enumerate(POSITION_SETS):
+        recovered = _average(shares.recovered[is_usable, index], used_documents)
+        controls = shares.recovered_from_other[is_usable, index]
+        for layer, estimate in enumerate(recovered):
+            control = _mean_of_known(controls[:, layer])
+            rows.append(make_row(f"recovery_{positions}", estimate, layer, control))
+        noised = _average(shares.noised[is_usable, index], used_documents)
+        for layer, estimate in enumerate(noised):
+            rows.append(make_row(f"noise_{positions}", estimate, layer))
     return rows
 
 
-def _groups(given: Sequence[Pair], tokens: int) -> Iterator[list[int]]:
-    """Groups of pairs of one length within the budget `tokens`; pairs of a group lend each other their streams."""
-    for length in sorted({len(pair.clean) for pair in given}, reverse=True):
-        alike = [number for number, pair in enumerate(given) if len(pair.clean) == length]
-        size = max(2, tokens // length)
-        yield from (alike[start : start + size] for start in range(0, len(alike), size))
+def _average(
+    shares: np.ndarray, document_indices: np.ndarray
+) -> list[dict[str, float | int | None]]:
+    """The mean of shares (pairs, L) over pairs, with its interval, for each layer."""
+    import numpy as np
+
+    from lamina.relevance.statistics import ratios
+
+    return ratios(shares, np.ones(len(shares)), document_indices)
 
 
-def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> list[np.ndarray]:
-    """LD of the clean less the corrupt prompts of one length, (pairs,), and three shares of it with one boundary
-    patched at `PLACES`, (pairs, places, L): what the clean stream gives back, what the corrupt one takes away, and what
-    the clean stream of another pair gives back.
-    """
-    import torch
+def _mean_of_known(values: np.ndarray) -> float | None:
+    """The mean of the values that are not NaN; None if there are none."""
+    import numpy as np
 
-    from lamina.engine import taps
-    from lamina.engine.batches import padded
+    return None if np.isnan(values).all() else float(np.nanmean(values))
+
+
+@dataclass(frozen=True)
+class PatchingShares:
+    """What patching one boundary changes, as shares of LD: (pairs, `POSITION_SETS`, L)."""
+
+    logit_gap: np.ndarray  # (pairs,): LD of the clean less that of the corrupt prompt
+    recovered: np.ndarray  # by the clean stream in the corrupt run
+    noised: np.ndarray  # taken away by the corrupt stream in the clean run
+    recovered_from_other: np.ndarray  # by another pair's clean stream; NaN without such a pair
+
+
+def measure_shares(
+    model: PreTrainedModel, pairs: Sequence[PromptPair], tokens: int
+) -> PatchingShares:
+    """Patch every pair, in batches of one length within the budget `tokens`."""
+    import numpy as np
+
     from lamina.models.structure import layers_of
 
-    clean, real = padded([pair.clean for pair in pairs], model.device)
-    corrupt, _ = padded([pair.corrupt for pair in pairs], model.device)
-    answers = torch.tensor([(pair.right, pair.foil) for pair in pairs], device=model.device)
-
-    @torch.no_grad()
-    def difference(ids: torch.Tensor) -> torch.Tensor:
-        logits = model(
-            input_ids=ids, attention_mask=real.long(), use_cache=False, logits_to_keep=1
-        ).logits[:, -1]
-        chosen = logits.double().gather(1, answers)
-        return chosen[:, 0] - chosen[:, 1]
-
-    layers = layers_of(model)
-    with taps.tapped(model, range(len(layers))) as (streams, _):
-        of_clean, from_clean = difference(clean), dict(streams)
-        of_corrupt, from_corrupt = difference(corrupt), dict(streams)
-
-    def patched(
-        ids: torch.Tensor, given: dict[float, torch.Tensor], where: torch.Tensor
-    ) -> torch.Tensor:
-        differences = []
-        for number, layer in enumerate(layers):
-            with _replaced(layer, given[number], where):
-                differences.append(difference(ids))
-        return torch.stack(differences, 1)
-
-    places = _places(clean, corrupt)
-    rolled = {number: stream.roll(1, 0) for number, stream in from_clean.items()}
-    gap = of_clean - of_corrupt
-    shares = (
-        [(patched(ids, given, where) - start[:, None]) / change[:, None] for where in places]
-        for ids, given, start, change in (
-            (corrupt, from_clean, of_corrupt, gap),
-            (clean, from_corrupt, of_clean, -gap),
-            (corrupt, rolled, of_corrupt, gap),
-        )
+    shape = (len(pairs), len(POSITION_SETS), len(layers_of(model)))
+    shares = PatchingShares(
+        np.zeros(len(pairs)), np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     )
-    return [gap.cpu().numpy(), *(torch.stack(share, 1).cpu().numpy() for share in shares)]
+    for group in _group_by_length(pairs, tokens):
+        batch = PairBatch(model, [pairs[index] for index in group])
+        shares.logit_gap[group] = batch.logit_gap.cpu().numpy()
+        shares.recovered[group] = batch.recover(batch.clean_streams)
+        shares.noised[group] = batch.add_noise()
+        if len(group) > 1:
+            other_streams = {
+                layer: stream.roll(1, 0) for layer, stream in batch.clean_streams.items()
+            }
+            shares.recovered_from_other[group] = batch.recover(other_streams)
+    return shares
 
 
-def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
-    """Masks (pairs, T) of `PLACES`."""
-    changed = clean != corrupt
-    last = changed.new_zeros(changed.shape)
-    last[:, -1] = True
-    after = changed.cumsum(1) > 0
-    return [changed & ~last, after & ~changed & ~last, last]
+def _group_by_length(pairs: Sequence[PromptPair], tokens: int) -> Iterator[list[int]]:
+    """Groups of pairs of one length, by index.
+
+    A group has two pairs at least where there are two, since each is the control of another.
+    """
+    for length in sorted({len(pair.clean) for pair in pairs}, reverse=True):
+        same_length = [index for index, pair in enumerate(pairs) if len(pair.clean) == length]
+        group_size = max(2, tokens // length)
+        for start in range(0, len(same_length), group_size):
+            yield same_length[start : start + group_size]
 
 
-def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> RemovableHandle:
-    """While open, `stream` (pairs, T, C) enters the layer at the positions `where` (pairs, T)."""
+class PairBatch:
+    """Pairs of prompts of one length, and both runs of the model without a patch."""
 
-    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        entering = args[0] if args else kwargs["hidden_states"]
-        mixed = stream.to(entering.device).where(where[..., None].to(entering.device), entering)
-        return ((mixed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": mixed})
+    def __init__(self, model: PreTrainedModel, pairs: Sequence[PromptPair]) -> None:
+        import torch
 
-    return layer.register_forward_pre_hook(hook, with_kwargs=True)
+        from lamina.engine.batches import padded
+        from lamina.engine.taps import tapped
+        from lamina.models.structure import layers_of
+
+        self.model = model
+        self.layers = layers_of(model)
+        answer_ids = [(pair.right, pair.foil) for pair in pairs]
+        self.answer_ids = torch.tensor(answer_ids, device=model.device)  # (pairs, 2)
+        self.clean_ids, self.is_real = padded([pair.clean for pair in pairs], model.device)
+        self.corrupt_ids, _ = padded([pair.corrupt for pair in pairs], model.device)
+
+        with tapped(model, range(len(self.layers))) as (streams, _):
+            self.clean_difference = self.logit_difference(self.clean_ids)
+            self.clean_streams: dict[float, torch.Tensor] = dict(streams)  # (pairs, T, C) each
+            self.corrupt_difference = self.logit_difference(self.corrupt_ids)
+            self.corrupt_streams: dict[float, torch.Tensor] = dict(streams)
+        self.logit_gap = self.clean_difference - self.corrupt_difference  # (pairs,)
+
+    def logit_difference(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """LD of each prompt (pairs, T) in float64, (pairs,)."""
+        import torch
+
+        with torch.no_grad():
+            output = self.model(
+                input_ids=token_ids,
+                attention_mask=self.is_real.long(),
+                use_cache=False,
+                logits_to_keep=1,
+            )
+        answer_logits = output.logits[:, -1].double().gather(1, self.answer_ids)
+        return answer_logits[:, 0] - answer_logits[:, 1]
+
+    def recover(self, streams: Mapping[float, torch.Tensor]) -> np.ndarray:
+        """The share of LD that `streams` recover in the corrupt run, (pairs, position sets, L)."""
+        return self._patch(self.corrupt_ids, streams, self.corrupt_difference, self.logit_gap)
+
+    def add_noise(self) -> np.ndarray:
+        """The share of LD that the corrupt streams take away in the clean run.
+
+        Its shape is (pairs, position sets, L).
+        """
+        return self._patch(
+            self.clean_ids, self.corrupt_streams, self.clean_difference, -self.logit_gap
+        )
+
+    def _patch(
+        self,
+        token_ids: torch.Tensor,
+        streams: Mapping[float, torch.Tensor],
+        unpatched_difference: torch.Tensor,
+        gap: torch.Tensor,
+    ) -> np.ndarray:
+        """(LD_patched - LD_unpatched) / gap for every set of positions and every boundary."""
+        import torch
+
+        shares = []
+        for positions in _position_masks(self.clean_ids, self.corrupt_ids):
+            differences = []
+            for layer_index, layer in enumerate(self.layers):
+                with _patch_input(layer, streams[layer_index], positions):
+                    differences.append(self.logit_difference(token_ids))
+            patched_difference = torch.stack(differences, 1)
+            shares.append((patched_difference - unpatched_difference[:, None]) / gap[:, None])
+        return torch.stack(shares, 1).cpu().numpy()
+
+
+def _position_masks(clean_ids: torch.Tensor, corrupt_ids: torch.Tensor) -> list[torch.Tensor]:
+    """Masks (pairs, T) of the `POSITION_SETS`."""
+    is_changed = clean_ids != corrupt_ids
+    is_last = is_changed.new_zeros(is_changed.shape)
+    is_last[:, -1] = True
+    is_after_change = is_changed.cumsum(1) > 0
+    is_between = is_after_change & ~is_changed & ~is_last
+    return [is_changed & ~is_last, is_between, is_last]
+
+
+def _patch_input(
+    layer: nn.Module, stream: torch.Tensor, positions: torch.Tensor
+) -> RemovableHandle:
+    """While the handle is open, let `stream` (pairs, T, C) enter the layer.
+
+    It replaces what enters at the positions of a mask (pairs, T).
+    """
+    replacement = InputReplacement(stream, positions)
+    return layer.register_forward_pre_hook(replacement.replace, with_kwargs=True)
+
+
+@dataclass(frozen=True)
+class InputReplacement:
+    """A hook that replaces what enters a layer at some positions."""
+
+    stream: torch.Tensor
+    positions: torch.Tensor
+
+    def replace(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the layer with its input replaced.
+
+        Families pass the input by position or by name.
+        """
+        if args:
+            return (self._mix(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": self._mix(kwargs["hidden_states"])}
+
+    def _mix(self, entering: torch.Tensor) -> torch.Tensor:
+        positions = self.positions[..., None].to(entering.device)
+        return self.stream.to(entering.device).where(positions, entering)

@@ -1,7 +1,9 @@
-"""At which depth a label of the input can be read off the stream with a linear probe (concept depth, arXiv 2404.07066).
+"""At which depth a linear probe reads a label of the input off the stream: concept depth [arXiv
+2404.07066].
 
-A label that the last token alone shows is read at boundary 0; one that layers must compute is read later.
-A probe of many channels also reads labels that mean nothing, so the same probe on shuffled labels stands beside it.
+A label that the last token alone shows is read at boundary 0; one that layers must compute is read
+later. A probe of many channels also reads labels that mean nothing, so the control is the same
+probe on shuffled labels.
 """
 
 from __future__ import annotations
@@ -9,24 +11,28 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lamina.config.configuration import Diagnosis
 from lamina.config.entry import Place, option, seed_option
 from lamina.data import files
 from lamina.data.splitting import documents, parts
+from lamina.diagnosis.rows import DiagnosisRow, make_row
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from lamina.engine import taps
+    from lamina.engine.taps import Batch
 
 
 class Probe(Diagnosis):
-    """From which depth a label of the input can be read off the stream, by logistic regression on the last token.
+    """From which depth a label of the input can be read off the stream, by logistic regression on
+    the last token.
 
     One line of the file is one input: `{"text": "3 4 + 1 2 =", "label": "even"}`.
     """
@@ -38,18 +44,21 @@ class Probe(Diagnosis):
     folds: int = option(
         "Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20
     )
-    strength: float = option(
-        "Inverse strength of the probe's ridge, on standardised channels.", 0.1, gt=0
-    )
     seed: int = seed_option()
 
 
-Labelled = tuple[Sequence[int], str]
+LabelledText = tuple[Sequence[int], str]
 """The token ids of an input, and its label."""
 
+INVERSE_RIDGE = 0.1  # scikit-learn's C of the logistic regression, on standardised channels
+MAX_ITERATIONS = 300
+DEPTH_SHARE = 0.9  # of the way from guessing to the best boundary, for `depth_90`
 
-def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> list[Labelled]:
-    """Labelled inputs from a file of JSON lines. `lamina.data.files.labelled` says which files are refused."""
+
+def read_samples(
+    path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe
+) -> list[LabelledText]:
+    """Labelled inputs from a file of JSON lines; `files.labelled` says what is refused."""
     from lamina.data.calibrations import encode
 
     lines = files.labelled(path, "diagnosis probe, file", options.folds)
@@ -57,89 +66,176 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> list
 
 
 def diagnose(
-    model: PreTrainedModel, given: Sequence[Labelled], options: Probe, tokens: int
-) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses` for the boundaries 0 … L, `layer` being the boundary.
+    model: PreTrainedModel, samples: Sequence[LabelledText], options: Probe, tokens: int
+) -> list[DiagnosisRow]:
+    """Rows for the boundaries 0 … L, `layer` being the boundary.
 
-    `accuracy` : share of inputs whose label logistic regression reads off the standardised stream at the last token,
-        each by a probe that was fitted on other folds. The control is the same on shuffled labels.
+    `accuracy` : share of inputs whose label logistic regression reads off the standardised stream
+        at the last token, each by a probe that was fitted on other folds. The control is the same
+        on shuffled labels.
     `selectivity` : accuracy less that of the shuffled labels, paired over inputs.
-    `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths of the way from the
-        share of the most frequent label to the best boundary; null if there is none. Layer null.
+    `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths
+        of the way from the share of the most frequent label to the best boundary; null if there is
+        none. Layer null.
     """
     import numpy as np
-    import torch
 
     from lamina.engine import taps
     from lamina.models.structure import layers_of
-    from lamina.relevance.statistics import ratios, wilson_interval
 
-    depth, sequences, labels = (
-        len(layers_of(model)),
-        [ids for ids, _ in given],
-        np.array([label for _, label in given]),
-    )
-    last: dict[int, list[Any]] = {}
+    sequences = [token_ids for token_ids, _ in samples]
+    labels = np.array([label for _, label in samples])
+    (document_indices,) = documents([sequences])
+    shuffled_labels = _shuffle_labels(labels, document_indices, options.seed)
 
-    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        places = batch.real.sum(1) - 1
-        lines = torch.arange(len(places), device=places.device)
-        vectors = (
-            torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1)
-            .cpu()
-            .numpy()
-        )
-        last.update(zip(batch.samples, vectors, strict=True))
+    n_boundaries = len(layers_of(model)) + 1
+    last_tokens = LastTokenStreams(len(samples), n_boundaries)
+    taps.run(model, sequences, range(n_boundaries), last_tokens.add_batch, tokens)
 
-    taps.run(model, sequences, range(depth + 1), add, tokens)
-    streams = np.stack([last[number] for number in range(len(labels))], 1)
-    (copies,) = documents([sequences])
-    different, places = np.unique(copies, return_index=True)
-    # Copies of a text get one label in the shuffle too.
-    mixed = np.random.default_rng(options.seed).permutation(labels[places])[copies]
-    asked = [(target, _folds(sequences, target, options)) for target in (labels, mixed)]
-    rows, read_at = list[dict[str, Any]](), []
-    for boundary, stream in enumerate(streams):
-        right, chance = (_right(stream, target, folds, options) for target, folds in asked)
-        low, high = wilson_interval(float(right.mean()) * len(different), len(different))
-        (gain,) = ratios((right - chance)[:, None], np.ones(len(labels)), copies)
-        at = {"layer": boundary, "n_samples": len(labels)}
-        accuracy = {
-            "value": float(right.mean()),
+    folds = assign_folds(sequences, labels, options)
+    shuffled_folds = assign_folds(sequences, shuffled_labels, options)
+    boundaries = []
+    for boundary in range(n_boundaries):
+        stream = last_tokens.at_boundary(boundary)
+        is_right = cross_validate(stream, labels, folds)
+        is_right_shuffled = cross_validate(stream, shuffled_labels, shuffled_folds)
+        boundaries.append(BoundaryAccuracy(boundary, is_right, is_right_shuffled, document_indices))
+    rows = []
+    for boundary_accuracy in boundaries:
+        rows += boundary_accuracy.rows()
+    return [*rows, _find_depth(boundaries, labels)]
+
+
+@dataclass(frozen=True)
+class BoundaryAccuracy:
+    """How often a probe reads the label at one boundary, and the same probe on shuffled labels."""
+
+    boundary: int
+    is_right: np.ndarray  # (samples,), 1.0 or 0.0
+    is_right_shuffled: np.ndarray
+    document_indices: Sequence[int]  # (samples,)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of samples that are read right."""
+        return float(self.is_right.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the accuracy. Copies of a document count once."""
+        from lamina.relevance.statistics import wilson_interval
+
+        n_documents = len(set(self.document_indices))
+        return wilson_interval(self.accuracy * n_documents, n_documents)
+
+    def rows(self) -> list[DiagnosisRow]:
+        """The rows `accuracy` and `selectivity`."""
+        import numpy as np
+
+        from lamina.relevance.statistics import ratios
+
+        n_samples = len(self.is_right)
+        low, high = self.interval
+        accuracy_row: DiagnosisRow = {
+            "measure": "accuracy",
+            "layer": self.boundary,
+            "value": self.accuracy,
             "ci_low": low,
             "ci_high": high,
-            "control": float(chance.mean()),
+            "n_samples": n_samples,
+            "control": float(self.is_right_shuffled.mean()),
         }
-        rows += [at | {"measure": "accuracy"} | accuracy, at | {"measure": "selectivity"} | gain]
-        read_at.append((float(right.mean()), low))
-    share = max(Counter(labels.tolist()).values()) / len(labels)
-    bar = share + 0.9 * (max(value for value, _ in read_at) - share)
-    first = next((float(boundary) for boundary, (_, low) in enumerate(read_at) if low >= bar), None)
-    return [*rows, {"measure": "depth_90", "value": first, "n_samples": len(labels)}]
+        gains = (self.is_right - self.is_right_shuffled)[:, None]
+        (selectivity,) = ratios(gains, np.ones(n_samples), self.document_indices)
+        return [accuracy_row, make_row("selectivity", selectivity, self.boundary)]
 
 
-def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Probe) -> np.ndarray:
-    """The fold of every input, drawn by document, with each label in equal shares."""
+def _find_depth(boundaries: Sequence[BoundaryAccuracy], labels: np.ndarray) -> DiagnosisRow:
+    """The row `depth_90`."""
+    guessing = max(Counter(labels.tolist()).values()) / len(labels)
+    best = max(boundary.accuracy for boundary in boundaries)
+    threshold = guessing + DEPTH_SHARE * (best - guessing)
+    deep_enough = [
+        float(boundary.boundary) for boundary in boundaries if boundary.interval[0] >= threshold
+    ]
+    return {
+        "measure": "depth_90",
+        "value": deep_enough[0] if deep_enough else None,
+        "n_samples": len(labels),
+    }
+
+
+class LastTokenStreams:
+    """The stream of each sample's last token at all boundaries, in float32."""
+
+    def __init__(self, n_samples: int, n_boundaries: int) -> None:
+        self.n_boundaries = n_boundaries
+        self.vectors: list[np.ndarray | None] = [None] * n_samples  # (boundaries, C) each
+
+    def add_batch(self, batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
+        """Keep the last tokens of a batch, given the streams at all boundaries."""
+        import torch
+
+        last_positions = batch.real.sum(1) - 1
+        lines = torch.arange(len(last_positions), device=last_positions.device)
+        last_tokens = [
+            streams[boundary][lines, last_positions].float()
+            for boundary in range(self.n_boundaries)
+        ]
+        vectors = torch.stack(last_tokens, 1).cpu().numpy()
+        for sample_index, sample_vectors in zip(batch.samples, vectors, strict=True):
+            self.vectors[sample_index] = sample_vectors
+
+    def at_boundary(self, boundary: int) -> np.ndarray:
+        """The stream at a boundary, (samples, C)."""
+        import numpy as np
+
+        return np.stack([vectors[boundary] for vectors in self.vectors if vectors is not None])
+
+
+def _shuffle_labels(labels: np.ndarray, document_indices: Sequence[int], seed: int) -> np.ndarray:
+    """The labels of the documents in random order. Copies of a document get one label."""
     import numpy as np
 
-    places = [np.flatnonzero(labels == label).tolist() for label in sorted(set(labels.tolist()))]
+    _, first_samples = np.unique(document_indices, return_index=True)
+    shuffled = np.random.default_rng(seed).permutation(labels[first_samples])
+    return np.asarray(shuffled[document_indices])
+
+
+def assign_folds(
+    sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Probe
+) -> np.ndarray:
+    """The fold of every input, (samples,). Folds are drawn by document and have each label in equal
+    shares.
+    """
+    import numpy as np
+
     purpose = f"diagnosis probe has {options.folds} `folds`, each with documents of every label"
+    samples_by_label = [
+        np.flatnonzero(labels == label).tolist() for label in sorted(set(labels.tolist()))
+    ]
+    sequences_by_label = []
+    for samples in samples_by_label:
+        sequences_by_label.append([sequences[index] for index in samples])
+    fold_sizes = partial(_split_evenly, n_folds=options.folds)
+    folds_by_label = parts(sequences_by_label, fold_sizes, options.seed, options.folds, purpose)
 
-    def equal(count: int) -> list[int]:
-        return [
-            count // options.folds + (fold < count % options.folds) for fold in range(options.folds)
-        ]
-
-    by_label = [[sequences[place] for place in group] for group in places]
     folds = np.empty(len(labels), dtype=int)
-    folds[np.concatenate(places)] = np.concatenate(
-        parts(by_label, equal, options.seed, options.folds, purpose)
-    )
+    for samples, label_folds in zip(samples_by_label, folds_by_label, strict=True):
+        folds[samples] = label_folds
     return folds
 
 
-def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe) -> np.ndarray:
-    """1.0 for every input whose label a probe fitted on other folds reads off its stream (inputs, C)."""
+def _split_evenly(count: int, n_folds: int) -> list[int]:
+    """The sizes of the folds of so many documents; the first ones have one more."""
+    return [count // n_folds + (fold < count % n_folds) for fold in range(n_folds)]
+
+
+def cross_validate(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """1.0 for every input whose label a probe reads that was fitted on the other folds.
+
+    The probe reads the stream (samples, C).
+    """
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -147,10 +243,11 @@ def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: P
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    probe = make_pipeline(StandardScaler(), LogisticRegression(C=options.strength, max_iter=300))
+    regression = LogisticRegression(C=INVERSE_RIDGE, max_iter=MAX_ITERATIONS)
+    probe = make_pipeline(StandardScaler(), regression)
     with warnings.catch_warnings():
-        # A perfectly readable label has no best weights, but the predictions stay the same.
+        # The weights of a label that is read without error grow without end; the predictions stay
+        # the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return np.asarray(
-            cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float
-        )
+        predicted = cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds))
+    return np.asarray(predicted == labels, float)

@@ -1,17 +1,20 @@
-"""How fast the residual stream grows with depth, and how much each layer changes it (arXiv 2502.05795).
+"""How fast the residual stream grows with depth, and how much each layer changes it [arXiv
+2502.05795].
 
-Under Pre-LN every layer reads a normalised stream and adds to the plain one, so updates of equal size make the variance
-grow linearly, v0 + l. Where it grows exponentially, deep layers change little of their input.
+Under Pre-LN, every layer reads a normalised stream and adds to the plain one. So updates of equal
+size make the variance grow linearly with depth, v0 + l. Where it grows exponentially, deep layers
+change little of their input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lamina.config.configuration import Diagnosis
 from lamina.config.entry import option
 from lamina.data.splitting import documents
+from lamina.diagnosis.rows import DiagnosisRow, make_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,13 +22,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from lamina.data.calibrations import Sample
-    from lamina.engine import taps
+    from lamina.engine.taps import Batch
 
 
 class Variance(Diagnosis):
-    """The variance of the residual stream after each layer, over all tokens and again without the first ones.
+    """The variance of the residual stream after each layer, over all tokens and again without the
+    first ones.
 
-    Massive activations live on the first tokens; the second set of rows shows the stream without them.
+    Massive activations live on the first tokens; the second set of rows shows the stream without
+    them.
     """
 
     kind: Literal["variance"] = "variance"
@@ -34,121 +39,151 @@ class Variance(Diagnosis):
     )
 
 
+SUFFIXES = ("", "_without_first")  # of the measures over all tokens, and over those after the first
+
+
 def diagnose(
     model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int
-) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses` (layer, measure, value, interval over documents, n_samples).
+) -> list[DiagnosisRow]:
+    """Rows of the whole model and of its layers, with intervals over documents.
 
-    Each measure is over all tokens. With `_without_first` appended, it leaves out the first `skip_first` tokens of each
-    sample, which carry massive activations:
+    Each measure is over all tokens. With `_without_first` appended, it leaves out the first
+    `skip_first` tokens of each sample, which carry massive activations:
 
     `variance` : Var of h_l over tokens and channels, at the boundaries l = 0 … L.
     `update_ratio` : mean over tokens of ‖h_{l+1} - h_l‖ / ‖h_l‖, of the layers l = 0 … L-1.
-    `exponential_slope`, `exponential_r2` : of log Var against l, over l = 1 … L; layer null. Near r2 = 1 the variance
-        grows by exp(slope) a layer.
+    `exponential_slope`, `exponential_r2` : of log Var against l, over l = 1 … L; layer null. Near
+        r2 = 1 the variance grows by exp(slope) a layer.
     `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
     """
     from lamina.engine import taps
     from lamina.models.structure import layers_of, text_config
 
-    depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
-    sums = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
-    taps.run(model, sequences, range(depth + 1), sums.add, tokens)
-    (copies,) = documents([sequences])
-    return [
-        row
-        for part, suffix in enumerate(("", "_without_first"))
-        for row in _rows(sums, part, suffix, copies)
-    ]
+    n_layers = len(layers_of(model))
+    hidden_size = int(text_config(model).hidden_size)
+    sequences = [sample.sequence() for sample in samples]
+    sums = StreamSums(len(sequences), n_layers, hidden_size, options.skip_first)
+    taps.run(model, sequences, range(n_layers + 1), sums.add_batch, tokens)
+
+    (document_indices,) = documents([sequences])
+    rows = []
+    for scope, suffix in enumerate(SUFFIXES):
+        rows += _summarise(sums, scope, suffix, document_indices)
+    return rows
 
 
-class _Sums:
-    """A consumer of all streams: sums over each sample's tokens, over all of them and without the first ones.
+class StreamSums:
+    """Sums over the tokens of each sample: over all of them, and without the first ones.
 
-    `numbers` (2, samples) counts tokens; `total` and `squares` (2, samples, L+1) are sums over tokens and channels,
-    `ratio` (2, samples, L) over tokens.
+    `n_tokens` (2, samples); `totals` and `squares` (2, samples, L+1), of the stream over tokens and
+    channels; `update_ratios` (2, samples, L), over tokens.
     """
 
-    def __init__(self, samples: int, depth: int, channels: int, skip_first: int) -> None:
+    def __init__(self, n_samples: int, n_layers: int, hidden_size: int, skip_first: int) -> None:
         import numpy as np
 
-        self.skip_first, self.channels = skip_first, channels
-        self.numbers = np.zeros((2, samples))
-        self.total, self.squares = (
-            np.zeros((2, samples, depth + 1)),
-            np.zeros((2, samples, depth + 1)),
-        )
-        self.ratio = np.zeros((2, samples, depth))
+        self.hidden_size = hidden_size
+        self.skip_first = skip_first
+        self.n_tokens = np.zeros((2, n_samples))
+        self.totals = np.zeros((2, n_samples, n_layers + 1))
+        self.squares = np.zeros((2, n_samples, n_layers + 1))
+        self.update_ratios = np.zeros((2, n_samples, n_layers))
 
-    def add(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        """Add a batch, one line and boundary at a time, because float64 streams are large. It waits for a GPU twice."""
+    def add_batch(self, batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
+        """Add a batch, given the streams at all boundaries. It waits for a GPU twice, for all
+        lengths and all sums.
+        """
         import torch
 
-        lengths, line_sums = batch.real.sum(-1).tolist(), []
-        for line, length in enumerate(lengths):
-            before: Any = None
-            for _, stream in sorted(streams.items()):
-                now = stream[line, :length].double()
-                tokens = [now.sum(-1), now.square().sum(-1), torch.zeros_like(now[:, 0])]
-                if before is not None:
-                    norm = before.norm(dim=-1).clamp_min(torch.finfo(now.dtype).tiny)
-                    tokens[2] = (now - before).norm(dim=-1) / norm
-                per_token = torch.stack(tokens)
-                line_sums.append(
-                    torch.stack([per_token.sum(-1), per_token[:, self.skip_first :].sum(-1)])
-                )
-                before = now
-        sums = (
-            torch.stack(line_sums)
-            .cpu()
-            .numpy()
-            .reshape(len(lengths), len(streams), 2, 3)
-            .transpose(3, 2, 0, 1)
-        )
-        self.numbers[:, batch.samples] = (
-            lengths,
-            [max(0, length - self.skip_first) for length in lengths],
-        )
-        self.total[:, batch.samples], self.squares[:, batch.samples] = sums[0], sums[1]
-        self.ratio[:, batch.samples] = sums[2, :, :, 1:]
+        lengths = batch.real.sum(-1).tolist()
+        ordered_streams = [stream for _, stream in sorted(streams.items())]
+        line_sums = [
+            self._sum_line(ordered_streams, line, length) for line, length in enumerate(lengths)
+        ]
+        # (3, scopes, lines, boundaries)
+        totals, squares, ratios = torch.stack(line_sums).cpu().numpy().transpose(3, 2, 0, 1)
+
+        self.n_tokens[0, batch.samples] = lengths
+        self.n_tokens[1, batch.samples] = [max(0, length - self.skip_first) for length in lengths]
+        self.totals[:, batch.samples] = totals
+        self.squares[:, batch.samples] = squares
+        self.update_ratios[:, batch.samples] = ratios[:, :, 1:]
+
+    def _sum_line(self, streams: Sequence[torch.Tensor], line: int, length: int) -> torch.Tensor:
+        """The sums of one line of a batch, (boundaries, 2 scopes, 3).
+
+        They are of the stream, of its square, and of the ratio of the update before it.
+
+        One boundary at a time, because streams in float64 are large.
+        """
+        import torch
+
+        boundary_sums = []
+        previous: torch.Tensor | None = None
+        for stream in streams:
+            current = stream[line, :length].double()
+            update_ratio = torch.zeros_like(current[:, 0])
+            if previous is not None:
+                norm = previous.norm(dim=-1).clamp_min(torch.finfo(current.dtype).tiny)
+                update_ratio = (current - previous).norm(dim=-1) / norm
+            token_sums = torch.stack([current.sum(-1), current.square().sum(-1), update_ratio])
+            later_token_sums = token_sums[:, self.skip_first :]
+            boundary_sums.append(torch.stack([token_sums.sum(-1), later_token_sums.sum(-1)]))
+            previous = current
+        return torch.stack(boundary_sums)
 
 
-def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:
+def _summarise(
+    sums: StreamSums, scope: int, suffix: str, document_indices: Sequence[int]
+) -> list[DiagnosisRow]:
+    """The rows of one scope, by bootstrap over documents; none if no sample is long enough."""
     import numpy as np
 
     from lamina.relevance.statistics import document_weights, interval_rows
 
-    kept = sums.numbers[part] > 0
-    samples = int(kept.sum())
-    if not samples:
+    has_tokens = sums.n_tokens[scope] > 0
+    n_samples = int(has_tokens.sum())
+    if not n_samples:
         return []
-    _, drawn = np.unique(np.asarray(copies)[kept], return_inverse=True)
-    weights = document_weights(drawn, seed=0)
-    number = (weights @ sums.numbers[part][kept])[:, None]
-    total, squares, ratio = (
-        weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio)
-    )
-    mean = total / (number * sums.channels)
-    variance = squares / (number * sums.channels) - mean**2
-    layers, documents = np.arange(1, variance.shape[1]), 1 + int(drawn.max())
-    grown = np.log(np.maximum(variance[:, 1:], np.finfo(float).tiny))
-    rows = [
-        {"layer": layer, "measure": measure + suffix, **row}
-        for measure, draws in (("variance", variance), ("update_ratio", ratio / number))
-        for layer, row in enumerate(interval_rows(draws, documents, samples))
-    ]
-    for name, x in (("exponential", layers), ("power", np.log(layers))):
-        fitted = interval_rows(np.stack(_line(x, grown), 1), documents, samples)
-        pairs = zip(("slope", "r2"), fitted, strict=True)
-        rows += [{"measure": f"{name}_{what}{suffix}", **row} for what, row in pairs]
+    _, kept_documents = np.unique(np.asarray(document_indices)[has_tokens], return_inverse=True)
+    n_documents = 1 + int(kept_documents.max())
+    weights = document_weights(kept_documents, seed=0)  # (1 + draws, samples)
+
+    n_tokens = (weights @ sums.n_tokens[scope][has_tokens])[:, None]
+    n_values = n_tokens * sums.hidden_size
+    mean = weights @ sums.totals[scope][has_tokens] / n_values
+    variance = weights @ sums.squares[scope][has_tokens] / n_values - mean**2
+    update_ratio = weights @ sums.update_ratios[scope][has_tokens] / n_tokens
+
+    rows = []
+    for measure, draws in (("variance", variance), ("update_ratio", update_ratio)):
+        for layer, estimate in enumerate(interval_rows(draws, n_documents, n_samples)):
+            rows.append(make_row(measure + suffix, estimate, layer))
+
+    layers = np.arange(1, variance.shape[1])
+    log_variance = np.log(np.maximum(variance[:, 1:], np.finfo(float).tiny))
+    for growth, x in (("exponential", layers), ("power", np.log(layers))):
+        slope, r2 = fit_line(x, log_variance)
+        draws = np.stack([slope, r2], 1)
+        slope_estimate, r2_estimate = interval_rows(draws, n_documents, n_samples)
+        rows.append(make_row(f"{growth}_slope{suffix}", slope_estimate))
+        rows.append(make_row(f"{growth}_r2{suffix}", r2_estimate))
     return rows
 
 
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and R² of least-squares lines through the points (x, y of a row of `y`); R² is 1 where y is constant."""
+def fit_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slope and R², (lines,) each, of least-squares lines.
+
+    A line fits the points x (points,) and a row of y (lines, points).
+
+    R² is 1 where y is constant.
+    """
     import numpy as np
 
-    x, y = x - x.mean(), y - y.mean(axis=1, keepdims=True)
-    slope = y @ x / max(float(x @ x), np.finfo(float).tiny)
-    left, whole = ((y - slope[:, None] * x) ** 2).sum(axis=1), (y**2).sum(axis=1)
-    return slope, 1 - left / np.maximum(whole, np.finfo(float).tiny)
+    tiny = np.finfo(float).tiny
+    x = x - x.mean()
+    y = y - y.mean(axis=1, keepdims=True)
+    slope = y @ x / max(float(x @ x), tiny)
+    residual_squares = ((y - slope[:, None] * x) ** 2).sum(axis=1)
+    total_squares = (y**2).sum(axis=1)
+    return slope, 1 - residual_squares / np.maximum(total_squares, tiny)

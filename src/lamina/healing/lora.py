@@ -1,39 +1,42 @@
-"""Healing by a short training: low-rank updates of projections, patches of the stream, or both.
+"""Healing by a short training of low-rank updates of projections, of a repair's patches, or of
+both.
 
-Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is chosen on a validation split. Validation and
-benchmarks use the same model: the update is merged into the weights, in their dtype.
+The defaults are those of arXiv 2605.14075, appendix E.7, except that the epoch is chosen on a
+validation split. Validation and benchmarks see the same model: the updates merged into the weights,
+in the dtype of the weights.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lamina.config.entry import option
-from lamina.config.healings import Healing, Trained
+from lamina.config.healings import Healing
 from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
-    import torch
     from peft import LoraConfig
     from torch import nn
     from transformers import PreTrainedModel
 
-    from lamina.healing.training import Source
+    from lamina.healing.batches import TrainingSource
+    from lamina.healing.training import TrainingRow
     from lamina.models.boundary import Boundary, Repairing
     from lamina.store.unfinished import Progress
 
+_logger = logging.getLogger(__name__)
 
-class Lora(Trained, Healing):
-    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
-    repair.
+
+class Lora(Healing):
+    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and
+    the patches of the repair.
     """
 
     method: Literal["lora"] = "lora"
@@ -41,123 +44,144 @@ class Lora(Trained, Healing):
     alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
     dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     train: Literal["lora", "patch", "both"] = option(
-        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.",
+        "What is trained: low-rank updates, the patches of the repair (from their closed form "
+        "on), or both.",
         "lora",
     )
     targets: Literal["mlp", "attention", "all"] = option(
         "Whose projections get a low-rank update.", "mlp"
     )
     quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
+        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is "
+        "not quantised.",
         "none",
     )
 
     @property
-    def patches(self) -> bool:
+    def trains_patches(self) -> bool:
         return self.train != "lora"
 
+    @property
+    def update_rank(self) -> int:
+        return self.rank
 
-_logger = logging.getLogger(__name__)
-
-NO_ADAPTER: dict[str, Any] = {
-    "peft_type": "LORA",
-    "target_modules": [],
-    "base_model_name_or_path": None,
-}
+    @property
+    def base_quantisation(self) -> str:
+        return self.quantise
 
 
 @dataclass(frozen=True)
-class Healed:
-    """A trained variant."""
+class LoraVariant:
+    """A variant whose adapters and patches are trained, and not yet merged."""
 
-    model: PreTrainedModel  # the variant with its adapters beside its weights and its patches as parameters
-    weights: Mapping[str, nn.Parameter]  # the trained ones, by their path in `model`
-    config: (
-        LoraConfig | None
-    )  # PEFT's description of the adapters; None if only patches were trained
-    targets: str  # the adapted modules, `none` without adapters
+    model: PreTrainedModel  # the variant, with PEFT's layers around its projections
+    weights: Mapping[str, nn.Parameter]  # what is trained, by name in `model`
+    peft_config: LoraConfig | None  # None if only patches are trained
+    targets: str  # which projections have an update; `none` if only patches are trained
 
 
 def heal(
     base: PreTrainedModel,
     plan: Mapping[str, Any],
     patches: Mapping[Boundary, Repairing] | None,
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
     options: Lora,
     progress: Progress | None = None,
-) -> tuple[Healed, list[dict[str, Any]]]:
-    """Train adapters, patches or both in a variant of `base`, as `options` say; the weights of `base` do not change.
+) -> tuple[LoraVariant, list[TrainingRow]]:
+    """Train updates, patches or both in a variant of `base`, whose own weights do not change.
 
-    Returns the best epoch's values, and one row per optimiser step (plus one for epoch 0) for table `training`. The
-    last step of each epoch has validation_loss, and `chosen` marks the kept epoch. `progress` holds the state of an
-    interrupted training, see `training.train`.
+    Returns the variant with the weights of the best epoch, and the rows of table `training`.
 
-    Raises LaminaError if the variant has no patch to train or no known projections, if there are too few documents for
-    a validation split, or if the loss is not a number.
+    Raises LaminaError if the variant has no patch to train or no projections to adapt, or as
+    `training.Trainer` does.
     """
     import torch
 
-    from lamina.healing import training
     from lamina.healing.objectives import Objective
+    from lamina.healing.training import Trainer
     from lamina.models.materialise import materialise
 
     variant = materialise(base, plan, patches)
-    # Training asks for a gradient of what it trains only, but those flags are shared with the base model.
-    flags = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
     torch.manual_seed(options.seed)
-    try:
-        healed = trainable(variant, options)
-        objective = Objective.of(options.objective, variant, base, plan, options.temperature)
-        rows = training.train(
-            healed.weights, objective, sources, options, lambda: merged(variant), progress
-        )
-    finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    with _gradient_flags_restored(variant):
+        lora_variant = prepare_training(variant, options)
+        objective = Objective.for_plan(options.objective, variant, base, plan, options.temperature)
+        merged = partial(merged_updates, variant)
+        trainer = Trainer(lora_variant.weights, objective, sources, options, merged, progress)
+        rows = trainer.run()
     variant.eval()
-    return healed, rows
+    return lora_variant, rows
 
 
-def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
-    """The variant prepared for training: only trained weights have a gradient."""
-    import torch
+@contextmanager
+def _gradient_flags_restored(variant: PreTrainedModel) -> Iterator[None]:
+    """Restore `requires_grad` of the weights that the variant shares with its base model."""
+    flags = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, requires_grad in flags:
+            parameter.requires_grad_(requires_grad)
+
+
+def prepare_training(variant: PreTrainedModel, options: Lora) -> LoraVariant:
+    """Add what the options train to a variant; only these weights require a gradient.
+
+    Raises LaminaError if there is nothing to train.
+    """
     from peft import get_peft_model
-    from torch import nn
 
-    from lamina.models.export.modeling_lamina import Patched
     from lamina.models.materialise import names_as_they_are
 
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
-    config = None if options.train == "patch" else lora_config(variant, options)
-    if config is not None:
-        # Puts the adapters into the variant's own module tree.
+    peft_config = None
+    if options.train != "patch":
+        peft_config = configure_peft(variant, options)
+        # PEFT puts its layers into the module tree of the variant.
         with names_as_they_are(variant):
-            get_peft_model(variant, config)
-    if options.patches:
-        patched = [module for module in variant.modules() if isinstance(module, Patched)]
-        if not patched:
-            raise LaminaError(
-                f"healing with train: {options.train} trains the patches that a repair left, and this variant has "
-                "none: repair none leaves none, and others fold theirs into weights. Combine it with a repair of "
-                f"method {Repair.of_stream()}, or write train: lora."
-            )
-        # In float32 for the optimiser; a module rounds them to the stream's dtype.
-        for module in patched:
-            for name, part in module.patch_parts.items():
-                delattr(module, f"patch_{name}")
-                module.register_parameter(
-                    f"patch_{name}", nn.Parameter(part.detach().to(torch.float32, copy=True))
-                )
-    weights = {name: weight for name, weight in variant.named_parameters() if weight.requires_grad}
-    return Healed(variant, weights, config, "none" if config is None else options.targets)
+            get_peft_model(variant, peft_config)
+    if options.trains_patches:
+        _make_patches_trainable(variant, options)
+
+    trained_weights = {
+        name: weight for name, weight in variant.named_parameters() if weight.requires_grad
+    }
+    targets = "none" if peft_config is None else options.targets
+    return LoraVariant(variant, trained_weights, peft_config, targets)
 
 
-def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
-    """PEFT's description of the adapter: every target that the variant still has, by its full name.
+def _make_patches_trainable(variant: PreTrainedModel, options: Lora) -> None:
+    """Replace the buffers of all patches by parameters.
 
-    An update of stacked experts is added to their weights and never sees their inputs, so it cannot have dropout. PEFT
-    has one dropout for all updates.
+    These are in float32, for the optimiser; a patched module rounds them to the dtype of its
+    stream.
+    """
+    import torch
+    from torch import nn
+
+    from lamina.models.export.modeling_lamina import Patched
+
+    patched_modules = [module for module in variant.modules() if isinstance(module, Patched)]
+    if not patched_modules:
+        raise LaminaError(
+            f"healing with train: {options.train} trains the patches of a repair, and this variant "
+            "has none: with repair none there are no patches, and some repairs fold theirs into "
+            f"the weights. Combine it with a repair of method {Repair.of_stream()}, or write "
+            "train: lora."
+        )
+    for module in patched_modules:
+        for name, tensor in module.patch_parts.items():
+            parameter = nn.Parameter(tensor.detach().to(torch.float32, copy=True))
+            delattr(module, f"patch_{name}")
+            module.register_parameter(f"patch_{name}", parameter)
+
+
+def configure_peft(model: PreTrainedModel, options: Lora) -> LoraConfig:
+    """PEFT's configuration, with every projection that the options target by its full name.
+
+    The update of experts that are stacked in one parameter is added to their weights and never sees
+    their inputs, so it cannot have dropout. PEFT has one dropout for all updates.
     """
     from peft import LoraConfig
     from transformers.pytorch_utils import Conv1D
@@ -165,97 +189,94 @@ def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
     from lamina.models.materialise import adaptable
 
     targets = adaptable(model, options.targets)
-    if targets.parameters and options.dropout:
+    dropout = options.dropout
+    if targets.parameters and dropout:
         _logger.warning(
-            "%s has experts stacked in one parameter, whose updates cannot have dropout: it is trained without.",
+            "%s has experts stacked in one parameter, whose updates cannot have dropout: it is "
+            "trained without.",
             type(model).__name__,
         )
+        dropout = 0.0
+    has_conv1d = any(isinstance(model.get_submodule(name), Conv1D) for name in targets.modules)
     return LoraConfig(
         r=options.rank,
-        # Typed as int, used as the number it is.
-        lora_alpha=cast(int, options.alpha),
-        lora_dropout=0.0 if targets.parameters else options.dropout,
+        lora_alpha=cast(int, options.alpha),  # annotated as int; PEFT takes any number
+        lora_dropout=dropout,
         target_modules=targets.modules,
         target_parameters=targets.parameters or None,
-        fan_in_fan_out=any(
-            isinstance(model.get_submodule(name), Conv1D) for name in targets.modules
-        ),
+        fan_in_fan_out=has_conv1d,
         bias="none",
         task_type="CAUSAL_LM",
     )
 
 
-def save(healed: Healed, folder: str | Path) -> None:
-    """Write adapter_model.safetensors and adapter_config.json for PEFT, without paths of this machine.
+def save(lora_variant: LoraVariant, folder: str | Path) -> None:
+    """Write the adapter in PEFT's format, without paths of this machine.
 
-    A trained patch is in the same file as the adapters, under the name of the buffer that it replaces.
+    Trained patches are in the same file, under the names of the buffers that they replace.
     """
-    state = {
-        f"base_model.model.{name.replace('.default.', '.')}": weight.detach().cpu().contiguous()
-        for name, weight in healed.weights.items()
+    from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
+
+    # In memory an update has the name of its adapter, `default`; in a file it has not.
+    weights = {
+        name.replace(".default.", "."): weight for name, weight in lora_variant.weights.items()
     }
-    config = NO_ADAPTER
-    if healed.config is not None:
-        settings = healed.config.to_dict() | {
-            "base_model_name_or_path": None,
-            "inference_mode": True,
-        }
+    config = CONFIG_WITHOUT_UPDATES
+    if lora_variant.peft_config is not None:
+        settings = lora_variant.peft_config.to_dict()
+        settings["base_model_name_or_path"] = None
+        settings["inference_mode"] = True
         settings["target_modules"] = sorted(settings["target_modules"])
+        # The order of a set differs from process to process, and the bytes of the file must not.
         config = {key: value for key, value in settings.items() if not isinstance(value, set)}
-    write(Path(folder), state, config, healed.targets)
-
-
-def save_empty(folder: str | Path) -> None:
-    """Write the files of an adapter that does not exist, because its plan was refused."""
-    write(Path(folder), {}, NO_ADAPTER, "none")
-
-
-def write(
-    folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str
-) -> None:
-    """Write the two files of an adapter; `targets` names the modules that its weights belong to."""
-    from lamina.models.materialise import ADAPTED, SETTINGS
-    from lamina.store import parquet as store
-
-    text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
-    store.write_text(folder / "adapter_config.json", text)
-    # PEFT knows its own keys only, so what seals the settings stands beside the weights.
-    metadata = {ADAPTED: targets, SETTINGS: hashlib.sha256(text.encode()).hexdigest()}
-    store.write_tensors(folder / "adapter_model.safetensors", state, metadata)
+    write_adapter(folder, weights, config, lora_variant.targets)
 
 
 @contextmanager
-def merged(model: nn.Module) -> Iterator[None]:
-    """While open, each adapted projection computes as in a saved variant: its update is merged into its weight.
-
-    Only one weight is copied at a time, again in every pass. So the weights shared with the base model do not change,
-    and memory is bounded.
-    """
+def merged_updates(model: nn.Module) -> Iterator[None]:
+    """While open, projections compute with their updates merged, as in a saved variant."""
     from peft.tuners.lora import LoraLayer
-    from torch import nn
 
-    from lamina.models.materialise import adapted_weight, own_adapted
+    from lamina.models.materialise import adapted_weight
 
-    weights: dict[nn.Module, nn.Parameter] = {}
-
-    def merge(module: Any, args: Any) -> None:
-        weights[module] = own_adapted(module)
-        module.merge()
-
-    def restore(module: Any, args: Any, output: Any) -> None:
-        base, name = adapted_weight(module)
-        if module in weights:
-            setattr(base, name, weights.pop(module))
-        module.merged_adapters.clear()
-
-    with ExitStack() as handles:
-        for layer in (
-            cast(nn.Module, module) for module in model.modules() if isinstance(module, LoraLayer)
-        ):
-            base, name = adapted_weight(layer)
-            # Weights in 4 bits cannot be merged, so an update stands beside them.
-            if getattr(base, name).is_floating_point():
-                handles.enter_context(layer.register_forward_pre_hook(merge))
-                # Also where memory runs out on the way, since the batch is then tried again in halves.
-                handles.enter_context(layer.register_forward_hook(restore, always_call=True))
+    merging = TemporaryMerge()
+    lora_layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    with ExitStack() as hooks:
+        for layer in lora_layers:
+            module = cast("nn.Module", layer)
+            weight_holder, weight_name = adapted_weight(module)
+            # Updates cannot be merged into weights in 4 bits, and stay beside them.
+            if not getattr(weight_holder, weight_name).is_floating_point():
+                continue
+            hooks.enter_context(module.register_forward_pre_hook(merging.merge))
+            # Also after an error: if memory runs out, the batch is tried again in halves.
+            restore = module.register_forward_hook(merging.restore, always_call=True)
+            hooks.enter_context(restore)
         yield
+
+
+class TemporaryMerge:
+    """Hooks that merge an update into a copy of its weight while a projection is called.
+
+    Only one weight is copied at a time, and again in every pass. So the weights that are shared
+    with the base model do not change, and memory is bounded.
+    """
+
+    def __init__(self) -> None:
+        self.shared_weights: dict[nn.Module, nn.Parameter] = {}
+
+    def merge(self, layer: Any, args: Any) -> None:
+        """Before the call: merge into a copy of the weight."""
+        from lamina.models.materialise import own_adapted
+
+        self.shared_weights[layer] = own_adapted(layer)
+        layer.merge()
+
+    def restore(self, layer: Any, args: Any, output: Any) -> None:
+        """After the call: put the shared weight back."""
+        from lamina.models.materialise import adapted_weight
+
+        if layer in self.shared_weights:
+            weight_holder, weight_name = adapted_weight(layer)
+            setattr(weight_holder, weight_name, self.shared_weights.pop(layer))
+        layer.merged_adapters.clear()

@@ -1,11 +1,16 @@
-"""The objectives of a healing: sums over a batch, each divided by its number of tokens over all parts of the batch.
+"""What a healing minimises: language modelling, distillation, or the distance of residual streams.
 
-So a loss depends neither on padding nor on how a batch is split. A token is *scored* if it belongs to the gold
-continuation of a sample: of a text, all but its first token, or what the model wrote behind a prompt.
+A loss is a sum over the tokens of a batch, divided by the number of these tokens in the whole
+batch. It depends neither on padding nor on how a batch is split into parts. A token is *scored* if
+it belongs to the gold continuation of a sample: all tokens of a text but the first, or what a model
+generated after a prompt.
 
-The teacher of `distill` and `lm+hidden` is the unpruned model, which shares its weights with the variant. Adapters wrap
-only the variant's modules, so the base model computes as before, with the same weights in memory.
+The teacher of `distill` and `lm+hidden` is the unpruned model, which shares its weights with the
+variant. Adapters wrap modules of the variant only, so the teacher computes as before and needs no
+memory of its own.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,143 +30,206 @@ from lamina.models.export.modeling_lamina import Patched, repair
 from lamina.models.structure import final_norm_of, layers_of
 from lamina.models.surgery import kept_layers, runs
 
-_CHUNK = 1 << 23  # numbers in float32 at a time, 32 MiB
+CHUNK_SIZE = 1 << 23  # logits that are converted to float32 at a time, 32 MiB
 
 
-def tokens(sample: Sample) -> tuple[list[int], int]:
-    """Token ids of context and gold continuation, and the position of the first scored token."""
+@dataclass(frozen=True)
+class ScoredBatch:
+    """The padded tokens of B samples, T in the longest one, and which of them are scored."""
+
+    token_ids: torch.Tensor  # (B, T), on the device of the variant
+    is_scored: torch.Tensor  # (B, T - 1): whether token t + 1, which position t predicts, is scored
+    is_read: torch.Tensor  # (B, T or T - 1): whether the model reads the token; not of padding
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], device: torch.device) -> ScoredBatch:
+        """The batch of some samples: their contexts and gold continuations."""
+        gold_rows = [sample.rows[sample.gold] for sample in samples]
+        token_ids, is_real = padded([row.context + row.continuation for row in gold_rows], device)
+        first_scored = torch.tensor([[_first_scored(sample)] for sample in samples], device=device)
+        positions = torch.arange(is_real.shape[1], device=device)
+        is_scored = is_real & (positions >= first_scored)
+        # A row may be one token longer than the model's context. That last token is predicted, and
+        # not read.
+        n_read = max(len(sample.sequence()) for sample in samples)
+        return cls(token_ids, is_scored[:, 1:], is_real[:, :n_read])
+
+    @property
+    def model_inputs(self) -> dict[str, Any]:
+        """The arguments of the models' forward pass."""
+        return {
+            "input_ids": self.token_ids[:, : self.is_read.shape[1]],
+            "attention_mask": self.is_read.long(),
+            "use_cache": False,
+        }
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """The ids of the scored tokens, (n_scored,)."""
+        return self.token_ids[:, 1:][self.is_scored]
+
+    def select_predictions(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits (n_scored, V) that predict the scored tokens, out of all, (B, T, V)."""
+        return logits[:, : self.is_scored.shape[1]][self.is_scored]
+
+
+def _first_scored(sample: Sample) -> int:
+    """The position of the first scored token; nothing predicts the very first token."""
+    return max(1, len(sample.rows[sample.gold].context))
+
+
+def _count_scored(sample: Sample) -> int:
     row = sample.rows[sample.gold]
-    ids = [*row.context, *row.continuation]
-    return ids, max(1, len(row.context))
+    return len(row.context) + len(row.continuation) - _first_scored(sample)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective, by its name in the options, for a variant that is `base` without the plan's units."""
+    """One of the objectives `lm`, `distill` and `lm+hidden`, for a variant of `base`."""
 
     name: str
     variant: PreTrainedModel  # materialised; it may have adapters
     base: PreTrainedModel
     temperature: float = 1.0
-    # By the end of each run of removed layers in `base`, the number of the variant's layers before it.
-    places: Mapping[int, int] = field(default_factory=dict)
+    # The streams that are compared: for each run of removed layers, the layer of `base` after it,
+    # and the position of that layer in the variant. Empty unless the objective is `lm+hidden`.
+    compared_layers: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def for_plan(
         cls,
         name: str,
         variant: PreTrainedModel,
         base: PreTrainedModel,
         plan: Mapping[str, Any],
         temperature: float,
-    ) -> "Objective":
-        """The objective for a plan.
+    ) -> Objective:
+        """The objective for the variant of a plan.
 
-        Raises LaminaError if the objective compares streams and the plan removes no whole layer.
+        Raises LaminaError if the objective compares streams and the plan removes sub-layers.
         """
-        places: dict[int, int] = {}
-        if name == "lm+hidden":
-            kept = kept_layers(base, plan["units"])
-            found = runs(plan["units"], len(layers_of(base)))
-            places = {int(run[1]): Place.of(run, kept).position for run in found}
-            if any(place % 1 for run in found for place in run):
+        if name != "lm+hidden":
+            return cls(name, variant, base, temperature)
+        compared_layers = {}
+        kept = kept_layers(base, plan["units"])
+        for start, end in runs(plan["units"], len(layers_of(base))):
+            if start % 1 or end % 1:
                 raise LaminaError(
-                    "objective: lm+hidden compares streams where layers went, and this plan removes halves of layers. "
-                    "Write objective: lm or distill, or heal a selector with units: layer."
+                    "objective: lm+hidden compares the streams after removed layers, and this "
+                    "plan removes sub-layers. Write objective: lm or distill, or heal a selector "
+                    "with units: layer."
                 )
-        return cls(name, variant, base, temperature, places)
+            compared_layers[int(end)] = Place.of((start, end), kept).position
+        return cls(name, variant, base, temperature, compared_layers)
 
-    def counts(self, samples: Sequence[Sample]) -> list[int]:
-        """The number of tokens by which each of the `sums` is divided: scored tokens, and for streams all tokens."""
-        lengths = [(len(ids), first) for ids, first in map(tokens, samples)]
-        scored = sum(length - first for length, first in lengths)
-        return [
-            scored,
-            *([sum(len(sample.sequence()) for sample in samples)] if self.places else []),
-        ]
+    def count_tokens(self, samples: Sequence[Sample]) -> list[int]:
+        """The number of tokens by which each of the `sum_losses` is divided.
 
-    def sums(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """The loss, summed over the tokens of a batch, and the distance of streams if they are compared."""
-        encoded = [tokens(sample) for sample in samples]
-        inputs, real = padded([ids for ids, _ in encoded], self.variant.device)
-        first = torch.tensor([[start] for _, start in encoded], device=inputs.device)
-        scored = (real & (torch.arange(real.shape[1], device=inputs.device) >= first))[:, 1:]
-        # The last token of a row that is one longer than the model's context is predicted, and not read.
-        read = real[:, : max(len(sample.sequence()) for sample in samples)]
-        feed: dict[str, Any] = {
-            "input_ids": inputs[:, : read.shape[1]],
-            "attention_mask": read.long(),
-        }
-        feed["use_cache"] = False
-        with ExitStack() as stack:
-            mine, _ = stack.enter_context(tapped(self.variant, list(self.places.values())))
-            theirs, _ = stack.enter_context(tapped(self.base, list(self.places)))
-            logits = self.variant(**feed).logits[:, : scored.shape[1]][scored]
-            with torch.no_grad():
-                if self.name == "distill":
-                    wanted = self.base(**feed).logits[:, : scored.shape[1]][scored]
-                elif self.places:
-                    body: Any = self.base.base_model
-                    body(**feed)
-            if self.name == "distill":
-                return [Divergence.apply(logits, wanted, self.temperature)]
-            loss = functional.cross_entropy(logits.float(), inputs[:, 1:][scored], reduction="sum")
-            return [loss, *([self._distance(mine, theirs, read)] if self.places else [])]
-
-    def _distance(
-        self,
-        mine: Mapping[float, torch.Tensor],
-        theirs: Mapping[float, torch.Tensor],
-        real: torch.Tensor,
-    ) -> torch.Tensor:
-        """‖h - ĥ‖² / ‖h‖² summed over real tokens, mean over runs: h enters the layer after the run in the unpruned
-        model, and ĥ in the variant, after its patch (arXiv 2403.17887, eq. 8, without the division).
-
-        The division is needed because the first token's stream is often a thousand times as large as all others.
+        These are the scored tokens, and for streams all tokens that are read.
         """
-        total = real.new_zeros((), dtype=torch.float32)
-        for end, place in self.places.items():
-            wanted, stream = theirs[end][real].float(), mine[place][real]
-            layers = layers_of(self.variant)
-            after = layers[place] if place < len(layers) else final_norm_of(self.variant)
-            if isinstance(after, Patched):
-                # Streams have come to the first device, and a patch stands where its layer does.
-                parts = after.patch_parts
-                stream = repair(stream.to(next(iter(parts.values())).device), parts)
-            square = wanted.square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
-            far = stream.to(wanted.device).float() - wanted
-            total = total + (far.square().sum(-1) / square).sum() / len(self.places)
+        counts = [sum(_count_scored(sample) for sample in samples)]
+        if self.compared_layers:
+            counts.append(sum(len(sample.sequence()) for sample in samples))
+        return counts
+
+    def sum_losses(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """The loss summed over the scored tokens of a batch, a scalar in float32.
+
+        If streams are compared, their distance, summed over all tokens, is a second one.
+        """
+        batch = ScoredBatch.of(samples, self.variant.device)
+        with ExitStack() as taps:
+            variant_boundaries = list(self.compared_layers.values())
+            variant_streams, _ = taps.enter_context(tapped(self.variant, variant_boundaries))
+            base_streams, _ = taps.enter_context(tapped(self.base, list(self.compared_layers)))
+            logits = batch.select_predictions(self.variant(**batch.model_inputs).logits)
+            teacher_logits = self._run_teacher(batch)
+
+        if teacher_logits is not None:
+            return [Divergence.apply(logits, teacher_logits, self.temperature)]
+        losses = [functional.cross_entropy(logits.float(), batch.targets, reduction="sum")]
+        if self.compared_layers:
+            losses.append(self._sum_distances(variant_streams, base_streams, batch.is_read))
+        return losses
+
+    @torch.no_grad()
+    def _run_teacher(self, batch: ScoredBatch) -> torch.Tensor | None:
+        """Run as much of the base model as is needed; for `distill`, return its logits.
+
+        The logits are those that predict the scored tokens, (n_scored, V).
+        """
+        if self.name == "distill":
+            return batch.select_predictions(self.base(**batch.model_inputs).logits)
+        if self.compared_layers:
+            # The streams are what is wanted of it, so the head does not run.
+            decoder: Any = self.base.base_model
+            decoder(**batch.model_inputs)
+        return None
+
+    def _sum_distances(
+        self,
+        variant_streams: Mapping[float, torch.Tensor],
+        base_streams: Mapping[float, torch.Tensor],
+        is_read: torch.Tensor,
+    ) -> torch.Tensor:
+        """‖h - ĥ‖² / ‖h‖² summed over tokens, mean over runs of removed layers.
+
+        h is the stream after the run in the base model, and ĥ that of the variant, after its patch
+        [arXiv 2403.17887, eq. 8, which does not divide]. The first token's stream is often a
+        thousand times as large as all others, and without the division nothing else would count.
+        """
+        total = is_read.new_zeros((), dtype=torch.float32)
+        for base_layer, position in self.compared_layers.items():
+            expected = base_streams[base_layer][is_read].float()
+            stream = self._apply_patch(variant_streams[position][is_read], position)
+            squared_norm = expected.square().sum(-1)
+            squared_norm = squared_norm.clamp_min(torch.finfo(torch.float32).tiny)
+            difference = stream.to(expected.device).float() - expected
+            distances = difference.square().sum(-1) / squared_norm
+            total = total + distances.sum() / len(self.compared_layers)
         return total
+
+    def _apply_patch(self, stream: torch.Tensor, position: int) -> torch.Tensor:
+        """What enters a layer of the variant, or its final norm, after the patch; (tokens, C)."""
+        layers = layers_of(self.variant)
+        module = layers[position] if position < len(layers) else final_norm_of(self.variant)
+        if not isinstance(module, Patched):
+            return stream
+        # Streams were moved to the variant's first device; a patch is on the device of its layer.
+        patch_device = next(iter(module.patch_parts.values())).device
+        return repair(stream.to(patch_device), module.patch_parts)
 
 
 class Divergence(torch.autograd.Function):
-    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), summed over tokens, for logits (tokens, V).
+    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), a sum over tokens, of logits (tokens, V).
 
-    The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the value, for some tokens
-    at a time. So no float32 probabilities of a whole batch are kept. It is exactly zero where the logits are equal.
+    The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the
+    value, for some tokens at a time, so that probabilities of a whole batch in float32 are never
+    kept. It is exactly zero where the logits are equal.
     """
 
     @staticmethod
     def forward(
         ctx: Any, student: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """The sum, a scalar in float32; only the student gets a gradient."""
+        """The sum, a scalar in float32. Only the student gets a gradient."""
         gradient = torch.empty_like(student)
         total = torch.zeros((), dtype=torch.float64, device=student.device)
-        rows = max(1, _CHUNK // student.shape[-1])
-        for mine, theirs, part in zip(
-            student.split(rows), teacher.split(rows), gradient.split(rows), strict=True
-        ):
-            log_q = functional.log_softmax(mine.float() / temperature, -1)
-            log_p = functional.log_softmax(theirs.float() / temperature, -1)
+        n_tokens = max(1, CHUNK_SIZE // student.shape[-1])
+        chunks = zip(
+            student.split(n_tokens), teacher.split(n_tokens), gradient.split(n_tokens), strict=True
+        )
+        for student_logits, teacher_logits, gradient_chunk in chunks:
+            log_q = functional.log_softmax(student_logits.float() / temperature, -1)
+            log_p = functional.log_softmax(teacher_logits.float() / temperature, -1)
             p = log_p.exp()
             total += (p * (log_p - log_q)).sum(dtype=torch.float64)
-            part.copy_(temperature * (log_q.exp() - p))
+            gradient_chunk.copy_(temperature * (log_q.exp() - p))
         ctx.save_for_backward(gradient)
         return (temperature**2 * total).float()
 
     @staticmethod
-    def backward(ctx: Any, *outer: Any) -> tuple[torch.Tensor, None, None]:
-        """The saved gradient times the gradient of the output."""
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[torch.Tensor, None, None]:
+        """The gradient from `forward`, times the gradient of the sum."""
         (gradient,) = ctx.saved_tensors
-        return gradient * outer[0], None, None
+        return gradient * grad_outputs[0], None, None

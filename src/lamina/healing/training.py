@@ -1,373 +1,391 @@
-"""The loop of a healing: batches, steps, validation, and continuation after it was killed.
+"""The optimiser steps of a healing, its validation, and how it continues after an interruption.
 
-The epoch is chosen on validation documents, which are split from the given ones, and never on test data. Epoch 0 (no
-training) may be chosen too. `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls
-as a cosine to 0 at the last step. `max_steps` bounds the optimiser steps of all epochs together.
+The epoch that is kept is chosen on validation documents, which are split from the given ones and
+are never test data. Epoch 0, the variant before training, may be chosen too. The learning rate
+rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the
+last step.
 """
 
+from __future__ import annotations
+
 import math
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import nn
 
+from lamina.config.healings import Healing
 from lamina.data.calibrations import Sample
-from lamina.data.splitting import held_out
 from lamina.engine.batches import by_length, fitting, halved, in_two
 from lamina.engine.footprint import Shape, stepped, trained
 from lamina.engine.memory import room
 from lamina.errors import LaminaError
-from lamina.healing.lora import Lora
-from lamina.healing.objectives import Objective, tokens
+from lamina.healing.batches import (
+    OptimiserStep,
+    TrainingSource,
+    count_tokens,
+    plan_steps,
+    split_sources,
+)
+from lamina.healing.objectives import Objective
 from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
-VALIDATION_SHARE = 0.15
-SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch
-
-Weights = Mapping[str, nn.Parameter]
+SAVE_INTERVAL = 100  # optimiser steps between two saves of the progress
+MAX_GRADIENT_NORM = 1.0
 
 
-class Source(NamedTuple):
-    """Samples of one calibration; each of their scored tokens counts `weight` times."""
+class TrainingRow(TypedDict):
+    """A row of table `training` without the keys of its variant."""
 
-    samples: Sequence[Sample]
-    weight: float = 1.0
-
-
-class Step(NamedTuple):
-    """One optimiser step: its batch, as one group of samples per source, and whether it is the last of its epoch."""
-
+    step: int  # from 1; 0 before training
     epoch: int
-    groups: list[list[Sample]]
-    last: bool
+    learning_rate: float
+    tokens: int  # scored tokens so far
+    chosen: bool  # whether the weights after this step are kept
+    loss: NotRequired[float]  # of the batch, nats per token; not of step 0
+    validation_loss: NotRequired[float]  # of step 0 and of the last step of each epoch
 
 
-def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Source]]:
-    """The samples for training and for validation, drawn by document over all sources together.
+class BatchLoss(NamedTuple):
+    """The loss of a batch, a mean over its scored tokens, and their number."""
 
-    Raises LaminaError if a source has fewer than four documents.
+    mean: float
+    n_scored: int
+
+
+class Trainer:
+    """One training, from the split of its documents to the weights of its best epoch.
+
+    weights: what is trained, by name; at the end, the weights of the best epoch.
+    as_saved: while this context is open, the variant computes as it will when it is loaded.
+    progress: where the state is saved after each epoch and every SAVE_INTERVAL steps. A training
+        with a saved state continues there, with the random numbers, moments and batches of an
+        uninterrupted one.
+
+    Raises LaminaError if there are too few documents for a validation split, or if the loss is not
+    a number.
     """
-    purpose = "healing trains on some documents and picks the epoch on others"
-    sequences = [[sample.sequence() for sample in source.samples] for source in sources]
-    flags = held_out(sequences, VALIDATION_SHARE, seed, purpose, least=4)
-    training, validation = (
-        [
-            Source(
-                [
-                    sample
-                    for sample, out in zip(source.samples, drawn, strict=True)
-                    if out == wanted
-                ],
-                source.weight,
-            )
-            for source, drawn in zip(sources, flags, strict=True)
-        ]
-        for wanted in (False, True)
-    )
-    return training, validation
 
+    def __init__(
+        self,
+        weights: Mapping[str, nn.Parameter],
+        objective: Objective,
+        sources: Sequence[TrainingSource],
+        options: Healing,
+        as_saved: Callable[[], AbstractContextManager[None]],
+        progress: Progress | None = None,
+    ) -> None:
+        training_sources, self.validation_sources = split_sources(sources, options.seed)
+        self.weights = weights
+        self.objective = objective
+        self.as_saved = as_saved
+        self.progress = progress
+        self.steps = list(plan_steps(training_sources, options))
+        self.peak_learning_rate = options.learning_rate
+        self.warmup_steps = limit_warmup(options.warmup_steps, len(self.steps))
+        self.max_positions = position_budget(objective, weights)
 
-def train(
-    weights: Weights,
-    objective: Objective,
-    sources: Sequence[Source],
-    options: Lora,
-    as_saved: Callable[[], AbstractContextManager[None]],
-    progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """Train `weights`, which get the values of the kept epoch; return rows of table `training` (without its keys).
-
-    Steps are taken in float32 (`Masters`) for every dtype; after each step the weights are rounded to their dtype.
-    While `as_saved` is open, the variant computes as a saved variant. With `progress`, the state is saved after each
-    epoch and every SAVE_STEPS steps. Training goes on from a saved state, with the random numbers, moments and batches
-    of a run without interruption.
-
-    Raises LaminaError if there are too few documents for a validation split, or the loss is not a number.
-    """
-    training, validation = split(sources, options.seed)
-    masters = Masters(weights)
-    optimiser = torch.optim.AdamW(
-        masters.values.values(), lr=options.learning_rate, weight_decay=0.0
-    )
-    steps = list(_steps(training, options))
-    warmup, memory = (
-        min(options.warmup_steps, max(1, len(steps) // 10)),
-        positions(objective, weights),
-    )
-    if warmup < options.warmup_steps:
-        print(
-            f"lamina: the learning rate rises over {warmup} of {len(steps)} steps, not {options.warmup_steps}"
+        self.masters = MasterWeights(weights)
+        self.optimiser = torch.optim.AdamW(
+            self.masters.float32_weights.values(), lr=options.learning_rate, weight_decay=0.0
         )
-    saved = progress.load() if progress else None
-    if saved is None:
-        with as_saved():
-            loss = validate(objective, validation, memory)
-        rows: list[dict[str, Any]] = [
-            {
-                "step": 0,
-                "epoch": 0,
-                "validation_loss": loss,
-                "learning_rate": 0.0,
-                "tokens": 0,
-                "chosen": True,
-            }
-        ]
-        best = {name: weight.detach().clone() for name, weight in weights.items()}
-    else:
-        rows, best = saved[1]["rows"], _restored(saved[0], masters, optimiser)
-    objective.variant.train()
-    left = TimeLeft(len(steps), rows[-1]["step"])
-    for number, step in enumerate(steps[rows[-1]["step"] :], rows[-1]["step"] + 1):
-        rate = options.learning_rate * schedule(number, warmup, len(steps))
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        loss, count, memory = _halving(objective, step.groups, memory, masters)
+        self.rows: list[TrainingRow] = []
+        self.best_weights: dict[str, torch.Tensor] = {}
+
+    def run(self) -> list[TrainingRow]:
+        """Take all steps that are left; return a row for each step, and one for step 0."""
+        saved_state = self.progress.load() if self.progress else None
+        if saved_state is None:
+            self._begin()
+        else:
+            self._restore(*saved_state)
+
+        n_taken = self.rows[-1]["step"]
+        time_left = TimeLeft(len(self.steps), n_taken)
+        self.objective.variant.train()
+        for step_number, step in enumerate(self.steps[n_taken:], start=n_taken + 1):
+            self._take_step(step_number, step)
+            if step.ends_epoch:
+                self._validate_epoch()
+            if self.progress and (step.ends_epoch or step_number % SAVE_INTERVAL == 0):
+                self.progress.save(self._state(), {"rows": self.rows})
+            time_left.step(1)
+
+        self.masters.release()
+        for name, weight in self.weights.items():
+            weight.data.copy_(self.best_weights[name])
+        return self.rows
+
+    def _begin(self) -> None:
+        """Validate the variant before training: epoch 0."""
+        row: TrainingRow = {
+            "step": 0,
+            "epoch": 0,
+            "validation_loss": self._validation_loss(),
+            "learning_rate": 0.0,
+            "tokens": 0,
+            "chosen": True,
+        }
+        self.rows.append(row)
+        self._keep_weights()
+
+    def _take_step(self, step_number: int, step: OptimiserStep) -> None:
+        learning_rate = self.peak_learning_rate * scale_learning_rate(
+            step_number, self.warmup_steps, len(self.steps)
+        )
+        for parameter_group in self.optimiser.param_groups:
+            parameter_group["lr"] = learning_rate
+
+        loss = self._backpropagate(step.sample_groups)
+        if math.isnan(loss.mean):
+            raise LaminaError(
+                f"{self._family} gives NaN in healing, step {step_number}. Lower the "
+                "learning_rate, or write dtype: float32 (or bfloat16) for this model."
+            )
+        torch.nn.utils.clip_grad_norm_(self.masters.float32_weights.values(), MAX_GRADIENT_NORM)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.masters.round_weights()
+
+        row: TrainingRow = {
+            "step": step_number,
+            "epoch": step.epoch,
+            "loss": loss.mean,
+            "learning_rate": learning_rate,
+            "tokens": self.rows[-1]["tokens"] + loss.n_scored,
+            "chosen": False,
+        }
+        self.rows.append(row)
+
+    def _backpropagate(self, sample_groups: Sequence[Sequence[Sample]]) -> BatchLoss:
+        """Accumulate the gradient of a batch; if memory runs out, parts are smaller from now on."""
+        lengths = [count_tokens(sample) for group in sample_groups for sample in group]
+        longest = max(lengths)
+        n_positions = min(self.max_positions, len(lengths) * longest)
+        loss, n_fitting = fitting(
+            partial(accumulate_gradients, self.objective, sample_groups),
+            n_positions,
+            longest,
+            self.masters.clear_gradients,
+        )
+        if n_fitting < n_positions:
+            self.max_positions = n_fitting
+        return loss
+
+    def _validate_epoch(self) -> None:
+        """Validate the weights after the last step, and keep them if they are the best so far."""
+        last_row = self.rows[-1]
+        last_row["validation_loss"] = self._validation_loss()
+        self.objective.variant.train()
+        (chosen_row,) = (row for row in self.rows if row["chosen"])
+        if last_row["validation_loss"] < chosen_row["validation_loss"]:
+            chosen_row["chosen"] = False
+            last_row["chosen"] = True
+            self._keep_weights()
+
+    def _validation_loss(self) -> float:
+        with self.as_saved():
+            loss = validate(self.objective, self.validation_sources, self.max_positions)
         if math.isnan(loss):
             raise LaminaError(
-                f"{objective.variant.config.model_type} gives NaN in healing, step {number}. Lower the learning_rate, "
-                "or write dtype: float32 (or bfloat16) for this model."
+                f"{self._family} gives NaN during the validation of a healing. Write dtype: "
+                "float32 (or bfloat16) for this model."
             )
-        torch.nn.utils.clip_grad_norm_(masters.values.values(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        masters.round()
-        taken = {"step": number, "epoch": step.epoch, "loss": loss, "learning_rate": rate}
-        rows.append(taken | {"tokens": rows[-1]["tokens"] + count, "chosen": False})
-        if step.last:
-            with as_saved():
-                rows[-1]["validation_loss"] = validate(objective, validation, memory)
-            objective.variant.train()
-            (chosen,) = (row for row in rows if row["chosen"])
-            if rows[-1]["validation_loss"] < chosen["validation_loss"]:
-                chosen["chosen"], rows[-1]["chosen"] = False, True
-                best = {name: weight.detach().clone() for name, weight in weights.items()}
-        if progress and (step.last or number % SAVE_STEPS == 0):
-            progress.save(_state(masters, best, optimiser), {"rows": rows})
-        left.step(1)
-    masters.release()
-    for name, weight in weights.items():
-        weight.data.copy_(best[name])
-    return rows
+        return loss
+
+    def _keep_weights(self) -> None:
+        for name, weight in self.weights.items():
+            self.best_weights[name] = weight.detach().clone()
+
+    @property
+    def _family(self) -> str:
+        return str(self.objective.variant.config.model_type)
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """The tensors that the next steps depend on.
+
+        Their batches follow from the number of steps taken.
+        """
+        state = {"random": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            state["random.cuda"] = torch.cuda.get_rng_state()
+        for name, weight in self.masters.float32_weights.items():
+            state[f"weight/{name}"] = weight
+            state[f"best/{name}"] = self.best_weights[name]
+            for moment, value in self.optimiser.state[weight].items():
+                state[f"{moment}/{name}"] = value
+        return state
+
+    def _restore(self, state: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Continue from what `_state` gave."""
+        torch.set_rng_state(state["random"])
+        if "random.cuda" in state:
+            torch.cuda.set_rng_state(state["random.cuda"])
+        for name, weight in self.masters.float32_weights.items():
+            weight.data.copy_(state[f"weight/{name}"])
+            self.best_weights[name] = state[f"best/{name}"].to(weight.device)
+            self.optimiser.state[weight] = {
+                "step": state[f"step/{name}"],  # AdamW counts on the CPU
+                "exp_avg": state[f"exp_avg/{name}"].to(weight.device),
+                "exp_avg_sq": state[f"exp_avg_sq/{name}"].to(weight.device),
+            }
+        self.masters.round_weights()
+        self.rows = facts["rows"]
 
 
-class Masters:
-    """Float32 weights for the optimiser, because most steps are smaller than half the spacing of bfloat16.
+class MasterWeights:
+    """Float32 copies of the trained weights, on which the optimiser takes its steps.
 
-    `values` are, by name, the weights themselves if they are in float32, and float32 copies otherwise. Gradients of
-    copied weights move to the copies as soon as they exist, so that no gradient is kept twice. `round` gives the
-    weights the values of the copies, and `release` ends the connection.
+    Most steps are smaller than half the spacing of bfloat16 numbers, and would be lost in the
+    weights themselves. Weights that are in float32 already are their own masters. The gradient of
+    every other weight moves to its master as soon as it is complete, so that no gradient is kept
+    twice.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
         self.weights = weights
-        self.values = {
-            name: weight if weight.dtype == torch.float32 else nn.Parameter(weight.detach().float())
-            for name, weight in weights.items()
-        }
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(partial(_handed_over, self.values[name]))
-            for name, weight in weights.items()
-            if self.values[name] is not weight
-        ]
+        self.float32_weights: dict[str, nn.Parameter] = {}
+        self._hooks = []
+        for name, weight in weights.items():
+            if weight.dtype == torch.float32:
+                self.float32_weights[name] = weight
+                continue
+            master = nn.Parameter(weight.detach().float())
+            self.float32_weights[name] = master
+            hook = partial(_move_gradient, master)
+            self._hooks.append(weight.register_post_accumulate_grad_hook(hook))
 
-    def round(self) -> None:
+    def round_weights(self) -> None:
+        """Give the weights the values of their masters, rounded to their own dtype."""
         for name, weight in self.weights.items():
-            if self.values[name] is not weight:
-                weight.data.copy_(self.values[name].data)
+            if self.float32_weights[name] is not weight:
+                weight.data.copy_(self.float32_weights[name].data)
 
-    def forget(self) -> None:
-        for weight in (*self.weights.values(), *self.values.values()):
+    def clear_gradients(self) -> None:
+        """Forget the gradients of a batch that ran out of memory."""
+        for weight in (*self.weights.values(), *self.float32_weights.values()):
             weight.grad = None
 
     def release(self) -> None:
-        """Let the weights keep their gradients again."""
+        """Leave gradients with the weights from now on."""
         for hook in self._hooks:
             hook.remove()
 
 
-def _handed_over(master: nn.Parameter, weight: torch.Tensor) -> None:
+def _move_gradient(master: nn.Parameter, weight: torch.Tensor) -> None:
+    """Add the gradient of a weight to that of its master, and free it."""
     assert weight.grad is not None
     gradient = weight.grad.float()
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     weight.grad = None
 
 
-def _state(
-    masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any
-) -> dict[str, torch.Tensor]:
-    """The state of a run, which also depends on its settings; the number of steps determines the next batches."""
-    state = {"random": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["random.cuda"] = torch.cuda.get_rng_state()
-    for name, weight in masters.values.items():
-        state |= {f"weight/{name}": weight, f"best/{name}": best[name]}
-        state |= {f"{kind}/{name}": value for kind, value in optimiser.state[weight].items()}
-    return state
+def limit_warmup(warmup_steps: int, n_steps: int) -> int:
+    """The steps over which the learning rate rises: a tenth of all steps at most."""
+    limited = min(warmup_steps, max(1, n_steps // 10))
+    if limited < warmup_steps:
+        print(
+            f"lamina: the learning rate rises over {limited} of {n_steps} steps, not {warmup_steps}"
+        )
+    return limited
 
 
-def _restored(
-    saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any
-) -> dict[str, torch.Tensor]:
-    torch.set_rng_state(saved["random"])
-    if "random.cuda" in saved:
-        torch.cuda.set_rng_state(saved["random.cuda"])
-    for name, weight in masters.values.items():
-        weight.data.copy_(saved[f"weight/{name}"])
-        state = {kind: saved[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
-        # The step counts on the CPU.
-        optimiser.state[weight] = {
-            k: v if k == "step" else v.to(weight.device) for k, v in state.items()
-        }
-    masters.round()
-    return {
-        name: saved[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()
-    }
+def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> float:
+    """The factor of the peak learning rate at a step, 1 … n_steps.
+
+    It rises linearly to 1, and then falls as a cosine to 0.
+    """
+    if step_number <= warmup_steps:
+        return step_number / warmup_steps
+    angle = math.pi * (step_number - warmup_steps) / max(1, n_steps - warmup_steps)
+    return 0.5 * (1 + math.cos(angle))
 
 
-def positions(objective: Objective, weights: Weights) -> int:
-    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU).
+def position_budget(objective: Objective, weights: Mapping[str, nn.Parameter]) -> int:
+    """The token positions of a part of a batch, padding included.
+
+    Their activations fit into half of the free memory, or into 2 GiB on a CPU.
 
     On a GPU, the memory that the optimiser will need for `weights` does not count as free.
     """
     model = objective.variant
-    shape, kept = Shape.of(model.config, model.dtype.itemsize), 0
+    free_bytes = room(model)
     if model.device.type == "cuda":
-        kept = sum(
-            round(weight.numel() * stepped(weight.dtype.itemsize)) for weight in weights.values()
-        )
-    return int(
-        (room(model) - kept // 2) // trained(shape, shape.layers, objective.name == "distill")
-    )
+        optimiser_bytes = 0
+        for weight in weights.values():
+            optimiser_bytes += round(weight.numel() * stepped(weight.dtype.itemsize))
+        free_bytes -= optimiser_bytes // 2
+    shape = Shape.of(model.config, model.dtype.itemsize)
+    bytes_per_position = trained(shape, shape.layers, objective.name == "distill")
+    return int(free_bytes // bytes_per_position)
 
 
-def _halving(
-    objective: Objective, groups: Sequence[Sequence[Sample]], memory: int, masters: Masters
-) -> tuple[float, int, int]:
-    """Does as `backward`, and again with half the positions if memory runs out; also returns the positions that fit."""
-    lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
-    asked = min(memory, len(lengths) * max(lengths))
-    (loss, count), fitting_memory = fitting(
-        partial(backward, objective, groups), asked, max(lengths), masters.forget
-    )
-    return loss, count, memory if fitting_memory == asked else fitting_memory
+def accumulate_gradients(
+    objective: Objective, sample_groups: Sequence[Sequence[Sample]], max_positions: int
+) -> BatchLoss:
+    """Add the gradient of a batch's mean loss per token to the weights.
 
+    The batch is run in parts of at most `max_positions` token positions.
 
-def backward(
-    objective: Objective, groups: Sequence[Sequence[Sample]], memory: int
-) -> tuple[float, int]:
-    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs. Groups are padded apart.
-
-    Returns the loss and the number of scored tokens.
+    Each group of samples is padded on its own.
     """
-    counts = objective.counts([sample for group in groups for sample in group])
-    total = [0.0] * len(counts)
-    for group in groups:
-        for part in by_length([len(tokens(sample)[0]) for sample in group], memory):
-            # In the order of the batch, which in one part is then the batch itself.
-            sums = objective.sums([group[number] for number in sorted(part)])
-            mean = sums[0] / counts[0]
-            for value, count in zip(sums[1:], counts[1:], strict=True):
-                mean = mean + value / count
-            mean.backward()
-            total = [
-                before + float(value.detach()) for before, value in zip(total, sums, strict=True)
-            ]
-    return sum(value / count for value, count in zip(total, counts, strict=True)), counts[0]
+    counts = objective.count_tokens([sample for group in sample_groups for sample in group])
+    totals = [0.0] * len(counts)
+    for group in sample_groups:
+        lengths = [count_tokens(sample) for sample in group]
+        for part in by_length(lengths, max_positions):
+            # In the order of the batch: a part that holds all of it is then the batch itself.
+            losses = objective.sum_losses([group[index] for index in sorted(part)])
+            mean_loss = losses[0] / counts[0]
+            for loss, count in zip(losses[1:], counts[1:], strict=True):
+                mean_loss = mean_loss + loss / count
+            mean_loss.backward()
+            for loss_index, loss in enumerate(losses):
+                totals[loss_index] += float(loss.detach())
+    means = [total / count for total, count in zip(totals, counts, strict=True)]
+    return BatchLoss(sum(means), counts[0])
 
 
 @torch.no_grad()
-def validate(objective: Objective, sources: Sequence[Source], memory: int) -> float:
-    """The objective on validation samples, in batches of at most `memory` positions.
+def validate(objective: Objective, sources: Sequence[TrainingSource], max_positions: int) -> float:
+    """The objective on validation samples, a mean per token, weighted by source.
 
-    It is a mean per token in which tokens have the weight of their source.
-
-    Raises LaminaError if the objective is not a number.
+    The batches have at most `max_positions` token positions.
     """
     objective.variant.eval()
-    total: list[float] = []
-    count: list[float] = []
-    for samples, weight in sources:
+    losses = WeightedLosses(objective)
+    for source in sources:
+        lengths = [count_tokens(sample) for sample in source.samples]
+        for batch in by_length(lengths, max_positions):
+            halved(partial(losses.add_batch, source), batch, in_two)
+    return losses.mean()
 
-        def measure(
-            group: list[int], samples: Sequence[Sample] = samples, weight: float = weight
-        ) -> None:
-            batch = [samples[number] for number in group]
-            sums = [weight * float(value) for value in objective.sums(batch)]
-            among = [weight * value for value in objective.counts(batch)]
-            total[:] = [a + b for a, b in zip(total or [0.0] * len(sums), sums, strict=True)]
-            count[:] = [a + b for a, b in zip(count or [0.0] * len(among), among, strict=True)]
 
-        for group in by_length([len(tokens(sample)[0]) for sample in samples], memory):
-            halved(measure, group, in_two)
-    loss = sum(a / b for a, b in zip(total, count, strict=True))
-    if math.isnan(loss):
-        raise LaminaError(
-            f"{objective.variant.config.model_type} gives NaN during the validation of a healing; use dtype: float32."
+class WeightedLosses:
+    """Sums of an objective's losses and token counts over batches from several sources."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        n_losses = len(objective.count_tokens([]))
+        self.loss_sums = [0.0] * n_losses
+        self.token_counts = [0.0] * n_losses
+
+    def add_batch(self, source: TrainingSource, sample_indices: Sequence[int]) -> None:
+        """Add some samples of a source. Nothing is added if memory runs out."""
+        samples = [source.samples[index] for index in sample_indices]
+        losses = [float(loss) for loss in self.objective.sum_losses(samples)]
+        counts = self.objective.count_tokens(samples)
+        for loss_index, (loss, count) in enumerate(zip(losses, counts, strict=True)):
+            self.loss_sums[loss_index] += source.weight * loss
+            self.token_counts[loss_index] += source.weight * count
+
+    def mean(self) -> float:
+        """The objective: the sum of its losses, each a weighted mean per token."""
+        return sum(
+            loss_sum / count
+            for loss_sum, count in zip(self.loss_sums, self.token_counts, strict=True)
         )
-    return loss
-
-
-def schedule(step: int, warmup: int, total: int) -> float:
-    """Factor of the learning rate at `step` (1 … total): linear warm-up, then a cosine to 0."""
-    if step <= warmup:
-        return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
-
-
-def _steps(sources: Sequence[Source], options: Lora) -> Iterator[Step]:
-    """All steps of a training, the same for the same seed."""
-    order, number = random.Random(options.seed), 0
-    for epoch in range(1, options.epochs + 1):
-        batches = _shuffled(sources[0].samples, options.batch, order)
-        if len(sources) > 1:
-            batches = _mixed(sources, options.batch, order)
-        left = (
-            len(batches)
-            if options.max_steps is None
-            else min(len(batches), options.max_steps - number)
-        )
-        yield from (
-            Step(epoch, groups, place == left) for place, groups in enumerate(batches[:left], 1)
-        )
-        number += left
-
-
-def _shuffled(
-    samples: Sequence[Sample], size: int, order: random.Random
-) -> list[list[list[Sample]]]:
-    """Batches of samples of similar length, for little padding, in random order, for no curriculum."""
-    shuffled = list(samples)
-    order.shuffle(shuffled)
-    shuffled.sort(key=lambda sample: len(tokens(sample)[0]))
-    batches = [[shuffled[start : start + size]] for start in range(0, len(shuffled), size)]
-    order.shuffle(batches)
-    return batches
-
-
-def _mixed(sources: Sequence[Source], size: int, order: random.Random) -> list[list[list[Sample]]]:
-    """Batches drawn from several sources at once, so that each scored token of a batch counts the same.
-
-    The source with the greatest weight gives all its samples once. Every other source gives a random share of its
-    samples: its weight divided by the greatest weight.
-    """
-    greatest = max(source.weight for source in sources)
-    drawn = [
-        (number, sample)
-        for number, (samples, weight) in enumerate(sources)
-        for sample in order.sample(samples, max(1, round(len(samples) * weight / greatest)))
-    ]
-    order.shuffle(drawn)
-    batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    return [
-        [
-            group
-            for n in range(len(sources))
-            if (group := [sample for number, sample in batch if number == n])
-        ]
-        for batch in batches
-    ]

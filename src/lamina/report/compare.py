@@ -343,7 +343,7 @@ def main() -> None:
         sep="\n",
         flush=True,
     )
-    svg = style.svg(draw(differences), salt="compare")
+    svg = style.render_svg(draw(differences), salt="compare")
     store.write_text(f"{arguments.output}.csv", as_csv(differences))
     store.write_text(f"{arguments.output}.svg", svg)
     store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))

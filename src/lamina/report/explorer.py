@@ -16,7 +16,7 @@ import vl_convert
 
 from lamina.relevance.statistics import Z95
 from lamina.report.answers import answer
-from lamina.report.figures.style import COLOURS, repair_name
+from lamina.report.figures.style import COLOURS, format_repair
 from lamina.study import paths
 
 QUESTION = "which_variants_there_are"
@@ -39,7 +39,7 @@ def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         row |= {
             "id": f"variant-{number}",
-            "repaired_by": repair_name(row["repair"], row["healing"]),
+            "repaired_by": format_repair(row["repair"], row["healing"]),
         }
     return rows
 

@@ -17,7 +17,7 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, grouped, rows
-from lamina.report.figures.style import interval
+from lamina.report.figures.style import format_interval
 from lamina.report.paired_tests import NOISY, ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
@@ -145,11 +145,11 @@ def render(
 
 def drawings(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Those of the figures that have data, in the order of the page, as SVG and caption."""
-    titles, places, questions, leads = (
-        declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES", "LEAD")
+    titles, positions, questions, leads = (
+        declared("lamina.report.figures", name) for name in ("TITLE", "POSITION", "QUERIES", "LEAD")
     )
     shown: list[dict[str, Any]] = []
-    for number, path in enumerate(sorted(files, key=lambda file: places[file.stem])):
+    for number, path in enumerate(sorted(files, key=lambda file: positions[file.stem])):
         name, text = path.stem, path.read_text(encoding="utf-8")
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name])
@@ -254,7 +254,7 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
     """A measured number with its 95 % interval."""
-    return decimal(value) if value is None else interval(value, stderr, digits)
+    return decimal(value) if value is None else format_interval(value, stderr, digits)
 
 
 def percent(value: float | None, stderr: float | None) -> str:

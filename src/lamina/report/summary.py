@@ -12,7 +12,7 @@ from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import ENOUGH, samples_for
 from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
-from lamina.report.figures.style import repair_name
+from lamina.report.figures.style import format_repair
 
 QUESTIONS = (
     "which_layers_matter",
@@ -122,7 +122,7 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
     ]
     hurt = [row for row in told if row["certain"] and row["gain"] < 0]
     lines = [
-        f"{repair_name(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on "
+        f"{format_repair(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on "
         f"{row['calibration']} ({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
         for row in hurt
     ]
@@ -151,7 +151,7 @@ def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
         reach = Z95 * (small["own_kept_stderr"] ** 2 + large["own_kept_stderr"] ** 2) ** 0.5
         if small["removed"] and large["own_kept"] - small["own_kept"] > reach:
             lines.append(
-                f"{small['selector']} on {small['calibration']}, {repair_name(small['repair'], small['healing'])}: "
+                f"{small['selector']} on {small['calibration']}, {format_repair(small['repair'], small['healing'])}: "
                 f"{100 * small['own_kept']:.0f} % kept with {small['removed']} out, "
                 f"{100 * large['own_kept']:.0f} % with {large['removed']}"
             )
@@ -176,7 +176,7 @@ def healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
         if first - last < Z95 * stdev(losses) / len(losses) ** 0.5:
             rising = max(steps, key=lambda row: row["learning_rate"] or 0)["step"]
             lines.append(
-                f"{repair_name(*way)} after {removed} out by {selector} on {calibration}: {first:.3f} to {last:.3f} in "
+                f"{format_repair(*way)} after {removed} out by {selector} on {calibration}: {first:.3f} to {last:.3f} in "
                 f"{len(losses)} steps, the learning rate rising over {rising}"
             )
     return [f"A healing moved the loss by less than its error: {_first(lines)}."] if lines else []
@@ -280,7 +280,7 @@ def contest(
     how = (
         "Without repair"
         if repair == healing == "none"
-        else f"With repair {repair_name(repair, healing)}"
+        else f"With repair {format_repair(repair, healing)}"
     )
     by = "on the same tasks and sizes, by paired tests at 5 %, corrected for their number."
     return [f"{how}, selector {champion} against the others {by}", table] if table else []
@@ -330,7 +330,7 @@ def _counted(changes: Rows) -> dict[str, int]:
 def _ways(changes: Rows) -> list[tuple[str, Rows]]:
     """The rows of each repair under its name: repairs first, then healings, then both."""
     groups = grouped(changes, "repair", "healing")
-    return [(repair_name(*way), groups[way]) for way in style.repairs(changes)]
+    return [(format_repair(*way), groups[way]) for way in style.list_repairs(changes)]
 
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:

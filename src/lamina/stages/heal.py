@@ -13,9 +13,10 @@ from lamina.study.variant import Variant
 class HealVariant(OnModel):
     """One variant, as text, and its healing.
 
-    `weights` has the weight of a token of each calibration that it trains on; `data` are the files of the calibrations
-    beside its own. Without a `patch` nothing is repaired; `repairs` are the modules of the repair. The adapter stands
-    in the folder of `output`, the training curve.
+    `weights` has the weight of a token of each calibration that the healing trains on; `data` are
+    the files of these calibrations except the variant's own, which is `calibration`. Without a
+    `patch` the variant is not repaired; `repairs` are the modules of its repair. The adapter is
+    written into the folder of `output`, the training curve.
     """
 
     variant: str
@@ -33,7 +34,7 @@ class HealVariant(OnModel):
         return cls(
             variant=str(Variant.of({**dict(w.items()), "removed": int(w.removed)})),
             healing=healing,
-            weights=list(_ordered(healing).weights(w.calibration).items()),
+            weights=_token_weights(healing, w.calibration),
             repairs=repair_modules(config, [w.repair]),
             follows=family(config, w.model),
         )
@@ -42,12 +43,17 @@ class HealVariant(OnModel):
     def modules(self) -> tuple[str, ...]:
         return (f"lamina.healing.{self.healing.method}", *self.repairs)
 
+    @property
+    def training_files(self) -> list[str]:
+        """The files of the calibrations that the healing trains on, in the order of `weights`."""
+        files = {Variant.parse(self.variant).calibration: self.calibration} | self.data
+        return [files[calibration] for calibration, _ in self.weights]
 
-def _ordered(healing: Healing) -> Healing:
-    """The healing with its data sorted by name, so that the order in the configuration changes nothing."""
-    data = getattr(healing, "data", None)
-    return (
-        healing.model_copy(update={"data": dict(sorted(data.items()))})
-        if isinstance(data, dict)
-        else healing
-    )
+
+def _token_weights(healing: Healing, calibration: str) -> list[tuple[str, float]]:
+    """The weight of a token by calibration; the order in which a configuration lists them does not
+    matter.
+    """
+    sorted_data = dict(sorted(dict(healing.data).items()))  # type: ignore[arg-type]
+    sorted_healing = healing.model_copy(update={"data": sorted_data})
+    return list(sorted_healing.weights(calibration).items())

@@ -6,9 +6,9 @@ import duckdb
 from matplotlib.figure import Figure
 
 from lamina.modules import load
-from lamina.report import queries as sql
 from lamina.report.answers import answer, as_csv
 from lamina.report.figures import style
+from lamina.report.queries import query_text, why_empty
 
 
 class Drawing(NamedTuple):
@@ -20,13 +20,15 @@ class Drawing(NamedTuple):
     csv: str  # the drawn rows; empty without rows
 
 
-def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
-    """The figure `name`, a module of `lamina.report.figures`, whose docstring says what such a module holds."""
+def draw_figure(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
+    """The figure `name`, a module of `lamina.report.figures`."""
     module = load(f"lamina.report.figures.{name}")
     question = module.QUERIES[0]
-    rows = module.data(connection) if hasattr(module, "data") else answer(connection, question)
+    has_own_rows = hasattr(module, "read_rows")
+    rows = module.read_rows(connection) if has_own_rows else answer(connection, question)
     if not rows:
-        figure = style.empty(sql.why_empty(sql.query_text(question)))
-        return Drawing(figure, style.svg(figure, name), "", "")
-    figure, caption = module.draw(rows, style.Theme(connection)), module.caption(rows)
-    return Drawing(figure, style.svg(figure, name, caption), caption, as_csv(rows))
+        figure = style.draw_empty(why_empty(query_text(question)))
+        return Drawing(figure, style.render_svg(figure, name), "", "")
+    figure = module.draw(rows, style.Theme(connection))
+    caption = module.write_caption(rows)
+    return Drawing(figure, style.render_svg(figure, name, caption), caption, as_csv(rows))

@@ -1,4 +1,6 @@
-"""Accuracy relevance beside cosine relevance: which layers each calibration needs, and which layers look inert."""
+"""Accuracy relevance next to cosine relevance: which layers each calibration needs, and which
+layers look inert.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,88 +13,138 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lamina.report.answers import answer
+from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
+from lamina.report.figures.cells import Cell, choose_text_colour, draw_number_cell
 
 TITLE = "Which layers matter"
-PLACE = 10
+POSITION = 10
 LEAD = 1
 TABLES = ("relevance", "models", "calibrations")
-# White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
+QUERIES = ("which_layers_matter",)
+# White is "nothing lost". The warm side darkens steadily, so that it reads in grey; the cool side
+# is short.
 ACCURACY = LinearSegmentedColormap.from_list(
     "accuracy",
     [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")],
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
-Cell = tuple[int, int]  # column and line
-QUERIES = ("which_layers_matter",)
-# Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
-CELL: dict[str, Any] = {
-    "edgecolor": "white",
-    "linewidth": 0.5,
-    "clip_on": False,
-    "in_layout": False,
+UNDEFINED_STYLE: dict[str, Any] = {
+    "facecolor": "#dddddd",
+    "edgecolor": "#888888",
+    "hatch": "////",
 }
 
 
-def draw(data: style.Rows, theme: style.Theme) -> Figure:
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Every unit and calibration; replicated calibrations as their mean."""
+    rows = []
+    for row in answer(connection, QUERIES[0]):
+        if row["draw_of"] is None:
+            rows.append(row | {"n_draws": row["n_draws"] or 1})
+    return sorted(
+        rows, key=lambda row: (row["model"], row["component"], row["calibration"], row["layer"])
+    )
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    grouped = style.grouped(data, "model", "component")
-    groups = sorted(grouped.items(), key=lambda group: (group[0][0], group[0][1] != "layer"))
-    draws = {
-        row["calibration"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"])
-    }
-    calibrations = sorted(draws)
-    named = [
-        f"{name}\n(mean of {draws[name]})" if draws[name] > 1 else name for name in calibrations
-    ]
-    depths = [1 + max(row["layer"] for row in chosen) for _, chosen in groups]
-    width = max(3.2, 0.52 * len(calibrations) + 1.6)
+    groups = grouped(rows, "model", "component")
+    keys = sorted(groups, key=lambda key: (key[0], key[1] != "layer"))
+    depths = [_count_layers(groups[key]) for key in keys]
+    columns = _name_columns(rows)
+
+    width = max(3.2, 0.52 * len(columns) + 1.6)
     row_height = 0.30 if max(depths) <= 16 else 0.24
     heights = [row_height * depth + 1.2 for depth in depths]
     figure = Figure(figsize=(2 * width, sum(heights) + 0.5), layout="constrained")
     grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
-    values = [row["cosine"] for row in data if row["cosine"] is not None and row["cosine"] > 0]
-    scale = cosine_scale(values)
-    for ((model, component), chosen), depth, (left, right) in zip(
-        groups, depths, grid, strict=True
-    ):
-        kind = "" if component == "layer" else f" ({component})"
-        for axes, metric in ((left, "accuracy"), (right, "cosine")):
-            axes.set_title(theme.title(model, f"{metric} relevance{kind}"))
-            style.matrix(axes, len(calibrations), [str(layer) for layer in range(depth)])
-            style.slanted(axes, range(len(calibrations)), named)
-            axes.set_ylabel("layer (0 = first)")
-            for row in chosen:
-                cell = (calibrations.index(row["calibration"]), row["layer"])
-                if metric == "accuracy":
-                    accuracy_cell(axes, cell, row)
-                elif row["cosine"] is not None:
-                    text = cosine_text(row["cosine"]) + spread_text(
-                        row["cosine_spread"], cosine_text
-                    )
-                    square = number_cell(axes, cell, row["cosine"], text, COSINE, scale)
-                    style.hint(square, reading(row, "cosine", 4))
-        colour_bar(
-            figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min"
-        )
-        note = ", log scale" if isinstance(scale, LogNorm) else ""
-        colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
-    ring: style.Look = dict(
-        marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black"
-    )
-    undefined = Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////")
-    signs: dict[str, style.Look | Patch] = {
-        "95 % interval includes 0": ring,
-        "undefined: base model at chance": undefined,
-    }
-    style.legend_below(figure, signs.items(), 2)
+    cosine_scale = _choose_cosine_scale(rows)
+
+    for key, depth, (accuracy_axes, cosine_axes) in zip(keys, depths, grid, strict=True):
+        model, component = key
+        for axes, metric in ((accuracy_axes, "accuracy"), (cosine_axes, "cosine")):
+            kind = "" if component == "layer" else f" ({component})"
+            axes.set_title(theme.format_title(model, f"{metric} relevance{kind}"))
+            _set_up_map(axes, depth, list(columns.values()))
+        _draw_accuracy(accuracy_axes, groups[key], list(columns))
+        _draw_cosine(cosine_axes, groups[key], list(columns), cosine_scale)
+        _add_colour_bars(figure, accuracy_axes, cosine_axes, cosine_scale)
+    style.add_legend(figure, _legend_entries(), 2)
     return figure
 
 
-def cosine_scale(values: list[float]) -> Normalize:
+def _count_layers(rows: style.Rows) -> int:
+    return 1 + max(row["layer"] for row in rows)
+
+
+def _name_columns(rows: style.Rows) -> dict[str, str]:
+    """The heading of each calibration's column, which says of replicates how many there are."""
+    n_draws: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: row["n_draws"]):
+        n_draws[row["calibration"]] = row["n_draws"]
+    headings = {}
+    for calibration in sorted(n_draws):
+        note = f"\n(mean of {n_draws[calibration]})" if n_draws[calibration] > 1 else ""
+        headings[calibration] = calibration + note
+    return headings
+
+
+def _set_up_map(axes: Axes, depth: int, headings: list[str]) -> None:
+    style.set_matrix_axes(axes, len(headings), [str(layer) for layer in range(depth)])
+    style.set_slanted_names(axes, range(len(headings)), headings)
+    axes.set_ylabel("layer (0 = first)")
+
+
+def _draw_accuracy(axes: Axes, rows: style.Rows, calibrations: list[str]) -> None:
+    """One map of accuracy relevance.
+
+    Undefined cells are hatched; cells whose interval includes 0 have a ring.
+    """
+    for row in rows:
+        cell = (calibrations.index(row["calibration"]), row["layer"])
+        if row["accuracy"] is not None:
+            _draw_accuracy_cell(axes, cell, row)
+        elif row["accuracy_reason"] is not None:
+            corner = (cell[0] - 0.5, cell[1] - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, linewidth=0, **UNDEFINED_STYLE))
+
+
+def _draw_accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
+    text = style.with_minus_signs(f"{row['accuracy']:.2f}")
+    if text == "−0.00":
+        text = "0.00"
+    text += _format_spread(row["accuracy_spread"], "{:.2f}".format)
+    square = draw_number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE)
+    style.add_hint(square, describe_cell(row, "accuracy", 3))
+
+    low, high = row["accuracy_low"], row["accuracy_high"]
+    if low is not None and low <= 0 <= high:
+        colour = choose_text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
+        ring: style.LineStyle = {
+            "markersize": 2.8,
+            "markerfacecolor": "none",
+            "markeredgewidth": 0.7,
+        }
+        axes.plot(cell[0] + 0.40, cell[1] - 0.30, "o", color=colour, **ring)
+
+
+def _draw_cosine(axes: Axes, rows: style.Rows, calibrations: list[str], scale: Normalize) -> None:
+    """One map of cosine relevance."""
+    for row in rows:
+        if row["cosine"] is None:
+            continue
+        cell = (calibrations.index(row["calibration"]), row["layer"])
+        text = _format_cosine(row["cosine"])
+        text += _format_spread(row["cosine_spread"], _format_cosine)
+        square = draw_number_cell(axes, cell, row["cosine"], text, COSINE, scale)
+        style.add_hint(square, describe_cell(row, "cosine", 4))
+
+
+def _choose_cosine_scale(rows: style.Rows) -> Normalize:
     """One scale for all panels; logarithmic if the largest value is much larger than the median."""
+    values = [row["cosine"] for row in rows if row["cosine"] is not None and row["cosine"] > 0]
     if not values:
         return Normalize(0, 1)
     if max(values) > 6 * float(np.median(values)) and min(values) < max(values):
@@ -100,107 +152,77 @@ def cosine_scale(values: list[float]) -> Normalize:
     return Normalize(0, max(values))
 
 
-def cosine_text(value: float) -> str:
+def _format_cosine(value: float) -> str:
     """Three decimals, since a cell has no room for more."""
     return f"{value:.3f}" if value >= 0.0005 else "<.001"
 
 
-def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
+def _format_spread(spread: float | None, format_number: Callable[[float], str]) -> str:
     """A second line for the mean of replicates: the standard deviation between draws."""
-    return "" if spread is None else f"\n±{written(spread)}"
+    return "" if spread is None else f"\n±{format_number(spread)}"
 
 
-def accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
-    """One cell of the accuracy map: hatched if it is undefined, ringed if its interval includes 0."""
-    if row["accuracy"] is None:
-        if row["accuracy_reason"] is not None:
-            corner = (cell[0] - 0.5, cell[1] - 0.5)
-            axes.add_patch(
-                Rectangle(
-                    corner,
-                    1,
-                    1,
-                    facecolor="#dddddd",
-                    edgecolor="#888888",
-                    hatch="////",
-                    linewidth=0,
-                )
-            )
-        return
-    text = f"{row['accuracy']:.2f}".replace("-", "−")
-    text = "0.00" if text == "−0.00" else text
-    text += spread_text(row["accuracy_spread"], lambda spread: f"{spread:.2f}")
-    style.hint(
-        number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE),
-        reading(row, "accuracy", 3),
+def describe_cell(row: dict[str, Any], metric: str, digits: int) -> str:
+    """What a cell shows under the pointer."""
+    score = f"{row[metric] or 0:.{digits}f}"
+    interval = ""
+    if row[f"{metric}_low"] is not None:
+        interval = f" [{row[f'{metric}_low']:.{digits}f}, {row[f'{metric}_high'] or 0:.{digits}f}]"
+    n_samples = row[f"{metric}_samples"]
+    return style.with_minus_signs(
+        f"{row['calibration']}, layer {row['layer']}: {metric} {score}{interval}, n = {n_samples}"
     )
-    if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
-        ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
-        ring: style.Look = dict(markersize=2.8, markerfacecolor="none", markeredgewidth=0.7)
-        axes.plot(cell[0] + 0.40, cell[1] - 0.30, "o", color=ink, **ring)
 
 
-def number_cell(
-    axes: Axes, cell: Cell, value: float, text: str, colours: Colormap, scale: Normalize
-) -> Rectangle:
-    """Fill a cell with the colour of `value` and write `text` on it."""
-    colour = colours(scale(value))
-    square = Rectangle((cell[0] - 0.5, cell[1] - 0.5), 1, 1, facecolor=colour, **CELL)
-    axes.add_patch(square)
-    size = 5 if "\n" in text else 6.5
-    centred = axes.text(
-        *cell, text, ha="center", va="center_baseline", fontsize=size, color=text_colour(colour)
-    )
-    centred.set_in_layout(False)
-    return square
+def _add_colour_bars(
+    figure: Figure, accuracy_axes: Axes, cosine_axes: Axes, cosine_scale: Normalize
+) -> None:
+    """The scales of both maps, above them."""
+    label = "accuracy lost (share above chance)"
+    _add_colour_bar(figure, accuracy_axes, ACCURACY_SCALE, ACCURACY, label, "min")
+    note = ", log scale" if isinstance(cosine_scale, LogNorm) else ""
+    label = f"1 − cos over the layer{note}"
+    _add_colour_bar(figure, cosine_axes, cosine_scale, COSINE, label, "neither")
 
 
-def reading(row: dict[str, Any], metric: str, digits: int) -> str:
-    """What a cell says under the pointer."""
-    value, low, high = (
-        f"{row[name] or 0:.{digits}f}" for name in (metric, f"{metric}_low", f"{metric}_high")
-    )
-    reach = f" [{low}, {high}]" if row[f"{metric}_low"] is not None else ""
-    text = f"{row['calibration']}, layer {row['layer']}: {metric} {value}{reach}, n = {row[f'{metric}_samples']}"
-    return text.replace("-", "−")
-
-
-def text_colour(background: tuple[float, ...]) -> str:
-    """Black or white, whichever reads better on `background` (by luma)."""
-    luma = 0.299 * background[0] + 0.587 * background[1] + 0.114 * background[2]
-    return "black" if luma > 0.55 else "white"
-
-
-def colour_bar(
+def _add_colour_bar(
     figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, label: str, extend: str
 ) -> None:
-    bar = style.colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
+    bar = style.add_colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
     if isinstance(scale, LogNorm):
         bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.xaxis.set_major_formatter("{x:g}")
         bar.ax.xaxis.set_minor_locator(NullLocator())
 
 
-def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Every unit and calibration; replicated calibrations as their mean."""
-    rows = [
-        row | {"n_draws": row["n_draws"] or 1}
-        for row in answer(connection, QUERIES[0])
-        if row["draw_of"] is None
+def _legend_entries() -> list[style.LegendEntry]:
+    ring: style.LineStyle = {
+        "marker": "o",
+        "linestyle": "",
+        "markersize": 3.5,
+        "markerfacecolor": "none",
+        "color": "black",
+    }
+    return [
+        ("95 % interval includes 0", ring),
+        ("undefined: base model at chance", Patch(**UNDEFINED_STYLE)),
     ]
-    return sorted(
-        rows, key=lambda row: (row["model"], row["component"], row["calibration"], row["layer"])
+
+
+def write_caption(rows: style.Rows) -> str:
+    accuracy_counts = style.format_counts(row["accuracy_samples"] for row in rows)
+    cosine_counts = style.format_counts(row["cosine_samples"] for row in rows)
+    caption = (
+        "Relevance of each layer of the base model for each calibration. Left: what removing the "
+        "layer costs, as a share of the accuracy above chance (1 = all lost, 0 = nothing lost, "
+        f"negative = better without the layer; calibration samples, {accuracy_counts} per cell). A "
+        "ring marks cells whose 95 % bootstrap interval includes 0. Right: how far the layer turns "
+        f"the residual stream ({cosine_counts} per cell). All panels of a side have one colour "
+        "scale; that of the left side is the same in every report."
     )
-
-
-def caption(data: style.Rows) -> str:
-    accuracy = style.counts([row["accuracy_samples"] for row in data])
-    cosine = style.counts([row["cosine_samples"] for row in data])
-    means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."
-    return (
-        "Relevance of each layer of the base model for each calibration. Left: what removing the layer costs, as a "
-        "share of the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration "
-        f"samples, {accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far "
-        f"the layer turns the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; "
-        "the left one is the same in every report."
-    ) + (means if max(row["n_draws"] for row in data) > 1 else "")
+    if max(row["n_draws"] for row in rows) > 1:
+        caption += (
+            " Of replicates, the mean and below it the standard deviation between draws; rings "
+            "then follow from Student's t."
+        )
+    return caption

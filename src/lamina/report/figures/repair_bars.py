@@ -1,6 +1,7 @@
-"""The effect of patches and healing at the size that was healed: base, pruned, patched and healed models."""
+"""The effect of patches and healing at the size that was healed: base, pruned, patched and healed
+models.
+"""
 
-from operator import itemgetter
 from typing import Any
 
 import duckdb
@@ -8,119 +9,149 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lamina.report.answers import answer
+from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
-from lamina.report.figures.pruning_curves import reading
+from lamina.report.figures.pruning_curves import format_result
 
-TITLE = "What repair gives back"
-PLACE = 50
+TITLE = "What repair recovers"
+POSITION = 50
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 NEEDS = {"repairs": 1}
 QUERIES = ("what_repair_gave_back",)
-HATCHES = (
-    "",
-    "////",
-    "||||",
-    "xxxx",
-    "\\\\\\\\",
-    "++++",
-    "----",
-)  # dots are thousands of curves in an SVG
+# No dots: they are thousands of curves in an SVG.
+HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
+BASE_BAR = "#555555"
+BAR_STYLE: dict[str, Any] = {
+    "linewidth": 0.7,
+    "edgecolor": "black",
+    "error_kw": {"elinewidth": 0.9, "capsize": 1.6},
+}
 
 
-def draw(data: style.Rows, theme: style.Theme) -> Figure:
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Own tasks at the largest size that was healed, else at the largest that was patched."""
+    rows = [row for row in answer(connection, QUERIES[0]) if row["own"]]
+    # Of each model and calibration: whether a size was healed, and the largest such size.
+    best_sizes: dict[tuple[str, str], tuple[bool, int]] = {}
+    for row in rows:
+        if (row["repair"], row["healing"]) != ("none", "none"):
+            key = (row["model"], row["calibration"])
+            size = (row["healing"] != "none", row["removed"])
+            best_sizes[key] = max(size, best_sizes.get(key, (False, 0)))
+
+    shown_rows = []
+    for row in rows:
+        _, n_removed = best_sizes.get((row["model"], row["calibration"]), (False, 0))
+        if row["removed"] == n_removed:
+            shown_rows.append(row)
+    repairs = style.list_repairs(shown_rows)
+    return sorted(
+        shown_rows,
+        key=lambda row: (
+            row["model"],
+            row["calibration"],
+            row["task"],
+            row["selector"],
+            repairs.index((row["repair"], row["healing"])),
+        ),
+    )
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, groups of bars per selector, 95 % error bars."""
-    groups = style.grouped(data, "model", "calibration", "task")
-    repairs = style.repairs(data)
-    selectors = {row["selector"] for row in data}
-    width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
-    figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
-    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
-        shown = {row["selector"] for row in chosen} | set((chosen[0]["refused"] or "").split(","))
-        panel(axes, chosen, repairs, [name for name in theme.selectors if name in shown])
-        axes.set_title(theme.task_title(group, groups, f", {chosen[0]['removed']} removed"))
-    named = [
-        (style.repair_name(*pair), Patch(edgecolor="black", linewidth=0.7, **look(place)))
-        for place, pair in enumerate(repairs)
-    ]
-    style.legend_below(figure, [("base", Patch(facecolor="#555555", edgecolor="black")), *named], 6)
+    groups = grouped(rows, "model", "calibration", "task")
+    repairs = style.list_repairs(rows)
+    n_selectors = len({row["selector"] for row in rows})
+    width = max(3.2, 0.16 * len(repairs) * n_selectors + 1.2)
+    figure, panels = style.make_panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
+    for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
+        selectors = _list_selectors(panel_rows, theme)
+        _draw_panel(axes, panel_rows, repairs, selectors)
+        note = f", {panel_rows[0]['removed']} removed"
+        axes.set_title(theme.format_task_title(group, groups, note))
+
+    entries = [("base", Patch(facecolor=BASE_BAR, edgecolor="black"))]
+    for index, (repair, healing) in enumerate(repairs):
+        patch = Patch(edgecolor="black", linewidth=0.7, **_fill_style(index))
+        entries.append((style.format_repair(repair, healing), patch))
+    style.add_legend(figure, entries, 6)
     return figure
 
 
-def look(place: int) -> dict[str, Any]:
-    """Fill and hatch of a repair by its place among them."""
-    return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
+def _list_selectors(rows: style.Rows, theme: style.Theme) -> list[str]:
+    """The selectors of a panel: those with a result, and those whose plan was refused."""
+    refused = (rows[0]["refused"] or "").split(",")
+    names = {row["selector"] for row in rows} | set(refused)
+    return [name for name in theme.selector_styles if name in names]
 
 
-def panel(
-    axes: Axes, data: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]
+def _fill_style(repair_index: int) -> dict[str, Any]:
+    """Fill and hatch of a repair's bars."""
+    return {
+        "facecolor": FILLS[repair_index % len(FILLS)],
+        "hatch": HATCHES[repair_index % len(HATCHES)],
+    }
+
+
+def _draw_panel(
+    axes: Axes, rows: style.Rows, repairs: list[tuple[str, str]], selectors: list[str]
 ) -> None:
     """The base model's bar at the left, then a group of bars per selector, one bar per variant."""
-    first = data[0]
-    bars: dict[str, Any] = dict(
-        linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6)
-    )
-    base_error = style.reach(first["base_stderr"])
-    axes.bar(-0.75, first["base_value"], 0.3, yerr=base_error, color="#555555", **bars)
-    axes.axhline(first["base_value"], color="#555555", linewidth=0.8, linestyle="--", zorder=1)
-    if first["chance"] is not None:
-        axes.axhline(
-            first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1, zorder=3
-        )
-    width = 0.86 / len(repairs)
-    for spot, name in enumerate(selectors):
-        chosen = [row for row in data if row["selector"] == name]
-        for turn, row in enumerate(chosen):
-            place = repairs.index((row["repair"], row["healing"]))
-            x = spot + (turn - (len(chosen) - 1) / 2) * width
-            error = style.reach(row["stderr"])
-            bar = axes.bar(x, row["value"], width, yerr=error, **look(place), **bars)
-            style.hint(
-                bar[0],
-                f"{name}, {style.repair_name(row['repair'], row['healing'])}: {reading(row, error)}",
-            )
-        if not chosen:
-            axes.text(
-                spot,
-                0.02,
-                "no plan",
-                rotation=90,
-                ha="center",
-                va="bottom",
-                fontsize=7.5,
-                color=style.NEUTRAL,
-            )
-    style.slanted(axes, [-0.75, *range(len(selectors))], ["base", *selectors], 30)
+    _draw_references(axes, rows[0])
+    for x, selector in enumerate(selectors):
+        selector_rows = [row for row in rows if row["selector"] == selector]
+        _draw_bars(axes, x, selector_rows, repairs)
+    style.set_slanted_names(axes, [-0.75, *range(len(selectors))], ["base", *selectors], angle=30)
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
-    style.metric_scale(
-        axes, first["metric"], [first["base_value"], *(row["value"] for row in data)]
-    )
+    values = [rows[0]["base_value"], *(row["value"] for row in rows)]
+    style.set_metric_scale(axes, rows[0]["metric"], values)
 
 
-def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Own tasks at the largest size that was healed, else at the largest that was patched."""
-    rows = [row for row in answer(connection, QUERIES[0]) if row["own"]]
-    sizes: dict[tuple[str, str], tuple[bool, int]] = {}
-    for row in (row for row in rows if (row["repair"], row["healing"]) != ("none", "none")):
-        place = row["model"], row["calibration"]
-        sizes[place] = max((row["healing"] != "none", row["removed"]), sizes.get(place, (False, 0)))
-    shown = [
-        row
-        for row in rows
-        if row["removed"] == sizes.get((row["model"], row["calibration"]), (False, 0))[1]
-    ]
-    repairs, places = style.repairs(shown), itemgetter("model", "calibration", "task", "selector")
-    return sorted(
-        shown, key=lambda row: (*places(row), repairs.index((row["repair"], row["healing"])))
-    )
+def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
+    """The base model's bar, a line at its height, and one at guessing where that is known."""
+    half_width = style.compute_half_width(row["base_stderr"])
+    axes.bar(-0.75, row["base_value"], 0.3, yerr=half_width, color=BASE_BAR, **BAR_STYLE)
+    axes.axhline(row["base_value"], color=BASE_BAR, linewidth=0.8, linestyle="--", zorder=1)
+    if row["chance"] is not None:
+        axes.axhline(row["chance"], linewidth=1, zorder=3, **style.CHANCE_STYLE)
 
 
-def caption(data: style.Rows) -> str:
+def _draw_bars(axes: Axes, x: int, rows: style.Rows, repairs: list[tuple[str, str]]) -> None:
+    """The bars of one selector, around `x`."""
+    width = 0.86 / len(repairs)
+    for index, row in enumerate(rows):
+        repair = (row["repair"], row["healing"])
+        half_width = style.compute_half_width(row["stderr"])
+        (bar,) = axes.bar(
+            x + (index - (len(rows) - 1) / 2) * width,
+            row["value"],
+            width,
+            yerr=half_width,
+            **_fill_style(repairs.index(repair)),
+            **BAR_STYLE,
+        )
+        result = format_result(row, half_width)
+        style.add_hint(bar, f"{row['selector']}, {style.format_repair(*repair)}: {result}")
+    if not rows:
+        axes.text(
+            x,
+            0.02,
+            "no plan",
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=7.5,
+            color=style.NEUTRAL,
+        )
+
+
+def write_caption(rows: style.Rows) -> str:
+    counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
-        "patched, where nothing was healed). Bars are test-set values with 95 % intervals "
-        f"({style.counts([row['n_samples'] for row in data])} test documents per bar). Dashed: base model; dotted: "
-        "guessing, where known. Repairs that are not part of the study have no bar."
+        "The calibration's own benchmark task before and after repair, at the largest size that "
+        "was healed (or patched, where nothing was healed). Bars are test-set values with 95 % "
+        f"intervals ({counts} test documents per bar). Dashed: base model; dotted: guessing, where "
+        "known. Repairs that are not part of the study have no bar."
     )

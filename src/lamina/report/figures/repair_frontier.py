@@ -1,4 +1,6 @@
-"""A smaller model's accuracy on its own task against its perplexity of general text, by selector and repair."""
+"""A smaller model's accuracy on its own task against its perplexity of general text, by selector
+and repair.
+"""
 
 from typing import Any
 
@@ -6,88 +8,97 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from lamina.report.answers import grouped
 from lamina.report.figures import style
 
 TITLE = "The task against everything else"
-PLACE = 44
+POSITION = 44
 LEAD = 2
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
 NEEDS = {"tasks": 1, "texts": 1}
 QUERIES = ("which_pairs_nothing_beats",)
 
-FILLS: Any = ("none", "full", "left", "bottom", "right", "top")  # of markers, by repair
-FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis says no more
+MARKER_FILLS: Any = ("none", "full", "left", "bottom", "right", "top")  # by repair
+# Times the base model's perplexity. Beyond it a model is ruined, and how far beyond says no more.
+MAX_PERPLEXITY_RATIO = 30
 
 
-def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and size; colours and markers are selectors, and how a marker is filled is its repair."""
-    sizes = style.grouped(data, "model", "removed")
-    lines = theme.selectors
-    repairs = style.repairs(data)
-    figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
-    for place, (axes, ((model, removed), chosen)) in enumerate(
-        zip(grid, sizes.items(), strict=True)
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per model and size.
+
+    Colours and markers are selectors, the fill of a marker is its repair.
+    """
+    groups = grouped(rows, "model", "removed")
+    repairs = style.list_repairs(rows)
+    figure, panels = style.make_panels(len(groups), 3.6, 3.2, 3, sharey=True)
+    for index, (axes, ((model, removed), panel_rows)) in enumerate(
+        zip(panels, groups.items(), strict=True)
     ):
-        panel(axes, chosen, lines, repairs)
-        axes.set_title(theme.title(model, f"{removed} removed"))
-        if place % 3 == 0:
+        _draw_panel(axes, panel_rows, theme.selector_styles, repairs)
+        axes.set_title(theme.format_title(model, f"{removed} removed"))
+        if index % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
-    used = {row["selector"] for row in data}
-    # Replicates look alike, and the first one stands for them.
-    shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
-    entries = [(name, mark(lines[name], 1)) for name in shown]
-    black = {"color": "black", "marker": "o"}
-    entries += [
-        (style.repair_name(*pair), mark(black, place)) for place, pair in enumerate(repairs)
-    ]
-    entries.append(("beaten by none", {"color": style.NEUTRAL, "linewidth": 0.9}))
-    entries.append(("base model", {"color": "#999999", "linestyle": "--"}))
-    style.legend_below(figure, entries, 6)
+    style.add_legend(figure, _legend_entries(rows, theme.selector_styles, repairs), 6)
     return figure
 
 
-def mark(line: dict[str, Any], place: int) -> dict[str, Any]:
-    """A marker of a selector, filled as the repair with this number is; the first is hollow."""
-    shape = {"color": line["color"], "marker": line["marker"], "linestyle": "", "markersize": 6.5}
-    return shape | {"fillstyle": FILLS[place % len(FILLS)], "markerfacecoloralt": "white"}
+def _legend_entries(
+    rows: style.Rows,
+    selector_styles: dict[str, style.LineStyle],
+    repairs: list[tuple[str, str]],
+) -> list[tuple[str, style.LineStyle]]:
+    """Selectors by their colours, repairs by their fills, and the lines."""
+    drawn_selectors = {row["selector"] for row in rows}
+    # Replicates share one style, and the first of them stands for all.
+    selector_by_style: dict[int, str] = {}
+    for selector in reversed(selector_styles):
+        if selector in drawn_selectors:
+            selector_by_style[id(selector_styles[selector])] = selector
+    entries = []
+    for selector in reversed(selector_by_style.values()):
+        entries.append((selector, _marker_style(selector_styles[selector], 1)))
+    black: style.LineStyle = {"color": "black", "marker": "o"}
+    for index, (repair, healing) in enumerate(repairs):
+        entries.append((style.format_repair(repair, healing), _marker_style(black, index)))
+    entries.append(("unbeaten pairs", {"color": style.NEUTRAL, "linewidth": 0.9}))
+    entries.append(("base model", {"color": style.BASE_MODEL, "linestyle": "--"}))
+    return entries
 
 
-def panel(
-    axes: Axes, data: style.Rows, lines: dict[str, style.Look], repairs: list[tuple[str, str]]
+def _marker_style(selector_style: style.LineStyle, repair_index: int) -> style.LineStyle:
+    """The marker of a selector, filled as the repair with this index; the first is hollow."""
+    return {
+        "color": selector_style["color"],
+        "marker": selector_style["marker"],
+        "linestyle": "",
+        "markersize": 6.5,
+        "fillstyle": MARKER_FILLS[repair_index % len(MARKER_FILLS)],
+        "markerfacecoloralt": "white",
+    }
+
+
+def _draw_panel(
+    axes: Axes,
+    rows: style.Rows,
+    selector_styles: dict[str, style.LineStyle],
+    repairs: list[tuple[str, str]],
 ) -> None:
-    """Points with both intervals, the base model's two numbers, and the frontier.
+    """Points with both intervals, the frontier, and the base model's two numbers."""
+    edge = MAX_PERPLEXITY_RATIO * rows[0]["perplexity_base"]
+    for row in rows:
+        repair_index = repairs.index((row["repair"], row["healing"]))
+        marker = _marker_style(selector_styles[row["selector"]], repair_index)
+        _draw_point(axes, row, edge, marker)
 
-    A point further out than FAR stands at the edge, with an arrow.
-    """
-    edge = FAR * data[0]["perplexity_base"]
-    for row in data:
-        inside = row["perplexity"] < edge
-        axes.errorbar(
-            row["perplexity"] if inside else edge,
-            row["accuracy"],
-            style.reach(row["accuracy_stderr"]),
-            style.reach(row["perplexity_stderr"]) if inside else [[0], [0.25 * edge]],
-            xlolims=not inside,
-            elinewidth=0.8,
-            **mark(lines[row["selector"]], repairs.index((row["repair"], row["healing"]))),
-        )
-        repair = style.repair_name(row["repair"], row["healing"])
-        accuracy = style.interval(row["accuracy"], row["accuracy_stderr"])
-        perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
-        text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
-        style.hints(axes, [(min(row["perplexity"], edge), row["accuracy"], text)])
-    best = sorted(
-        (row["perplexity"], row["accuracy"])
-        for row in data
-        if row["best"] and row["perplexity"] < edge
-    )
-    axes.plot(
-        [x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1
-    )
-    base = data[0]
-    dashed: style.Look = dict(color="#999999", linewidth=0.8, linestyle="--", zorder=1)
-    axes.axhline(base["accuracy_base"], **dashed)
-    axes.axvline(base["perplexity_base"], **dashed)
+    _draw_frontier(axes, rows, edge)
+    dashed: style.LineStyle = {
+        "color": style.BASE_MODEL,
+        "linewidth": 0.8,
+        "linestyle": "--",
+        "zorder": 1,
+    }
+    axes.axhline(rows[0]["accuracy_base"], **dashed)
+    axes.axvline(rows[0]["perplexity_base"], **dashed)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -95,12 +106,48 @@ def panel(
     axes.set_xlabel("perplexity of general text")
 
 
-def caption(data: style.Rows) -> str:
+def _draw_point(axes: Axes, row: dict[str, Any], edge: float, marker: style.LineStyle) -> None:
+    """A variant with both intervals; one beyond the edge stands at the edge, with an arrow."""
+    is_inside = row["perplexity"] < edge
+    perplexity_error: Any = [[0], [0.25 * edge]]
+    if is_inside:
+        perplexity_error = style.compute_half_width(row["perplexity_stderr"])
+    axes.errorbar(
+        row["perplexity"] if is_inside else edge,
+        row["accuracy"],
+        style.compute_half_width(row["accuracy_stderr"]),
+        perplexity_error,
+        xlolims=not is_inside,
+        elinewidth=0.8,
+        **marker,
+    )
+    accuracy = style.format_interval(row["accuracy"], row["accuracy_stderr"])
+    perplexity = style.format_interval(row["perplexity"], row["perplexity_stderr"], 2)
+    repair = style.format_repair(row["repair"], row["healing"])
+    text = (
+        f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
+    )
+    style.add_hints(axes, [(min(row["perplexity"], edge), row["accuracy"], text)])
+
+
+def _draw_frontier(axes: Axes, rows: style.Rows, edge: float) -> None:
+    """A line through the variants that no other beats in both numbers."""
+    best_rows = [row for row in rows if row["best"] and row["perplexity"] < edge]
+    best_points = sorted((row["perplexity"], row["accuracy"]) for row in best_rows)
+    x = [perplexity for perplexity, _ in best_points]
+    y = [accuracy for _, accuracy in best_points]
+    axes.plot(x, y, color=style.NEUTRAL, linewidth=0.9, zorder=1)
+
+
+def write_caption(rows: style.Rows) -> str:
+    calibration_counts = style.format_counts(row["n_calibrations"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
-        f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "
-        f"calibrations with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
-        "point). Up and to the left is better: the line joins the pairs that no other beats in both. Dashed: the base "
-        f"model; an arrow: beyond {FAR} times its perplexity. The intervals hold for these calibration samples; other "
-        "draws of them may choose other layers."
+        "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks "
+        "against perplexity of general text, means over "
+        f"{calibration_counts.removeprefix('n = ')} calibrations with 95 % intervals "
+        f"({sample_counts} test documents per point). Up and to the left is better: the line joins "
+        "the pairs that no other pair beats in both. Dashed: the base model. An arrow: beyond "
+        f"{MAX_PERPLEXITY_RATIO} times its perplexity. The intervals hold for these calibration "
+        "samples; other draws of them may select other layers."
     )

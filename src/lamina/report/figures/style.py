@@ -1,11 +1,13 @@
-"""The common style of all figures: fonts, colours that every reader can distinguish, panel grids, and saving."""
+"""The common style of all figures: fonts, colours that every reader can distinguish, panels,
+legends, and SVG.
+"""
 
 import html
 import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +32,7 @@ matplotlib.rcParams.update(
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
-        "axes.titley": 1.0,  # nothing stands above a panel that it would have to look out for, at every layout
+        "axes.titley": 1.0,  # nothing is above a panel, and looking for it takes time
         "axes.labelsize": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -42,7 +44,7 @@ matplotlib.rcParams.update(
         "legend.fontsize": 8.5,
         "xtick.labelsize": 8,
         "ytick.labelsize": 8,
-        "xtick.major.size": 0,  # the grid says where, and a large study has thousands
+        "xtick.major.size": 0,  # the grid shows the positions; a large study has thousands of ticks
         "ytick.major.size": 0,
         "figure.facecolor": "white",
         "hatch.linewidth": 0.6,
@@ -50,15 +52,19 @@ matplotlib.rcParams.update(
     }
 )
 
-HINT = "hint:"  # begins the id of what says something under the pointer
-# Of the letters of a figure, which are laid out for the first; the second has the same widths, and others are narrower.
+HINT_PREFIX = "hint:"  # begins the id of an artist that has a text for the pointer
+# Figures are laid out for the first font. The second one has the same widths, and the others are
+# narrower.
 FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 
-# Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
+# Okabe and Ito's colours without the yellow, which vanishes on white. Markers and dashes
+# distinguish lines without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (3, 3)))
 NEUTRAL = "#555555"
+BASE_MODEL = "#999999"  # lines of the base model
+CHANCE_STYLE: dict[str, Any] = {"color": NEUTRAL, "linestyle": (0, (1, 1.5))}
 METRIC_LABELS = {
     "acc": "acc (share correct)",
     "acc_norm": "acc_norm (share correct)",
@@ -67,92 +73,110 @@ METRIC_LABELS = {
 }
 
 Rows = list[dict[str, Any]]
-"""What a figure draws: the answer of its query, by column."""
-Look = dict[str, Any]
-"""How a line looks, in matplotlib's words."""
+"""What a figure draws: the answer to its query, by column."""
+LineStyle = dict[str, Any]
+"""How a line and its markers look, as keyword arguments of matplotlib."""
+LegendEntry = tuple[str, LineStyle | Artist]
+"""A name, and the look of its line or the artist to show."""
 
 
 class Theme:
-    """The common facts of all figures of a run; each is looked up when a figure first asks for it."""
+    """What all figures of a run have in common, looked up when it is first needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     @cached_property
-    def selectors(self) -> dict[str, dict[str, Any]]:
-        """Line style of each selector and each group of replicates, which look alike; `accuracy` comes first."""
-        named = "SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name FROM plans ORDER BY ALL"
-        groups = {row["selector"]: row["group_name"] for row in rows(self._connection, named)}
-        names = sorted({*groups.values()}, key=lambda name: (name != "accuracy", name))
-        styles = {
-            name: dict(
-                color=COLOURS[place % len(COLOURS)],
-                marker=MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
-                linestyle=DASHES[(place // len(COLOURS) + place) % len(DASHES)],
-            )
-            for place, name in enumerate(names)
-        }
-        return styles | {name: styles[group] for name, group in groups.items()}
+    def selector_styles(self) -> dict[str, LineStyle]:
+        """The line style of each selector and of each group of replicates.
+
+        Replicates look alike; `accuracy` comes first.
+        """
+        query = """SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name
+            FROM plans ORDER BY ALL"""
+        groups = {row["selector"]: row["group_name"] for row in rows(self._connection, query)}
+        group_names = sorted(set(groups.values()), key=lambda name: (name != "accuracy", name))
+        group_styles = {name: _line_style(index) for index, name in enumerate(group_names)}
+        selector_styles = {selector: group_styles[group] for selector, group in groups.items()}
+        return group_styles | selector_styles
 
     @cached_property
-    def several_models(self) -> bool:
+    def has_several_models(self) -> bool:
         """Whether titles must name the model."""
-        return bool(
-            rows(self._connection, "SELECT count(*) > 1 AS several FROM models")[0]["several"]
-        )
+        (row,) = rows(self._connection, "SELECT count(*) > 1 AS several FROM models")
+        return bool(row["several"])
 
-    def title(self, model: str, name: str) -> str:
-        """Title of a panel; it names the model only if a run has several."""
-        return f"{model}: {name}" if self.several_models else name
+    def format_title(self, model: str, name: str) -> str:
+        """The title of a panel; it names the model only if a run has several."""
+        return f"{model}: {name}" if self.has_several_models else name
 
-    def task_title(
+    def format_task_title(
         self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = ""
     ) -> str:
-        """Title of a panel of model, calibration and task; it names the task only if the calibration has several."""
+        """The title of a panel of model, calibration and task.
+
+        It names the task only if there are panels of several tasks for the calibration.
+        """
         model, calibration, task = group
-        single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        return self.title(model, (calibration if single else f"{calibration} on {task}") + note)
+        n_tasks = sum(other[:2] == (model, calibration) for other in groups)
+        name = calibration if n_tasks == 1 else f"{calibration} on {task}"
+        return self.format_title(model, name + note)
 
-    def by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
-        """Rows by model and selector, selectors in the order of their styles."""
-        order = list(self.selectors)
+    def group_by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
+        """Rows by model and selector; the selectors are in the order of their styles."""
+        order = list(self.selector_styles)
         groups = grouped(data, "model", "selector")
-        return dict(
-            sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1])))
-        )
+        keys = sorted(groups, key=lambda key: (key[0], order.index(key[1])))
+        return {key: groups[key] for key in keys}
 
 
-def panels(
-    n: int, width: float, height: float, columns: int, sharey: bool = False
+def _line_style(index: int) -> LineStyle:
+    """Colour, marker and dashes of a line; no combination occurs twice among 64 lines."""
+    n_rounds = index // len(COLOURS)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[(index + 3 * n_rounds) % len(MARKERS)],
+        "linestyle": DASHES[(n_rounds + index) % len(DASHES)],
+    }
+
+
+def count_most(groups: Iterable[Rows], key: Callable[[dict[str, Any]], object]) -> int:
+    """The largest number of different keys that the rows of one group have."""
+    counts = []
+    for group in groups:
+        counts.append(len({key(row) for row in group}))
+    return max(counts)
+
+
+def make_panels(
+    n_panels: int, width: float, height: float, max_columns: int, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A grid of `n` panels of `width` x `height` inches, at most `columns` wide; legends go outside, below."""
-    columns = min(columns, n)
-    rows = math.ceil(n / columns)
-    figure = Figure(figsize=(max(width * columns, 4.5), height * rows + 0.6), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
-    for spare in axes[n:]:
-        spare.set_axis_off()
-    return figure, axes[:n]
+    """A grid of panels of `width` x `height` inches; legends are added outside, below."""
+    n_columns = min(max_columns, n_panels)
+    n_rows = math.ceil(n_panels / n_columns)
+    size = (max(width * n_columns, 4.5), height * n_rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=sharey)
+    all_axes = grid.ravel().tolist()
+    for unused_axes in all_axes[n_panels:]:
+        unused_axes.set_axis_off()
+    return figure, all_axes[:n_panels]
 
 
-def legend_below(
-    figure: Figure, entries: Iterable[tuple[str, Look | Artist]], columns: int = 5
-) -> None:
-    """One legend for all panels, under them: names with how their lines look, or with the artist to show."""
-    labels, looks = zip(*entries, strict=True)
-    handles = [look if isinstance(look, Artist) else Line2D([], [], **look) for look in looks]
-    fitting = max(
-        1,
-        min(
-            columns,
-            len(labels),
-            int(figure.get_figwidth() / (0.75 + 0.066 * max(map(len, labels)))),
-        ),
-    )
-    figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3)
+def add_legend(figure: Figure, entries: Iterable[LegendEntry], max_columns: int = 5) -> None:
+    """One legend for all panels, below them."""
+    labels = []
+    handles: list[Artist] = []
+    for label, look in entries:
+        labels.append(label)
+        handles.append(look if isinstance(look, Artist) else Line2D([], [], **look))
+    longest = max(len(label) for label in labels)
+    n_fitting = int(figure.get_figwidth() / (0.75 + 0.066 * longest))
+    n_columns = max(1, min(max_columns, len(labels), n_fitting))
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, handlelength=3)
 
 
-def colour_bar(
+def add_colour_bar(
     figure: Figure,
     panels: Any,
     scale: Normalize,
@@ -163,90 +187,53 @@ def colour_bar(
 ) -> Any:
     """The colour scale of some panels, above them; `shape` goes to matplotlib."""
     shape = {"aspect": 40, "pad": 0.02} | shape
-    bar = figure.colorbar(
-        ScalarMappable(scale, colours), ax=panels, location="top", shrink=shrink, **shape
-    )
+    mappable = ScalarMappable(scale, colours)
+    bar = figure.colorbar(mappable, ax=panels, location="top", shrink=shrink, **shape)
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
     return bar
 
 
-def lines_down(axes: Axes, names: Sequence[str]) -> None:
-    """One line of the panel for each name, from the top down."""
+def set_row_names(axes: Axes, names: Sequence[str]) -> None:
+    """One row of the panel for each name, from the top down."""
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
 
 
-def matrix(axes: Axes, columns: int, names: Sequence[str]) -> None:
-    """Room for a matrix of cells of size 1, with a line for each name."""
-    lines_down(axes, names)
-    axes.set_xlim(-0.5, columns - 0.5)
+def set_matrix_axes(axes: Axes, n_columns: int, row_names: Sequence[str]) -> None:
+    """Room for a matrix of cells of size 1, with a row for each name."""
+    set_row_names(axes, row_names)
+    axes.set_xlim(-0.5, n_columns - 0.5)
     axes.tick_params(length=0)
     axes.grid(False)
 
 
-def slanted(axes: Axes, places: Sequence[float], names: Sequence[str], angle: int = 40) -> None:
-    """Long names under a panel."""
-    axes.set_xticks(places, names, rotation=angle, ha="right", rotation_mode="anchor")
+def set_slanted_names(
+    axes: Axes, positions: Sequence[float], names: Sequence[str], angle: int = 40
+) -> None:
+    """Long names below a panel."""
+    axes.set_xticks(positions, names, rotation=angle, ha="right", rotation_mode="anchor")
 
 
-def doubling(axes: Axes, sizes: Iterable[int]) -> None:
-    """Sizes across, each doubling as wide as the others."""
+def set_doubling_scale(axes: Axes, sizes: Iterable[int]) -> None:
+    """Sizes on a logarithmic x axis, with a tick at each."""
     ticks = sorted(set(sizes))
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
     axes.set_xticks([], minor=True)
 
 
-def whole_numbers(axes: Axes, axis: str = "x") -> None:
+def set_integer_ticks(axes: Axes, axis: str = "x") -> None:
     """Ticks at whole numbers only: layers and counts."""
-    getattr(axes, f"{axis}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    locator = MaxNLocator(integer=True, min_n_ticks=1)
+    getattr(axes, f"{axis}axis").set_major_locator(locator)
 
 
-def empty(reason: str) -> Figure:
-    """An image that says why there is no figure; `reason` is the note of its question on when it has no answer."""
-    figure = Figure(figsize=(7, 1.1), layout="constrained")
-    text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
-    figure.text(
-        0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10
-    )
-    return figure
+def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
+    """Label and scale of a benchmark metric.
 
-
-def looks(names: Iterable[str], size: float) -> dict[str, Look]:
-    """Colour and marker of each name, `size` points wide, without a line."""
-    return {
-        name: dict(
-            color=COLOURS[at % len(COLOURS)],
-            marker=MARKERS[at % len(MARKERS)],
-            linestyle="",
-            markersize=size,
-        )
-        for at, name in enumerate(names)
-    }
-
-
-def repair_name(repair: str, healing: str) -> str:
-    """What was done to a pruned model, in a legend or a sentence."""
-    return " + ".join(part for part in (repair, healing) if part != "none") or "no repair"
-
-
-def repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The pairs of repair and healing in some rows: none first, then repairs, then healings."""
-    pairs = {(row["repair"], row["healing"]) for row in data}
-    return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
-
-
-def counts(values: Sequence[int | None]) -> str:
-    """Sample counts for a caption: one number, or their range."""
-    known = sorted({int(value) for value in values if value})
-    if not known:
-        return "n unknown"
-    return f"n = {known[0]:,}" if len(known) == 1 else f"n = {known[0]:,} to {known[-1]:,}"
-
-
-def metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
-    """Label and scale of a benchmark metric's axis: 0 to 1 for accuracies, logarithmic for perplexities far apart."""
+    Accuracies go from 0 to 1; perplexities far apart are on a logarithmic scale.
+    """
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
     if metric != "perplexity":
         axes.set_ylim(0, 1.02)
@@ -255,68 +242,140 @@ def metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
         axes.set_ylim(bottom=1)
 
 
-def svg(figure: Figure, salt: str, caption: str = "") -> str:
-    """The figure as SVG text, the same bytes for the same data: it has no date, and `salt` gives the ids.
+def draw_empty(reason: str) -> Figure:
+    """An image that says why there is no figure.
 
-    The caption becomes the description, which the report reads; a figure without data has no description.
+    `reason` is the note of a question on when it has no answer.
     """
-    with matplotlib.rc_context({"svg.hashsalt": salt}):
-        buffer = io.StringIO()
-        # Laid out here: saving would draw everything once more for it.
-        FigureCanvasSVG(figure)
-        if figure.axes and (engine := figure.get_layout_engine()):
-            engine.execute(figure)
-            figure.set_layout_engine("none")
-        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
-    text = re.sub(r"[ \t]*\n[ \t]*", "\n", buffer.getvalue())
-    # Every figure stands in the report: the root names the fonts, and the grid is within its panel.
-    grid = f' clip-path="[^"]*"(?= style="fill: none; stroke: {matplotlib.rcParams["grid.color"]})'
-    text = re.sub(rf' transform="rotate\(-0 [^"]*"| font-family: [^;"]*;?|<g/>\n|{grid}', "", text)
-    text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)", _rounded, text)
-    text = re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
-    description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
-    return re.sub(
-        r"<svg([^>]*)>",
-        lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}',
-        text,
-        count=1,
-    )
+    figure = Figure(figsize=(7, 1.1), layout="constrained")
+    text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
+    lines = textwrap.fill(text, 80)
+    figure.text(0.5, 0.5, lines, ha="center", va="center", color=NEUTRAL, fontsize=10)
+    return figure
 
 
-def _rounded(numbers: re.Match[str]) -> str:
-    """Coordinates rounded to tenths of a point, which is invisible; curves are small, so to hundredths."""
-    places = re.sub(r"(\.\d\d)\d+" if "C" in numbers[0] else r"(\.\d)\d+", r"\1", numbers[0])
-    return re.sub(r"\s*([MLCz])\s*", r"\1", places) if places.startswith(" d=") else places
+def assign_markers(names: Iterable[str], size: float) -> dict[str, LineStyle]:
+    """Colour and marker of each name, `size` points wide, without a line."""
+    markers = {}
+    for index, name in enumerate(names):
+        markers[name] = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": MARKERS[index % len(MARKERS)],
+            "linestyle": "",
+            "markersize": size,
+        }
+    return markers
 
 
-def hint(artist: Artist, text: str) -> None:
+def list_repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The pairs of repair and healing in some rows.
+
+    Neither of the two comes first, then repairs alone, then healings.
+    """
+    pairs = {(row["repair"], row["healing"]) for row in data}
+    return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
+
+
+def format_repair(repair: str, healing: str) -> str:
+    """What was done to a pruned model, in a legend or a sentence."""
+    return " + ".join(name for name in (repair, healing) if name != "none") or "no repair"
+
+
+def format_counts(values: Iterable[int | None]) -> str:
+    """Sample counts for a caption: one number, or their range."""
+    counts = sorted({int(value) for value in values if value})
+    if not counts:
+        return "n unknown"
+    if len(counts) == 1:
+        return f"n = {counts[0]:,}"
+    return f"n = {counts[0]:,} to {counts[-1]:,}"
+
+
+def compute_half_width(stderr: float | None) -> float:
+    """Half the width of a 95 % interval; NaN for an unknown error, so that nothing is drawn."""
+    return math.nan if stderr is None else Z95 * stderr
+
+
+def format_interval(value: float, stderr: float | None, digits: int = 3) -> str:
+    """A number with its 95 % interval."""
+    half_width = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
+    return with_minus_signs(f"{value:.{digits}f}{half_width}")
+
+
+def with_minus_signs(text: str) -> str:
+    """The text with a minus sign for every hyphen."""
+    return text.replace("-", "−")
+
+
+def add_hint(artist: Artist, text: str) -> None:
     """Show `text` when the pointer rests on `artist` in the SVG."""
-    artist.set_gid(HINT + text)
+    artist.set_gid(HINT_PREFIX + text)
 
 
-def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
-    """Show a text when the pointer rests near a point (x, y, text), by invisible marks `size` points wide."""
+def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Show texts when the pointer rests near points (x, y, text), by invisible marks."""
     for x, y, text in points:
         mark = Line2D(
             [x],
             [y],
             linestyle="",
             marker="o",
-            markersize=size,
+            markersize=8,
             markeredgewidth=0,
             alpha=0,
             zorder=9,
         )
         mark.set_in_layout(False)
-        hint(axes.add_artist(mark), text)
+        add_hint(axes.add_artist(mark), text)
 
 
-def reach(stderr: float | None) -> float:
-    """Half a 95 % interval; NaN for an unknown error, so that nothing is drawn."""
-    return math.nan if stderr is None else Z95 * stderr
+def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
+    """The figure as SVG text, the same bytes for the same data.
+
+    It has no date, and `salt` gives the ids.
+
+    The caption becomes the description, which the report reads; a figure without data has no
+    description.
+    """
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        buffer = io.StringIO()
+        # The layout is done here: saving would draw everything once more for it.
+        FigureCanvasSVG(figure)
+        if figure.axes and (engine := figure.get_layout_engine()):
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
+    text = _shorten_svg(buffer.getvalue())
+    text = re.sub(rf'<g id="{HINT_PREFIX}([^"]*)">', r"<g><title>\1</title>", text)
+    description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
+    tag = re.search(r"<svg([^>]*)>", text)
+    assert tag is not None
+    root = f'<svg font-family="{FONTS}"{tag[1]}>{description}'
+    return text[: tag.start()] + root + text[tag.end() :]
 
 
-def interval(value: float, stderr: float | None, digits: int = 3) -> str:
-    """A number with its 95 % interval, for hints."""
-    reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
-    return f"{value:.{digits}f}{reach}".replace("-", "−")
+def _shorten_svg(text: str) -> str:
+    """The same picture in fewer bytes: every figure is part of the report."""
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
+    # The root names the fonts, and the grid is within its panel.
+    no_rotation = r' transform="rotate\(-0 [^"]*"'
+    fonts = r' font-family: [^;"]*;?'
+    empty_group = r"<g/>\n"
+    grid_style = f'style="fill: none; stroke: {matplotlib.rcParams["grid.color"]}'
+    grid_clip = f' clip-path="[^"]*"(?= {grid_style})'
+    text = re.sub("|".join([no_rotation, fonts, empty_group, grid_clip]), "", text)
+    coordinates = r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)"
+    return re.sub(coordinates, _round_coordinates, text)
+
+
+def _round_coordinates(match: re.Match[str]) -> str:
+    """Coordinates rounded to tenths of a point, which is invisible.
+
+    Curves are small, so theirs are rounded to hundredths.
+    """
+    text = match[0]
+    surplus_digits = r"(\.\d\d)\d+" if "C" in text else r"(\.\d)\d+"
+    text = re.sub(surplus_digits, r"\1", text)
+    if text.startswith(" d="):
+        text = re.sub(r"\s*([MLCz])\s*", r"\1", text)
+    return text

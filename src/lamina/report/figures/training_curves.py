@@ -7,15 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina.relevance.statistics import Z95
+from lamina.report.answers import grouped
 from lamina.report.figures import style
 
 TITLE = "How healing went"
-PLACE = 80
+POSITION = 80
 TABLES = ("training", "plans", "models")
 QUERIES = ("how_healing_went",)
-BINS = 8
-DASHES: Any = ("--", "-")  # with a patch, and without
-KEPT: dict[str, Any] = {
+MAX_GROUPS = 8  # of consecutive steps, whose mean loss is one point of a line
+KEPT_STYLE: style.LineStyle = {
     "marker": "*",
     "markersize": 10,
     "markeredgecolor": "black",
@@ -23,83 +23,101 @@ KEPT: dict[str, Any] = {
 }
 
 
-def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per calibration, size and healing; one line per selector, dashed if a patch was applied first."""
-    groups = style.grouped(data, "model", "calibration", "removed", "healing")
-    styles = theme.selectors
-    figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
-    for axes, ((model, calibration, removed, healing), chosen) in zip(
-        grid, groups.items(), strict=True
-    ):
-        panel(axes, chosen, styles)
-        axes.set_title(theme.title(model, f"{calibration}, {removed} removed, {healing}"))
-    runs = list(dict.fromkeys((row["selector"], row["repair"]) for row in data))
-    entries = [
-        (
-            selector if repair == "none" else f"{selector} + {repair}",
-            {"linestyle": DASHES[repair == "none"], **points(styles, selector, repair)},
-        )
-        for selector, repair in runs
-    ]
-    star = {"color": style.NEUTRAL, "linestyle": "", **KEPT}
-    style.legend_below(figure, [*entries, ("weights kept", star)], 4)
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per calibration, size and healing, one line per selector and repair."""
+    groups = grouped(rows, "model", "calibration", "removed", "healing")
+    figure, panels = style.make_panels(len(groups), 3.5, 2.7, 3)
+    for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
+        model, calibration, removed, healing = group
+        curves = grouped(panel_rows, "selector", "repair")
+        for (selector, repair), curve in curves.items():
+            _draw_curve(axes, curve, theme.selector_styles[selector], repair)
+        axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
+        title = f"{calibration}, {removed} removed, {healing}"
+        axes.set_title(theme.format_title(model, title))
+
+    entries = []
+    for selector, repair in grouped(rows, "selector", "repair"):
+        name = selector if repair == "none" else f"{selector} + {repair}"
+        marker = _marker_style(theme.selector_styles[selector], repair)
+        entries.append((name, {"linestyle": _dashes(repair), **marker}))
+    entries.append(("weights kept", {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}))
+    style.add_legend(figure, entries, 4)
     return figure
 
 
-def points(styles: dict[str, style.Look], selector: str, repair: str) -> dict[str, Any]:
-    """Marker of a run: that of its selector, open if a patch was applied first."""
-    colour = styles[selector]["color"]
-    inside = colour if repair == "none" else "white"
+def _dashes(repair: str) -> str:
+    """Solid without a patch, dashed with one."""
+    return "-" if repair == "none" else "--"
+
+
+def _marker_style(selector_style: style.LineStyle, repair: str) -> style.LineStyle:
+    """The marker of a curve: that of its selector, open if a patch was applied first."""
+    colour = selector_style["color"]
     return {
         "color": colour,
-        "marker": styles[selector]["marker"],
+        "marker": selector_style["marker"],
         "markersize": 4.5,
-        "markerfacecolor": inside,
+        "markerfacecolor": colour if repair == "none" else "white",
     }
 
 
-def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
-    """Training loss as means of consecutive steps with the 95 % band of the mean; validation as points."""
-    for (selector, repair), curve in style.grouped(data, "selector", "repair").items():
-        look = {"color": styles[selector]["color"]}
-        trained = [row for row in curve if row["loss"] is not None]
-        parts = [
-            part
-            for part in np.array_split(np.arange(len(trained)), min(BINS, len(trained) or 1))
-            if len(part)
-        ]
-        losses = [np.array([trained[place]["loss"] for place in part]) for part in parts]
-        x = [float(np.mean([trained[place]["step"] for place in part])) for part in parts]
-        mean = np.array([part.mean() for part in losses])
-        reach = np.array(
-            [
-                Z95 * part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else 0.0
-                for part in losses
-            ]
-        )
-        axes.plot(x, mean, linestyle=DASHES[repair == "none"], linewidth=1.2, **look)
-        axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
-        checked = [row for row in curve if row["validation_loss"] is not None]
-        kept = [row for row in checked if row["chosen"]]
-        for rows, drawn in ((checked, points(styles, selector, repair)), (kept, look | KEPT)):
-            axes.plot(
-                [row["step"] for row in rows],
-                [row["validation_loss"] for row in rows],
-                linestyle="",
-                **drawn,
-            )
-    axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
+def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, repair: str) -> None:
+    """Training loss as a line with the 95 % band of its means; validation loss as points."""
+    colour = selector_style["color"]
+    training_rows = [row for row in rows if row["loss"] is not None]
+    steps, means, half_widths = _average_steps(training_rows)
+    axes.plot(steps, means, linestyle=_dashes(repair), linewidth=1.2, color=colour)
+    axes.fill_between(
+        steps, means - half_widths, means + half_widths, alpha=0.18, linewidth=0, color=colour
+    )
+    validation_rows = [row for row in rows if row["validation_loss"] is not None]
+    _draw_points(axes, validation_rows, _marker_style(selector_style, repair))
+    kept_rows = [row for row in validation_rows if row["chosen"]]
+    _draw_points(axes, kept_rows, {"color": colour, **KEPT_STYLE})
 
 
-def caption(data: style.Rows) -> str:
-    lines = style.grouped(
-        data, "model", "calibration", "selector", "removed", "repair", "healing"
-    ).values()
-    steps = [sum(row["loss"] is not None for row in line) for line in lines]
-    rising = [max(line, key=lambda row: row["learning_rate"] or 0)["step"] for line in lines]
+def _average_steps(rows: style.Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean steps, mean losses and half widths of their 95 % intervals, (groups,) each.
+
+    A group has consecutive steps; the half width of a single step is 0.
+    """
+    losses = np.array([row["loss"] for row in rows])
+    steps = np.array([row["step"] for row in rows])
+    mean_steps = []
+    mean_losses = []
+    half_widths = []
+    n_groups = min(MAX_GROUPS, len(rows))
+    for group in np.array_split(np.arange(len(rows)), n_groups) if n_groups else []:
+        mean_steps.append(steps[group].mean())
+        mean_losses.append(losses[group].mean())
+        half_width = 0.0
+        if len(group) > 1:
+            half_width = Z95 * losses[group].std(ddof=1) / np.sqrt(len(group))
+        half_widths.append(half_width)
+    return np.array(mean_steps), np.array(mean_losses), np.array(half_widths)
+
+
+def _draw_points(axes: Axes, rows: style.Rows, marker: dict[str, Any]) -> None:
+    """Validation losses."""
+    steps = [row["step"] for row in rows]
+    losses = [row["validation_loss"] for row in rows]
+    axes.plot(steps, losses, linestyle="", **marker)
+
+
+def write_caption(rows: style.Rows) -> str:
+    curves = grouped(rows, "model", "calibration", "selector", "removed", "repair", "healing")
+    step_counts = []
+    warmup_steps = []
+    for curve in curves.values():
+        step_counts.append(sum(row["loss"] is not None for row in curve))
+        peak_row = max(curve, key=lambda row: row["learning_rate"] or 0)
+        warmup_steps.append(peak_row["step"])
+    warmup = style.format_counts(warmup_steps).removeprefix("n = ")
     return (
-        f"Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up to {BINS} groups "
-        f"of consecutive steps, with the 95 % interval of the mean ({style.counts(steps)} logged steps per line). The "
-        f"learning rate rises over {style.counts(rising).removeprefix('n = ')} of them, a tenth at most. Points: loss "
-        "on validation samples (open: patched); the star marks the weights that were kept."
+        "Healing of pruned (solid) and of repaired (dashed) variants. Lines: mean training loss of "
+        f"up to {MAX_GROUPS} groups of consecutive steps, with the 95 % interval of the mean "
+        f"({style.format_counts(step_counts)} logged steps per line). The learning rate rises over "
+        f"{warmup} of these steps, a tenth at most. Points: loss on validation samples (open: "
+        "repaired variants); the star marks the weights that were kept."
     )

@@ -1,0 +1,45 @@
+"""Cells of a matrix with a number on their colour, which several figures draw."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.patches import Rectangle
+
+# A cell lies within its panel: it is neither to be clipped nor to be considered in the layout.
+CELL_STYLE: dict[str, Any] = {
+    "edgecolor": "white",
+    "linewidth": 0.5,
+    "clip_on": False,
+    "in_layout": False,
+}
+
+Cell = tuple[int, int]  # column and row
+
+
+def draw_number_cell(
+    axes: Axes, cell: Cell, value: float, text: str, colours: Colormap, scale: Normalize
+) -> Rectangle:
+    """Fill a cell with the colour of `value` and write `text` on it."""
+    column, row = cell
+    colour = colours(scale(value))
+    square = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, **CELL_STYLE)
+    axes.add_patch(square)
+    font_size = 5 if "\n" in text else 6.5
+    number = axes.text(
+        column,
+        row,
+        text,
+        ha="center",
+        va="center_baseline",
+        fontsize=font_size,
+        color=choose_text_colour(colour),
+    )
+    number.set_in_layout(False)
+    return square
+
+
+def choose_text_colour(background: tuple[float, ...]) -> str:
+    """Black or white, whichever reads better on `background` (RGB), by its luma."""
+    luma = 0.299 * background[0] + 0.587 * background[1] + 0.114 * background[2]
+    return "black" if luma > 0.55 else "white"
