@@ -17,7 +17,7 @@ from urllib.parse import quote
 from lamina.errors import LaminaError, explained
 
 KEY, PATH, JOB = "lamina.sha256", "lamina.path", "lamina.job"
-PORTABLE = ("exports", "tables")  # what users take elsewhere, and what the database links
+PORTABLE = ("exports", "tables")  # what users take elsewhere, and what is kept for the database
 PARQUET = b"PAR1"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
