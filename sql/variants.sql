@@ -117,7 +117,7 @@ texts AS (
     GROUP BY ALL
 ),
 means AS (
-    SELECT model, removed, selector, repair, healing,
+    SELECT model, removed, layers, selector, repair, healing,
         avg(own_value) AS accuracy,
         CASE WHEN count(own_stderr) = count(*)
             THEN root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*) END AS accuracy_stderr,
@@ -140,12 +140,13 @@ comparable AS (  -- a repair that was tried on some of them only has another mea
     SELECT * FROM means QUALIFY n_calibrations = max(n_calibrations) OVER (PARTITION BY model, removed)
 )
 SELECT *, NOT EXISTS (
-    FROM comparable AS o WHERE o.model = c.model AND o.removed = c.removed
+    FROM comparable AS o WHERE o.model = c.model AND o.removed = c.removed AND o.layers = c.layers
         AND o.accuracy >= c.accuracy AND o.perplexity <= c.perplexity
         AND (o.accuracy > c.accuracy OR o.perplexity < c.perplexity)
 ) AS best
 FROM comparable AS c;
 COMMENT ON VIEW frontier IS 'One row per model, size, selector and repair: own accuracy against perplexity of general text, means over the calibrations of tasks.';
+COMMENT ON COLUMN frontier.layers IS 'The size in layers: attentions alone or MLPs alone count half.';
 COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accuracy on their own tasks, 0 to 1.';
 COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy over distinct test documents, which draws of one calibration share; the choice of calibration samples is not in it.';
 COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
@@ -160,7 +161,7 @@ COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both 
 CREATE OR REPLACE VIEW answers AS
 WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
-        r.component, coalesce(healing = 'none' AND p.hurts, false) AS hurt
+        coalesce(r.component, 'layer') AS component, coalesce(healing = 'none' AND p.hurts, false) AS hurt
     FROM variants AS v LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
     LEFT JOIN (SELECT DISTINCT model, calibration, selector, removed, repair, hurts FROM patches WHERE hurts) AS p
         USING (model, calibration, selector, removed, repair)
@@ -173,7 +174,8 @@ applied AS (
 ),
 kept AS MATERIALIZED (FROM kept_means WHERE removed > 0),
 recipes AS (
-    SELECT model, selector, removed, recipe AS repair, healing, layers, count(*) AS n_calibrations,
+    SELECT model, selector, removed, recipe AS repair, healing, any_value(component) AS component, layers,
+        count(*) AS n_calibrations,
         avg(k.kept) AS kept, sum(k.kept_stderr ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
         CASE WHEN count(k.kept_above_chance) = count(*) THEN avg(k.kept_above_chance) END AS kept_above_chance,
         sum(k.kept_above_chance_stderr ** 2) AS variance_above_chance,
@@ -205,7 +207,7 @@ tested AS (  -- a document is wrong in all draws of a calibration at once, and c
     GROUP BY ALL
 )
 SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, repair,
-    healing, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples,
+    healing, component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples,
     o.n_tasks AS n_others, o.kept AS others_kept, o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
     parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants,
     coalesce(own_at_chance, false) AS at_chance
@@ -215,13 +217,13 @@ LEFT JOIN (FROM kept WHERE tasks_of = 'others' AND kept IS NOT NULL) AS o
 WHERE k.kept IS NOT NULL OR own_at_chance
 UNION ALL BY NAME
 SELECT 'model' AS question, model, '' AS name, '' AS tasks, k.n_tasks, k.n_at_chance, selector, removed, repair, healing,
-    layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, parameters_ratio,
+    component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, parameters_ratio,
     latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants, false AS at_chance
 FROM known JOIN (FROM kept WHERE tasks_of = 'all') AS k USING (model, calibration, selector, removed, repair, healing)
 WHERE k.n_tasks > 1 QUALIFY k.n_tasks = max(k.n_tasks) OVER (PARTITION BY model)
 UNION ALL BY NAME
 SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n_tasks, 0 AS n_at_chance, selector,
-    removed, repair, healing, layers, kept,
+    removed, repair, healing, component, layers, kept,
     CASE WHEN n_stderr = n_calibrations
         THEN root(variance + 2 * coalesce(covariance, 0)) / n_calibrations END AS kept_stderr,
     t.kept_step / n_calibrations AS kept_step, kept_above_chance,
@@ -236,7 +238,7 @@ COMMENT ON VIEW answers IS 'One row per question of which model to take and vari
 COMMENT ON COLUMN answers.question IS 'task, model or recipe.';
 COMMENT ON COLUMN answers.name IS 'Calibration of a question about a task; empty for the others.';
 COMMENT ON COLUMN answers.n_tasks IS 'Number of tasks in the mean; of a recipe number of calibrations.';
-COMMENT ON COLUMN answers.layers IS 'Layers removed; half a layer counts a half.';
+COMMENT ON COLUMN answers.component IS 'Kind of the units: layer, attention, mlp or both.';
 COMMENT ON COLUMN answers.n_samples IS 'Distinct test documents behind the share.';
 COMMENT ON COLUMN answers.n_others IS 'Number of other tasks with an accuracy, but for those at chance; questions about a task only.';
 COMMENT ON COLUMN answers.others_kept IS 'Mean over them of the share kept.';

@@ -8,7 +8,8 @@
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
 -- below it, and a column that a view hands on keeps the description it has in the first view that its FROM and JOIN name.
 --
--- Every DuckDB from 1.2 on reads these views from the file: write CASE instead of if(), and no lambda.
+-- The file holds the rows of the views, and the macros as they are. DuckDB 2 stores if() and lambdas in a form that older
+-- versions do not know: write CASE, and no lambda.
 --
 -- A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 -- removed = 0 and 'none' in the others. Layers keep the numbers they have in the base model.

@@ -28,9 +28,7 @@ from lamina.store import checksum
 from lamina.store import parquet as store
 
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
-BLOCK_SIZE = (
-    16384  # bytes; a column takes a block at least, and by default that is 16 times as large
-)
+BLOCK_SIZE = 16384  # bytes; every table takes one at least, and by default it is 16 times as large
 
 STUDY = "The study: the name of the configuration file that the run was started with."
 
@@ -242,8 +240,8 @@ def _describe(connection: duckdb.DuckDBPyConnection, views: str | Path) -> None:
     for table, schema in store.TABLES.items():
         connection.execute(f"COMMENT ON TABLE {table} IS {_quoted(schema.grain)}")
         known[table] = {column: comment for column, (_, comment) in schema.columns.items()}
-        for column, comment in known[table].items():
-            _comment_column(connection, table, column, comment)
+        for column, described in known[table].items():
+            _comment_column(connection, table, column, described)
     for statement in _statements(views):
         created = _ON_VIEW.search(statement)
         if created is None or created[1] == "COMMENT ON":

@@ -194,9 +194,13 @@ def removal(row: Mapping[str, Any], depth: int) -> str:
     """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
     units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
     if not units:
-        return f"{row['removed']} " + (
-            f"of {depth} layers" if row["layers"] == row["removed"] else "half layers"
-        )
+        removed, component = row["removed"], row["component"]
+        if component == "layer":
+            return f"{removed} of {depth} layers"
+        if component == "both":
+            return f"sub-layers worth {removed} of {depth} layers"
+        name = {"attention": "attention", "mlp": "MLP"}[component]
+        return f"{removed} {name} sub-layer{'s' * (removed > 1)}"
     kind = (
         ("layer " if len(units) == 1 else "layers ")
         if all(unit.isdigit() for unit in units)

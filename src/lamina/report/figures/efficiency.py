@@ -19,7 +19,7 @@ MEASURES = {
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model: a row per size and repair, a mark per number of runs of removed layers."""
+    """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
     models = style.grouped(data, "model")
     looks = style.looks([_runs(runs) for runs in sorted({row["runs"] for row in data})], 4.5)
     most = max(len({_name(row) for row in mine}) for mine in models.values())
@@ -73,23 +73,21 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _runs(count: int) -> str:
-    return (
-        f"removed in {count} run{'s' if count > 1 else ''}" if count else "halves of layers removed"
-    )
+    return f"removed in {count} run{'s' if count > 1 else ''}" if count else "layers replaced"
 
 
 def _name(row: dict[str, Any]) -> str:
     """A timed variant's size and repair, and its units if they are not whole layers."""
     name = f"{row['removed']} removed, {style.repair_name(row['repair'], row['healing'])}"
-    return name if row["component"] in (None, "layer") else f"{name}, {row['component']} units"
+    return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
 
 
 def caption(data: style.Rows) -> str:
     first = data[0]
     timed = {row["timed"] or number for number, row in enumerate(data)}
     return (
-        "Which layers go does not change the cost, only their number and kind, the patch, and at how many runs of "
-        "removed layers it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
+        "Which layers go does not change the cost, only how many lack what, the patch, and at how many runs of "
+        "removed units it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
         f"the base model ({len(timed):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each), "
         "and repairs that build the model alike share the timing. Points are geometric means over repetitions with "
         f"95 % intervals (Student's t of the logarithms), left out where the upper end is more than {NOISY} times the "

@@ -66,7 +66,7 @@ def panel(axes: Axes, data: style.Rows, styles: dict[str, style.Look]) -> None:
         style.hints(axes, zip(x[1:], y[1:], said, strict=True))
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
-    axes.set_xlabel("layers removed")
+    axes.set_xlabel("units removed")
     style.metric_scale(
         axes, first["metric"], [first["base_value"], *(row["value"] for row in data)]
     )
@@ -85,7 +85,7 @@ def caption(data: style.Rows) -> str:
         "selector and of the calibration, not over their products) and of the documents."
     )
     return (
-        "The calibration's own benchmark task against the number of layers removed, before any repair. Points are "
+        "The calibration's own benchmark task against the number of units removed, before any repair. Points are "
         f"test-set values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
         "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, where known. "
         "acc_norm is accuracy with log-likelihoods divided by the length of the choice; accuracies are drawn from 0 "

@@ -21,15 +21,16 @@ FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis s
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and size; colours and markers are selectors, and how a marker is filled is its repair."""
-    sizes = style.grouped(data, "model", "removed")
+    sizes = style.grouped(data, "model", "removed", "layers")
     lines = theme.selectors
     repairs = style.repairs(data)
     figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
-    for place, (axes, ((model, removed), chosen)) in enumerate(
+    for place, (axes, ((model, removed, layers), chosen)) in enumerate(
         zip(grid, sizes.items(), strict=True)
     ):
         panel(axes, chosen, lines, repairs)
-        axes.set_title(theme.title(model, f"{removed} removed"))
+        kind = "" if layers == removed else " sub-layers"
+        axes.set_title(theme.title(model, f"{removed}{kind} removed"))
         if place % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
     used = {row["selector"] for row in data}
