@@ -146,12 +146,25 @@ WITH placed AS (  -- equals share the mean of their places
     JOIN relevance AS m USING (model, calibration, selector, removed, unit)
     WHERE a.selector = 'base' AND a.removed = 0 AND a.metric = 'accuracy' AND m.metric <> 'accuracy'
         AND isfinite(a.score) AND isfinite(m.score)
+),
+correlated AS (
+    SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
+    FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank))
+),
+reached AS (  -- as if the units were drawn from many [Bonett and Wright 2000]
+    SELECT *, atanh(greatest(least(spearman, 0.999999), -0.999999)) AS z,
+        CASE WHEN n_units > 4 THEN 1.959964 * sqrt((1 + spearman ** 2 / 2) / (n_units - 3)) END AS reach
+    FROM correlated
 )
-SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
-FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank));
+SELECT model, component, metric, calibration, spearman,
+    CASE WHEN reach > 0 THEN least(tanh(z - reach), spearman) END AS ci_low,
+    CASE WHEN reach > 0 THEN greatest(tanh(z + reach), spearman) END AS ci_high, n_units
+FROM reached;
 COMMENT ON VIEW task_agreements IS 'One row per kind of unit, metric and calibration of the base model: how the metric agrees with accuracy within the task, which is what a selector goes by.';
 COMMENT ON COLUMN task_agreements.metric IS 'The metric that is compared with accuracy.';
 COMMENT ON COLUMN task_agreements.spearman IS 'Rank correlation over all units, as measured: the noise of the samples makes it smaller. Null where a metric gives all units the same score.';
+COMMENT ON COLUMN task_agreements.ci_low IS 'Lower end of its 95 % interval, as if the units were drawn from many [Bonett and Wright 2000]; null for fewer than five.';
+COMMENT ON COLUMN task_agreements.ci_high IS 'Upper end of its 95 % interval.';
 COMMENT ON COLUMN task_agreements.n_units IS 'Units that both metrics scored.';
 
 CREATE OR REPLACE VIEW disagreements AS
@@ -175,17 +188,20 @@ WITH ended AS (
         any_value(n_samples) FILTER (stage = 'held back') AS n_held_back
     FROM searches WHERE stage IN ('winner', 'held back') GROUP BY ALL
 )
-SELECT e.*, c.evaluations, c.sets, c.layer_tokens
-FROM ended AS e, LATERAL (
+SELECT e.*, b.search_loss AS search_loss_base, b.loss AS loss_base, c.evaluations, c.sets, c.layer_tokens
+FROM ended AS e
+LEFT JOIN (FROM ended WHERE removed = 0) AS b USING (model, calibration, selector), LATERAL (
     SELECT sum(s.n_new) AS evaluations, count(DISTINCT s.units) AS sets, sum(s.layer_tokens) AS layer_tokens
     FROM searches AS s
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
         AND s.stage <> 'held back' AND s.removed = e.removed
 ) AS c;
 COMMENT ON VIEW search_results IS 'One row per search and size: what it ended with, what that is worth on samples it never saw, and what it cost; the unpruned model has removed = 0.';
-COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many.';
+COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many. Of other samples than loss: compare it with search_loss_base.';
 COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
-COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back.';
+COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the unpruned model on the same samples as search_loss.';
+COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back. A portfolio holds none back: it is that of the last half of its judge documents, corrected for the choice by cutting these in two many times, choosing on one part and measuring on the other.';
 COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
+COMMENT ON COLUMN search_results.loss_base IS 'Mean loss of the unpruned model on the same samples as loss. It was not chosen, so there is nothing to correct.';
 COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search asked for, each once.';
 COMMENT ON COLUMN search_results.sets IS 'Different sets that it asked about.';

@@ -171,6 +171,10 @@ COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept
 COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS
+WITH joined AS (  -- texts whose documents are one stream, of which blocks of windows are the samples
+    SELECT model, task, coalesce(bool_or(task_version LIKE '% joined=%'), false) AS is_joined
+    FROM benchmarks WHERE metric = 'perplexity' GROUP BY ALL
+)
 SELECT model, calibration, selector, removed, repair, healing,
     string_agg(task, ', ' ORDER BY task) AS texts,
     -- of several texts the geometric mean, which is exp of the mean loss
@@ -179,8 +183,9 @@ SELECT model, calibration, selector, removed, repair, healing,
     exp(avg(ln(base_value))) AS text_base,
     exp(avg(ln(value / base_value))) AS text_ratio,
     exp(avg(ln(value / base_value))) * mean_stderr(value, kept_stderr / kept) AS text_ratio_stderr,
-    sum(n_samples) AS text_samples
-FROM scores WHERE general_text GROUP BY ALL;
+    sum(n_samples) AS text_samples,
+    coalesce(sum(n_samples) FILTER (is_joined), 0) AS text_blocks
+FROM scores JOIN joined USING (model, task) WHERE general_text GROUP BY ALL;
 COMMENT ON VIEW general_texts IS 'One row per variant: what it does to general text, which is every perplexity that is not its calibration''s own.';
 COMMENT ON COLUMN general_texts.texts IS 'The texts.';
 COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; of several texts the geometric mean.';
@@ -188,7 +193,8 @@ COMMENT ON COLUMN general_texts.text_perplexity_stderr IS 'Standard error of tex
 COMMENT ON COLUMN general_texts.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN general_texts.text_ratio IS 'text_perplexity / text_base: 1 = nothing lost.';
 COMMENT ON COLUMN general_texts.text_ratio_stderr IS 'Standard error of text_ratio, paired over documents where they are known.';
-COMMENT ON COLUMN general_texts.text_samples IS 'Documents of the texts.';
+COMMENT ON COLUMN general_texts.text_samples IS 'Samples of the texts: documents, or blocks of windows where documents are joined.';
+COMMENT ON COLUMN general_texts.text_blocks IS 'Those of them that are blocks.';
 
 CREATE OR REPLACE VIEW shared_errors AS
 WITH shared AS (SELECT model, task FROM own_tasks GROUP BY ALL HAVING count(*) > 1),

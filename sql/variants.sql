@@ -40,7 +40,7 @@ timed AS (  -- what was timed stands for all that cost the same; runs count wher
 SELECT d.* EXCLUDE (composition, runs), own_tasks, own_metric, own_value, own_stderr, own_base, own_at_chance,
     k.kept AS own_kept, k.kept_stderr AS own_kept_stderr, own_samples, e.kept AS mean_kept,
     e.kept_stderr AS mean_kept_stderr, e.n_tasks, e.n_at_chance, texts, text_perplexity, text_perplexity_stderr,
-    text_base, text_ratio, text_ratio_stderr, text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr,
+    text_base, text_ratio, text_ratio_stderr, text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr,
     repeats AS latency_repeats, timed
 FROM placed AS d
 LEFT JOIN own USING (model, calibration, selector, removed, repair, healing)
@@ -183,7 +183,7 @@ recipes AS (
         -- all of them read the same texts, and most were timed as one, so these errors go together
         exp(avg(ln(text_ratio))) AS text_ratio,
         exp(avg(ln(text_ratio))) * joint_stderr(text_ratio, text_ratio_stderr / text_ratio) AS text_ratio_stderr,
-        max(text_samples) AS text_samples, avg(parameters_ratio) AS parameters_ratio,
+        max(text_samples) AS text_samples, max(text_blocks) AS text_blocks, avg(parameters_ratio) AS parameters_ratio,
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM applied JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
@@ -207,7 +207,7 @@ tested AS (  -- a document is wrong in all draws of a calibration at once, and c
     GROUP BY ALL
 )
 SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, repair,
-    healing, component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples,
+    healing, component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, text_blocks,
     o.n_tasks AS n_others, o.kept AS others_kept, o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
     parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants,
     coalesce(own_at_chance, false) AS at_chance
@@ -217,7 +217,7 @@ LEFT JOIN (FROM kept WHERE tasks_of = 'others' AND kept IS NOT NULL) AS o
 WHERE k.kept IS NOT NULL OR own_at_chance
 UNION ALL BY NAME
 SELECT 'model' AS question, model, '' AS name, '' AS tasks, k.n_tasks, k.n_at_chance, selector, removed, repair, healing,
-    component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, parameters_ratio,
+    component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, text_blocks, parameters_ratio,
     latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants, false AS at_chance
 FROM known JOIN (FROM kept WHERE tasks_of = 'all') AS k USING (model, calibration, selector, removed, repair, healing)
 WHERE k.n_tasks > 1 QUALIFY k.n_tasks = max(k.n_tasks) OVER (PARTITION BY model)
@@ -231,7 +231,7 @@ SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n
         THEN root(variance_above_chance + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations
         END AS kept_above_chance_stderr,
     t.kept_above_chance_step / n_calibrations AS kept_above_chance_step, t.n_samples, text_ratio, text_ratio_stderr,
-    text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
+    text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
 FROM whole JOIN tested AS t USING (model, selector, removed, repair, healing)
 LEFT JOIN together USING (model, selector, removed, repair, healing);
 COMMENT ON VIEW answers IS 'One row per question of which model to take and variant that answers it: what it keeps of a calibration''s own tasks, of all tasks in one model, and of all calibrations'' own tasks by one recipe (a selector and a repair, with a plan for each).';
