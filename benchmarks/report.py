@@ -106,7 +106,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     of = {file.stem: str(file) for file in files}
     began = time.perf_counter()
     swept = {table: of[table] for table in ("relevance", "sweeps", "calibrations")}
-    tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
+    tested = [of[table] for table in ("calibrations", "plans", "benchmarks", "benchmark_samples")]
     jobs: list[tuple[str, Job]] = [
         ("compare_metrics", CompareMetrics(**swept, output=of["agreements"])),
         (

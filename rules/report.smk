@@ -108,7 +108,7 @@ rule compare_tasks:
 rule compare_selectors:
     input:
         views=VIEWS,
-        tables=expand("results/tables/{table}.parquet", table=["calibrations", "benchmarks", "benchmark_samples"]),
+        tables=expand("results/tables/{table}.parquet", table=["calibrations", "plans", "benchmarks", "benchmark_samples"]),
     output:
         output="results/tables/comparisons.parquet",
     log:

@@ -28,8 +28,8 @@ CREATE OR REPLACE VIEW score_means AS
 WITH selectors AS (SELECT DISTINCT model, selector, replicate_of FROM plans WHERE replicate_of IS NOT NULL),
 drawn AS (
     SELECT s.* REPLACE (coalesce(c.replicate_of, s.calibration) AS calibration,
-            coalesce(p.replicate_of, s.selector) AS selector, if(isfinite(value), value, NULL) AS value,
-            if(isfinite(kept), kept, NULL) AS kept),
+            coalesce(p.replicate_of, s.selector) AS selector, CASE WHEN isfinite(value) THEN value END AS value,
+            CASE WHEN isfinite(kept) THEN kept END AS kept),
         s.calibration AS drawn_calibration, s.selector AS drawn_selector
     FROM scores AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
     WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
@@ -59,7 +59,7 @@ means AS (
     SELECT model, calibration, selector, removed, repair, healing, task, metric, higher_is_better, bool_and(own) AS own,
         max(chance) AS chance, any_value(base_value) AS base_value, any_value(base_stderr) AS base_stderr,
         any_value(n_samples) AS n_samples, avg(value) AS value, count(value) AS n_draws,
-        joint_stderr(value, if(value IS NULL, NULL, stderr)) AS stderr, avg(kept) AS kept
+        joint_stderr(value, CASE WHEN value IS NOT NULL THEN stderr END) AS stderr, avg(kept) AS kept
     FROM drawn GROUP BY ALL
 )
 SELECT m.*, n_calibrations, n_selectors, spread, kept_spread, value - reach AS ci_low, value + reach AS ci_high

@@ -40,25 +40,64 @@ COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Place by accuracy among units
 COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Place by cosine among units of the kind, 1 = least relevant, ties share a place.';
 
 CREATE OR REPLACE VIEW removal_order AS
-WITH ordered AS (
+WITH parted AS (  -- 7.@math has the part @math and a donor
+    SELECT model, calibration, selector, removed, donor, split_part(unit, '.', 1)::BIGINT AS layer,
+        coalesce(nullif(split_part(unit, '.', 2), ''), 'layer') AS part
+    FROM plans WHERE unit IS NOT NULL
+),
+sublayers AS (  -- attention of layer l is 2 l, its MLP 2 l + 1
+    SELECT DISTINCT model, calibration, selector, removed, unnest(CASE part
+        WHEN 'attention' THEN [2 * layer] WHEN 'mlp' THEN [2 * layer + 1] ELSE [2 * layer, 2 * layer + 1] END) AS sublayer
+    FROM parted WHERE donor IS NULL
+),
+run_starts AS (
+    FROM sublayers QUALIFY sublayer - 1 IS DISTINCT FROM lag(sublayer) OVER (
+        PARTITION BY model, calibration, selector, removed ORDER BY sublayer)
+),
+run_counts AS (SELECT model, calibration, selector, removed, count(*) AS runs FROM run_starts GROUP BY ALL),
+lacking AS (  -- what each layer lacks
+    SELECT model, calibration, selector, removed, layer, string_agg(part, '+' ORDER BY part) AS parts
+    FROM parted GROUP BY ALL
+),
+part_counts AS (
+    SELECT model, calibration, selector, removed, parts, count(*) AS n_layers FROM lacking GROUP BY ALL
+),
+compositions AS (
+    SELECT model, calibration, selector, removed,
+        string_agg(n_layers || ' x ' || parts, ', ' ORDER BY parts) AS composition
+    FROM part_counts GROUP BY ALL
+),
+kinds AS (
+    SELECT model, calibration, selector, removed, bool_or(part = 'layer') AS are_layers, min(part) AS part,
+        count(DISTINCT part) AS n_kinds, count(*) AS n_units
+    FROM parted WHERE donor IS NULL GROUP BY ALL
+),
+ordered AS (
     SELECT model, calibration, selector, removed,
         string_agg(unit, ' ' ORDER BY position) AS units,
-        CASE WHEN count(DISTINCT split_part(unit, '.', 2)) FILTER (donor IS NULL) > 1 THEN 'both'
-            ELSE coalesce(nullif(split_part(any_value(unit) FILTER (donor IS NULL), '.', 2), ''),
-                if(any_value(unit) IS NULL, NULL, 'layer')) END AS component,
-        list(try_cast(unit AS BIGINT)) FILTER (unit NOT LIKE '%.%') AS layers,
         arg_min_null(accuracy_before, position) AS accuracy_before,
         arg_max_null(accuracy_after, position) AS accuracy_after,
         any_value(refused) AS refused
     FROM plans GROUP BY ALL
 )
-SELECT * EXCLUDE (layers),
-    if(units IS NULL, NULL, coalesce(len(list_filter(layers, lambda l: NOT list_contains(layers, l - 1))), 0)) AS runs
-FROM ordered;
-COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string.';
+SELECT o.model, o.calibration, o.selector, o.removed, units,
+    -- sub-layers of both kinds count their shares of a layer, so that there are more of them than their size says
+    CASE WHEN units IS NULL THEN NULL WHEN are_layers IS NOT FALSE THEN 'layer'
+        WHEN n_kinds > 1 OR n_units > o.removed THEN 'both' ELSE part END AS component,
+    CASE WHEN units IS NULL THEN NULL WHEN are_layers IS FALSE AND n_kinds = 1 AND n_units = o.removed
+        THEN o.removed / 2 ELSE o.removed END AS layers,
+    CASE WHEN units IS NOT NULL THEN coalesce(runs, 0) END AS runs,
+    composition, accuracy_before, accuracy_after, refused
+FROM ordered AS o
+LEFT JOIN kinds USING (model, calibration, selector, removed)
+LEFT JOIN run_counts USING (model, calibration, selector, removed)
+LEFT JOIN compositions USING (model, calibration, selector, removed);
+COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string, and what they come to.';
 COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a donor''s. Null for a refused plan.';
-COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both; null for a refused plan.';
-COMMENT ON COLUMN removal_order.runs IS 'Runs of removed layers: contiguous ones are one run, 0 where only halves go; null for a refused plan.';
+COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both (sub-layers, each counted by its share of a layer); null for a refused plan.';
+COMMENT ON COLUMN removal_order.layers IS 'Size of the plan in layers: removed, or half of it where the units are attentions alone or MLPs alone; null for a refused plan.';
+COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones are one run, also 7.mlp and 8.attention; 0 where layers are replaced only; null for a refused plan.';
+COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp; plans of one composition make models of one size. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before anything went, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after everything went, 0 to 1; null where not measured.';
 
@@ -84,9 +123,9 @@ searched AS (  -- a search chooses on what it does not hold back
     WHERE stage = 'winner' AND removed > 0 GROUP BY ALL
 )
 SELECT p.* EXCLUDE (gone),
-    if(accuracy_before IS NULL, NULL, coalesce(n_search, n_before)) AS n_before,
+    CASE WHEN accuracy_before IS NOT NULL THEN coalesce(n_search, n_before) END AS n_before,
     root(accuracy_before * (1 - accuracy_before) / coalesce(n_search, n_before)) AS before_stderr,
-    if(accuracy_after IS NULL, NULL, coalesce(n_search, n_after)) AS n_after,
+    CASE WHEN accuracy_after IS NOT NULL THEN coalesce(n_search, n_after) END AS n_after,
     root(accuracy_after * (1 - accuracy_after) / coalesce(n_search, n_after)) AS after_stderr
 FROM steps AS p LEFT JOIN measured USING (model, calibration, selector, removed, position)
 LEFT JOIN searched USING (model, calibration, selector, removed);
@@ -107,12 +146,25 @@ WITH placed AS (  -- equals share the mean of their places
     JOIN relevance AS m USING (model, calibration, selector, removed, unit)
     WHERE a.selector = 'base' AND a.removed = 0 AND a.metric = 'accuracy' AND m.metric <> 'accuracy'
         AND isfinite(a.score) AND isfinite(m.score)
+),
+correlated AS (
+    SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
+    FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank))
+),
+reached AS (  -- as if the units were drawn from many [Bonett and Wright 2000]
+    SELECT *, atanh(greatest(least(spearman, 0.999999), -0.999999)) AS z,
+        CASE WHEN n_units > 4 THEN 1.959964 * sqrt((1 + spearman ** 2 / 2) / (n_units - 3)) END AS reach
+    FROM correlated
 )
-SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
-FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank));
+SELECT model, component, metric, calibration, spearman,
+    CASE WHEN reach > 0 THEN least(tanh(z - reach), spearman) END AS ci_low,
+    CASE WHEN reach > 0 THEN greatest(tanh(z + reach), spearman) END AS ci_high, n_units
+FROM reached;
 COMMENT ON VIEW task_agreements IS 'One row per kind of unit, metric and calibration of the base model: how the metric agrees with accuracy within the task, which is what a selector goes by.';
 COMMENT ON COLUMN task_agreements.metric IS 'The metric that is compared with accuracy.';
 COMMENT ON COLUMN task_agreements.spearman IS 'Rank correlation over all units, as measured: the noise of the samples makes it smaller. Null where a metric gives all units the same score.';
+COMMENT ON COLUMN task_agreements.ci_low IS 'Lower end of its 95 % interval, as if the units were drawn from many [Bonett and Wright 2000]; null for fewer than five.';
+COMMENT ON COLUMN task_agreements.ci_high IS 'Upper end of its 95 % interval.';
 COMMENT ON COLUMN task_agreements.n_units IS 'Units that both metrics scored.';
 
 CREATE OR REPLACE VIEW disagreements AS
@@ -136,17 +188,20 @@ WITH ended AS (
         any_value(n_samples) FILTER (stage = 'held back') AS n_held_back
     FROM searches WHERE stage IN ('winner', 'held back') GROUP BY ALL
 )
-SELECT e.*, c.evaluations, c.sets, c.layer_tokens
-FROM ended AS e, LATERAL (
+SELECT e.*, b.search_loss AS search_loss_base, b.loss AS loss_base, c.evaluations, c.sets, c.layer_tokens
+FROM ended AS e
+LEFT JOIN (FROM ended WHERE removed = 0) AS b USING (model, calibration, selector), LATERAL (
     SELECT sum(s.n_new) AS evaluations, count(DISTINCT s.units) AS sets, sum(s.layer_tokens) AS layer_tokens
     FROM searches AS s
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
         AND s.stage <> 'held back' AND s.removed = e.removed
 ) AS c;
 COMMENT ON VIEW search_results IS 'One row per search and size: what it ended with, what that is worth on samples it never saw, and what it cost; the unpruned model has removed = 0.';
-COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many.';
+COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many. Of other samples than loss: compare it with search_loss_base.';
 COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
-COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back.';
+COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the unpruned model on the same samples as search_loss.';
+COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back. A portfolio holds none back: it is that of the last half of its judge documents, corrected for the choice by cutting these in two many times, choosing on one part and measuring on the other.';
 COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
+COMMENT ON COLUMN search_results.loss_base IS 'Mean loss of the unpruned model on the same samples as loss. It was not chosen, so there is nothing to correct.';
 COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search asked for, each once.';
 COMMENT ON COLUMN search_results.sets IS 'Different sets that it asked about.';

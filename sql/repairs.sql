@@ -24,7 +24,7 @@ CREATE OR REPLACE VIEW repairs AS
 WITH told AS MATERIALIZED (FROM scores),
 paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
     SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task,
-        if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
+        CASE WHEN v.metric = 'nll' THEN 'perplexity' ELSE v.metric END AS metric,
         paired_stderr(v.value, p.value, v.metric) AS stderr
     FROM benchmark_samples AS v
     JOIN benchmark_samples AS p USING (model, calibration, selector, removed, task, metric, sample)

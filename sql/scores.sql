@@ -2,7 +2,7 @@
 
 CREATE OR REPLACE VIEW own_tasks AS
 WITH sources AS (
-    SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split(source, ',') AS names
+    SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split_regex(trim(source), '\s*,\s*') AS names
     FROM calibrations
 ),
 chances AS (  -- chance is known for a task when some calibration draws on it alone
@@ -15,7 +15,7 @@ measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM 
 SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
 FROM sources AS s
 JOIN measured AS m ON m.model = s.model AND (
-    list_contains(list_transform(s.names, lambda name: trim(name)), m.task)
+    list_contains(s.names, m.task)
     OR m.task IN (s.calibration, s.replicate_of)
     OR (s.kind = 'text' AND m.is_text)
 )
@@ -55,7 +55,7 @@ WITH base AS (
 joined AS (
     SELECT
         -- of a perplexity that overflows nobody knows the error
-        m.* REPLACE (if(isfinite(m.value), m.stderr, NULL) AS stderr), base_value, base_stderr,
+        m.* REPLACE (CASE WHEN isfinite(m.value) THEN m.stderr END AS stderr), base_value, base_stderr,
         m.value - base_value AS change,
         CASE
             WHEN m.removed = 0 THEN m.stderr ** 2
@@ -75,13 +75,15 @@ joined AS (
         AND base.part_of IS NOT DISTINCT FROM m.part_of
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
         AND p.selector = m.selector AND p.removed = m.removed AND p.repair = m.repair AND p.healing = m.healing
-        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric) AND m.part_of IS NULL
+        AND p.task = m.task AND m.part_of IS NULL
+        AND p.metric = CASE WHEN m.metric = 'perplexity' THEN 'nll' ELSE m.metric END
     LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
         AND m.part_of IS NULL
 ),
 told AS (
     SELECT *,
-        if(is_answers, paired_stderr, root(stderr ** 2 + base_stderr ** 2 - 2 * covariance)) AS change_stderr,
+        CASE WHEN is_answers THEN paired_stderr
+            ELSE root(stderr ** 2 + base_stderr ** 2 - 2 * covariance) END AS change_stderr,
         metric = 'perplexity' AND NOT own AS general_text,
         CASE WHEN higher_is_better THEN base_value <= chance OR base_value - 1.959964 * base_stderr <= chance END
             AS at_chance
@@ -132,7 +134,7 @@ CREATE OR REPLACE VIEW scores AS
 WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
-            if(is_of_writing(metric), 99, 98))) AS metric
+            CASE WHEN is_of_writing(metric) THEN 99 ELSE 98 END)) AS metric
     FROM benchmarks WHERE part_of IS NULL GROUP BY ALL
 )
 SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric) WHERE a.part_of IS NULL;
@@ -148,11 +150,12 @@ SELECT model, calibration, selector, removed, repair, healing, tasks_of,
     string_agg(task, ', ' ORDER BY task) AS tasks, count(kept) AS n_tasks, count(*) FILTER (at_chance) AS n_at_chance,
     coalesce(sum(n_samples) FILTER (kept IS NOT NULL), sum(n_samples)) AS n_samples,
     avg(kept) AS kept, mean_stderr(kept, kept_stderr) AS kept_stderr,
-    max(if(higher_is_better, 1 / (n_samples * base_value), 0)) FILTER (kept IS NOT NULL) / count(kept) AS kept_step,
-    if(count(kept_above_chance) = count(kept), avg(kept_above_chance), NULL) AS kept_above_chance,
+    max(CASE WHEN higher_is_better THEN 1 / (n_samples * base_value) ELSE 0 END)
+        FILTER (kept IS NOT NULL) / count(kept) AS kept_step,
+    CASE WHEN count(kept_above_chance) = count(kept) THEN avg(kept_above_chance) END AS kept_above_chance,
     mean_stderr(kept, kept_above_chance_stderr) AS kept_above_chance_stderr,
-    max(if(higher_is_better, 1 / (n_samples * (base_value - chance)), 0)) FILTER (kept IS NOT NULL) / count(kept)
-        AS kept_above_chance_step
+    max(CASE WHEN higher_is_better THEN 1 / (n_samples * (base_value - chance)) ELSE 0 END)
+        FILTER (kept IS NOT NULL) / count(kept) AS kept_above_chance_step
 FROM asked GROUP BY ALL;
 COMMENT ON VIEW kept_means IS 'One row per variant and set of tasks: means of what it keeps. Tasks at which the base model is at chance are not in them.';
 COMMENT ON COLUMN kept_means.tasks_of IS 'own: the calibration''s own tasks, or texts; others: the other tasks with an accuracy; all: every task with an accuracy.';
@@ -168,6 +171,10 @@ COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept
 COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS
+WITH joined AS (  -- texts whose documents are one stream, of which blocks of windows are the samples
+    SELECT model, task, coalesce(bool_or(task_version LIKE '% joined=%'), false) AS is_joined
+    FROM benchmarks WHERE metric = 'perplexity' GROUP BY ALL
+)
 SELECT model, calibration, selector, removed, repair, healing,
     string_agg(task, ', ' ORDER BY task) AS texts,
     -- of several texts the geometric mean, which is exp of the mean loss
@@ -176,8 +183,9 @@ SELECT model, calibration, selector, removed, repair, healing,
     exp(avg(ln(base_value))) AS text_base,
     exp(avg(ln(value / base_value))) AS text_ratio,
     exp(avg(ln(value / base_value))) * mean_stderr(value, kept_stderr / kept) AS text_ratio_stderr,
-    sum(n_samples) AS text_samples
-FROM scores WHERE general_text GROUP BY ALL;
+    sum(n_samples) AS text_samples,
+    coalesce(sum(n_samples) FILTER (is_joined), 0) AS text_blocks
+FROM scores JOIN joined USING (model, task) WHERE general_text GROUP BY ALL;
 COMMENT ON VIEW general_texts IS 'One row per variant: what it does to general text, which is every perplexity that is not its calibration''s own.';
 COMMENT ON COLUMN general_texts.texts IS 'The texts.';
 COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; of several texts the geometric mean.';
@@ -185,7 +193,8 @@ COMMENT ON COLUMN general_texts.text_perplexity_stderr IS 'Standard error of tex
 COMMENT ON COLUMN general_texts.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN general_texts.text_ratio IS 'text_perplexity / text_base: 1 = nothing lost.';
 COMMENT ON COLUMN general_texts.text_ratio_stderr IS 'Standard error of text_ratio, paired over documents where they are known.';
-COMMENT ON COLUMN general_texts.text_samples IS 'Documents of the texts.';
+COMMENT ON COLUMN general_texts.text_samples IS 'Samples of the texts: documents, or blocks of windows where documents are joined.';
+COMMENT ON COLUMN general_texts.text_blocks IS 'Those of them that are blocks.';
 
 CREATE OR REPLACE VIEW shared_errors AS
 WITH shared AS (SELECT model, task FROM own_tasks GROUP BY ALL HAVING count(*) > 1),
@@ -197,24 +206,25 @@ owned AS MATERIALIZED (
 ),
 documents AS (  -- what each adds to value and to both shares, as far as they differ from one document to another
     SELECT o.*, d.sample, d.value AS v,
-        if(higher_is_better, (d.value - kept * b.value) / base_value, kept * (b.value - d.value)) AS k,
-        if(higher_is_better, (d.value - kept_above_chance * b.value) / (base_value - chance), kept * (b.value - d.value))
-            AS a
+        CASE WHEN higher_is_better THEN (d.value - kept * b.value) / base_value
+            ELSE kept * (b.value - d.value) END AS k,
+        CASE WHEN higher_is_better THEN (d.value - kept_above_chance * b.value) / (base_value - chance)
+            ELSE kept * (b.value - d.value) END AS a
     FROM owned AS o
     JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
     LEFT JOIN (FROM benchmark_samples WHERE removed = 0) AS b ON b.model = o.model AND b.task = o.task
         AND b.metric = d.metric AND b.sample = d.sample
-    WHERE d.metric = if(o.metric = 'perplexity', 'nll', o.metric)
+    WHERE d.metric = CASE WHEN o.metric = 'perplexity' THEN 'nll' ELSE o.metric END
 ),
 known AS (
     SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.task, x.calibration, y.calibration AS other,
         covar_samp(x.v, y.v) / count(*) AS v,
         covar_samp(x.k, y.k) / count(*)
-            + if(any_value(x.higher_is_better),
-                share_covariance(any_value(x.kept), any_value(y.kept), any_value(x.base_value), 0, count(*)), 0) AS k,
+            + CASE WHEN any_value(x.higher_is_better) THEN share_covariance(any_value(x.kept),
+                any_value(y.kept), any_value(x.base_value), 0, count(*)) ELSE 0 END AS k,
         covar_samp(x.a, y.a) / count(*)
-            + if(any_value(x.higher_is_better), share_covariance(any_value(x.kept_above_chance),
-                any_value(y.kept_above_chance), any_value(x.base_value), any_value(x.chance), count(*)), 0) AS a
+            + CASE WHEN any_value(x.higher_is_better) THEN share_covariance(any_value(x.kept_above_chance),
+                any_value(y.kept_above_chance), any_value(x.base_value), any_value(x.chance), count(*)) ELSE 0 END AS a
     FROM documents AS x JOIN documents AS y USING (model, selector, removed, repair, healing, task, sample)
     WHERE x.calibration < y.calibration GROUP BY ALL
 )

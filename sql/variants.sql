@@ -8,9 +8,9 @@ own AS (
         string_agg(task, ', ' ORDER BY task) AS own_tasks,
         string_agg(DISTINCT metric, ', ' ORDER BY metric) AS own_metric,
         -- accuracies and perplexities have no mean
-        if(count(DISTINCT higher_is_better) = 1, avg(value), NULL) AS own_value,
-        if(count(DISTINCT higher_is_better) = 1, mean_stderr(value, stderr), NULL) AS own_stderr,
-        if(count(DISTINCT higher_is_better) = 1, avg(base_value), NULL) AS own_base,
+        CASE WHEN count(DISTINCT higher_is_better) = 1 THEN avg(value) END AS own_value,
+        CASE WHEN count(DISTINCT higher_is_better) = 1 THEN mean_stderr(value, stderr) END AS own_stderr,
+        CASE WHEN count(DISTINCT higher_is_better) = 1 THEN avg(base_value) END AS own_base,
         bool_and(at_chance) AS own_at_chance, sum(n_samples) AS own_samples
     FROM told WHERE own GROUP BY ALL
 ),
@@ -19,7 +19,7 @@ described AS (
     UNION SELECT model, calibration, selector, removed, repair, healing FROM efficiency
 ),
 placed AS (
-    SELECT d.*, r.units, r.component, r.runs
+    SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units, r.composition, r.runs
     FROM described AS d LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 ),
 timed AS (  -- what was timed stands for all that cost the same; runs count where there is a patch at each
@@ -29,7 +29,7 @@ timed AS (  -- what was timed stands for all that cost the same; runs count wher
             t.healing)) AS timed
     FROM placed AS p
     JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.repair = p.repair
-        AND t.component IS NOT DISTINCT FROM p.component AND (p.repair = 'none' OR t.runs = p.runs)
+        AND t.composition IS NOT DISTINCT FROM p.composition AND (p.repair = 'none' OR t.runs = p.runs)
     JOIN efficiency AS e ON e.model = t.model AND e.calibration = t.calibration AND e.selector = t.selector
         AND e.removed = t.removed AND e.repair = t.repair AND e.healing = t.healing
     QUALIFY row_number() OVER (
@@ -37,10 +37,10 @@ timed AS (  -- what was timed stands for all that cost the same; runs count wher
         ORDER BY (t.calibration, t.selector) = (p.calibration, p.selector) DESC, t.healing = p.healing DESC,
             t.runs = p.runs DESC, t.calibration, t.selector, t.healing) = 1
 )
-SELECT d.* EXCLUDE (component, runs), own_tasks, own_metric, own_value, own_stderr, own_base, own_at_chance,
+SELECT d.* EXCLUDE (composition, runs), own_tasks, own_metric, own_value, own_stderr, own_base, own_at_chance,
     k.kept AS own_kept, k.kept_stderr AS own_kept_stderr, own_samples, e.kept AS mean_kept,
     e.kept_stderr AS mean_kept_stderr, e.n_tasks, e.n_at_chance, texts, text_perplexity, text_perplexity_stderr,
-    text_base, text_ratio, text_ratio_stderr, text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr,
+    text_base, text_ratio, text_ratio_stderr, text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr,
     repeats AS latency_repeats, timed
 FROM placed AS d
 LEFT JOIN own USING (model, calibration, selector, removed, repair, healing)
@@ -49,6 +49,7 @@ LEFT JOIN (FROM means WHERE tasks_of = 'all') AS e USING (model, calibration, se
 LEFT JOIN general_texts USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN timed USING (model, calibration, selector, removed, repair, healing);
 COMMENT ON VIEW variants IS 'One row per variant: what it lacks, what it keeps of its own task and of all, how large and fast it is.';
+COMMENT ON COLUMN variants.layers IS 'Its size in layers: removed, or half of it where the units are attentions alone or MLPs alone.';
 COMMENT ON COLUMN variants.own_tasks IS 'The calibration''s own benchmark tasks.';
 COMMENT ON COLUMN variants.own_metric IS 'Main metrics of the own tasks.';
 COMMENT ON COLUMN variants.own_value IS 'Mean over the own tasks of the measured number; null where some are accuracies and others perplexities.';
@@ -63,7 +64,7 @@ COMMENT ON COLUMN variants.mean_kept_stderr IS 'Standard error of mean_kept.';
 COMMENT ON COLUMN variants.n_tasks IS 'Number of tasks in mean_kept.';
 COMMENT ON COLUMN variants.n_at_chance IS 'Number of tasks left out of it because the base model is at chance.';
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units and, where a patch works at each, the same number of runs, with the same repair or one that builds the model alike. Null where none was.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same composition (see removal_order) and, where a patch works at each, the same number of runs, with the same repair or one that builds the model alike. Null where none was.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS MATERIALIZED (
@@ -116,15 +117,17 @@ texts AS (
     GROUP BY ALL
 ),
 means AS (
-    SELECT model, removed, selector, repair, healing,
+    SELECT model, removed, layers, selector, repair, healing,
         avg(own_value) AS accuracy,
-        if(count(own_stderr) = count(*), root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*),
-            NULL) AS accuracy_stderr,
+        CASE WHEN count(own_stderr) = count(*)
+            THEN root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*) END AS accuracy_stderr,
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
         -- of documents that are not known at most this: their errors go together
-        exp(avg(ln(text_perplexity))) * if(any_value(n_read) = count(*) AND count(*) > 1, any_value(nll_stderr),
-            joint_stderr(text_perplexity, text_perplexity_stderr / text_perplexity)) AS perplexity_stderr,
+        exp(avg(ln(text_perplexity))) * CASE
+            WHEN any_value(n_read) = count(*) AND count(*) > 1 THEN any_value(nll_stderr)
+            ELSE joint_stderr(text_perplexity, text_perplexity_stderr / text_perplexity)
+        END AS perplexity_stderr,
         exp(avg(ln(text_base))) AS perplexity_base,
         count(*) AS n_calibrations, any_value(t.n_samples) AS n_samples
     FROM measured JOIN shared USING (model, removed, calibration)
@@ -137,12 +140,13 @@ comparable AS (  -- a repair that was tried on some of them only has another mea
     SELECT * FROM means QUALIFY n_calibrations = max(n_calibrations) OVER (PARTITION BY model, removed)
 )
 SELECT *, NOT EXISTS (
-    FROM comparable AS o WHERE o.model = c.model AND o.removed = c.removed
+    FROM comparable AS o WHERE o.model = c.model AND o.removed = c.removed AND o.layers = c.layers
         AND o.accuracy >= c.accuracy AND o.perplexity <= c.perplexity
         AND (o.accuracy > c.accuracy OR o.perplexity < c.perplexity)
 ) AS best
 FROM comparable AS c;
 COMMENT ON VIEW frontier IS 'One row per model, size, selector and repair: own accuracy against perplexity of general text, means over the calibrations of tasks.';
+COMMENT ON COLUMN frontier.layers IS 'The size in layers: attentions alone or MLPs alone count half.';
 COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accuracy on their own tasks, 0 to 1.';
 COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy over distinct test documents, which draws of one calibration share; the choice of calibration samples is not in it.';
 COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
@@ -157,9 +161,7 @@ COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both 
 CREATE OR REPLACE VIEW answers AS
 WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
-        -- half a layer is half as much
-        v.removed / if(coalesce(r.component, 'layer') = 'layer', 1, 2) AS layers,
-        coalesce(healing = 'none' AND p.hurts, false) AS hurt
+        coalesce(r.component, 'layer') AS component, coalesce(healing = 'none' AND p.hurts, false) AS hurt
     FROM variants AS v LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
     LEFT JOIN (SELECT DISTINCT model, calibration, selector, removed, repair, hurts FROM patches WHERE hurts) AS p
         USING (model, calibration, selector, removed, repair)
@@ -168,19 +170,20 @@ WITH measured AS MATERIALIZED (
 known AS (SELECT * EXCLUDE (hurt) FROM measured WHERE NOT hurt),
 applied AS (
     SELECT a.repair AS recipe, k.* FROM measured AS a JOIN known AS k USING (model, calibration, selector, removed, healing)
-    WHERE k.repair = if(a.hurt, 'none', a.repair)
+    WHERE k.repair = CASE WHEN a.hurt THEN 'none' ELSE a.repair END
 ),
 kept AS MATERIALIZED (FROM kept_means WHERE removed > 0),
 recipes AS (
-    SELECT model, selector, removed, recipe AS repair, healing, layers, count(*) AS n_calibrations,
+    SELECT model, selector, removed, recipe AS repair, healing, any_value(component) AS component, layers,
+        count(*) AS n_calibrations,
         avg(k.kept) AS kept, sum(k.kept_stderr ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
-        if(count(k.kept_above_chance) = count(*), avg(k.kept_above_chance), NULL) AS kept_above_chance,
+        CASE WHEN count(k.kept_above_chance) = count(*) THEN avg(k.kept_above_chance) END AS kept_above_chance,
         sum(k.kept_above_chance_stderr ** 2) AS variance_above_chance,
         count(k.kept_above_chance_stderr) AS n_stderr_above_chance,
         -- all of them read the same texts, and most were timed as one, so these errors go together
         exp(avg(ln(text_ratio))) AS text_ratio,
         exp(avg(ln(text_ratio))) * joint_stderr(text_ratio, text_ratio_stderr / text_ratio) AS text_ratio_stderr,
-        max(text_samples) AS text_samples, avg(parameters_ratio) AS parameters_ratio,
+        max(text_samples) AS text_samples, max(text_blocks) AS text_blocks, avg(parameters_ratio) AS parameters_ratio,
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM applied JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
@@ -204,7 +207,7 @@ tested AS (  -- a document is wrong in all draws of a calibration at once, and c
     GROUP BY ALL
 )
 SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, repair,
-    healing, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples,
+    healing, component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, text_blocks,
     o.n_tasks AS n_others, o.kept AS others_kept, o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
     parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants,
     coalesce(own_at_chance, false) AS at_chance
@@ -214,26 +217,28 @@ LEFT JOIN (FROM kept WHERE tasks_of = 'others' AND kept IS NOT NULL) AS o
 WHERE k.kept IS NOT NULL OR own_at_chance
 UNION ALL BY NAME
 SELECT 'model' AS question, model, '' AS name, '' AS tasks, k.n_tasks, k.n_at_chance, selector, removed, repair, healing,
-    layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, parameters_ratio,
+    component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, text_blocks, parameters_ratio,
     latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants, false AS at_chance
 FROM known JOIN (FROM kept WHERE tasks_of = 'all') AS k USING (model, calibration, selector, removed, repair, healing)
 WHERE k.n_tasks > 1 QUALIFY k.n_tasks = max(k.n_tasks) OVER (PARTITION BY model)
 UNION ALL BY NAME
 SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n_tasks, 0 AS n_at_chance, selector,
-    removed, repair, healing, layers, kept,
-    if(n_stderr = n_calibrations, root(variance + 2 * coalesce(covariance, 0)) / n_calibrations, NULL) AS kept_stderr,
+    removed, repair, healing, component, layers, kept,
+    CASE WHEN n_stderr = n_calibrations
+        THEN root(variance + 2 * coalesce(covariance, 0)) / n_calibrations END AS kept_stderr,
     t.kept_step / n_calibrations AS kept_step, kept_above_chance,
-    if(n_stderr_above_chance = n_calibrations, root(variance_above_chance
-        + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations, NULL) AS kept_above_chance_stderr,
+    CASE WHEN n_stderr_above_chance = n_calibrations
+        THEN root(variance_above_chance + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations
+        END AS kept_above_chance_stderr,
     t.kept_above_chance_step / n_calibrations AS kept_above_chance_step, t.n_samples, text_ratio, text_ratio_stderr,
-    text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
+    text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
 FROM whole JOIN tested AS t USING (model, selector, removed, repair, healing)
 LEFT JOIN together USING (model, selector, removed, repair, healing);
 COMMENT ON VIEW answers IS 'One row per question of which model to take and variant that answers it: what it keeps of a calibration''s own tasks, of all tasks in one model, and of all calibrations'' own tasks by one recipe (a selector and a repair, with a plan for each).';
 COMMENT ON COLUMN answers.question IS 'task, model or recipe.';
 COMMENT ON COLUMN answers.name IS 'Calibration of a question about a task; empty for the others.';
 COMMENT ON COLUMN answers.n_tasks IS 'Number of tasks in the mean; of a recipe number of calibrations.';
-COMMENT ON COLUMN answers.layers IS 'Layers removed; half a layer counts a half.';
+COMMENT ON COLUMN answers.component IS 'Kind of the units: layer, attention, mlp or both.';
 COMMENT ON COLUMN answers.n_samples IS 'Distinct test documents behind the share.';
 COMMENT ON COLUMN answers.n_others IS 'Number of other tasks with an accuracy, but for those at chance; questions about a task only.';
 COMMENT ON COLUMN answers.others_kept IS 'Mean over them of the share kept.';
@@ -241,28 +246,3 @@ COMMENT ON COLUMN answers.others_kept_stderr IS 'Standard error of others_kept.'
 COMMENT ON COLUMN answers.others_samples IS 'Test documents of the other tasks.';
 COMMENT ON COLUMN answers.variants IS 'The variant, of a recipe one for each calibration, as `make export` has it.';
 COMMENT ON COLUMN answers.at_chance IS 'Whether the base model is at chance on all own tasks, so that there is nothing to keep.';
-
--- The answers held against what must be kept: `share`, counted from zero or from chance; whether it is enough, and general
--- text spared; whether that is certain, of all that answer the question; and the place among them. The smallest comes first;
--- of equally small ones those that are certain, of these the one that is best on general text, then the one that keeps most,
--- then the one with less done to it (a healing of which no step was better is what it began from). Where none keeps enough,
--- the one that keeps most.
-CREATE OR REPLACE MACRO answered(keep, text_at_most := NULL, counted_from := 'zero') AS TABLE
-WITH counted AS (
-    SELECT *, if(counted_from = 'chance', kept_above_chance, kept) AS share,
-        if(counted_from = 'chance', kept_above_chance_stderr, kept_stderr) AS share_stderr,
-        if(counted_from = 'chance', kept_above_chance_step, kept_step) AS share_step,
-        count(*) OVER asked AS n_tried
-    FROM answers WINDOW asked AS (PARTITION BY model, question, name)
-),
-judged AS (
-    SELECT * EXCLUDE (share_step), certain(share - keep, share_stderr, share_step, n_tried) AS certain,
-        coalesce(share >= keep AND (text_at_most IS NULL OR text_ratio <= text_at_most), false) AS kept_enough
-    FROM counted
-)
-SELECT *, row_number() OVER (
-    PARTITION BY model, question, name
-    ORDER BY kept_enough DESC, if(kept_enough, layers, 0) DESC, kept_enough AND coalesce(certain, false) DESC,
-        if(kept_enough, coalesce(text_ratio, 'inf'::DOUBLE), 0), share DESC NULLS LAST, healing = 'none' DESC,
-        repair = 'none' DESC, variants) AS place
-FROM judged;

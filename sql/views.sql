@@ -1,35 +1,18 @@
--- The tables of a run as views over results/tables/*.parquet, what the derived views count with, and these views, each
--- after those that it reads. Paths are relative: open DuckDB in the project's root.
+-- The views of a run, each after those that it reads, and what they count with. They read the tables of results/tables by
+-- name; lamina.report.database creates these first, over the Parquet files or inside results/lamina.duckdb.
 --
---   duckdb -init sql/views.sql                          a shell with every view
---   duckdb results/lamina.duckdb                        the same with every comment, as the pipeline leaves it
---   make sql, make query Q=NAME                         the same, and the answer of a query, without the duckdb shell
---   SELECT * FROM duckdb_columns() WHERE NOT internal;  the data dictionary of results/lamina.duckdb
+--   duckdb results/lamina.duckdb                        a shell on tables, views and comments, in any folder
+--   make sql, make query Q=NAME                         the same, and the answer of a query
+--   SELECT * FROM duckdb_columns() WHERE NOT internal;  the data dictionary
 --
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
 -- below it, and a column that a view hands on keeps the description it has in the first view that its FROM and JOIN name.
 --
+-- The file holds the rows of the views, and the macros as they are. DuckDB 2 stores if() and lambdas in a form that older
+-- versions do not know: write CASE, and no lambda.
+--
 -- A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 -- removed = 0 and 'none' in the others. Layers keep the numbers they have in the base model.
-
-CREATE OR REPLACE VIEW models AS SELECT * FROM 'results/tables/models.parquet';
-CREATE OR REPLACE VIEW calibrations AS SELECT * FROM 'results/tables/calibrations.parquet';
-CREATE OR REPLACE VIEW shared_documents AS SELECT * FROM 'results/tables/shared_documents.parquet';
-CREATE OR REPLACE VIEW activations AS SELECT * FROM 'results/tables/activations.parquet';
-CREATE OR REPLACE VIEW sweeps AS SELECT * FROM 'results/tables/sweeps.parquet';
-CREATE OR REPLACE VIEW relevance AS SELECT * FROM 'results/tables/relevance.parquet';
-CREATE OR REPLACE VIEW plans AS SELECT * FROM 'results/tables/plans.parquet';
-CREATE OR REPLACE VIEW searches AS SELECT * FROM 'results/tables/searches.parquet';
-CREATE OR REPLACE VIEW patches AS SELECT * FROM 'results/tables/patches.parquet';
-CREATE OR REPLACE VIEW training AS SELECT * FROM 'results/tables/training.parquet';
-CREATE OR REPLACE VIEW benchmarks AS SELECT * FROM 'results/tables/benchmarks.parquet';
-CREATE OR REPLACE VIEW benchmark_samples AS SELECT * FROM 'results/tables/benchmark_samples.parquet';
-CREATE OR REPLACE VIEW agreements AS SELECT * FROM 'results/tables/agreements.parquet';
-CREATE OR REPLACE VIEW dissociations AS SELECT * FROM 'results/tables/dissociations.parquet';
-CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
-CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
-CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
-CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 -- A standard error from a variance: below 0 is rounding; unknown stays unknown, of which greatest alone would make 0.
 CREATE OR REPLACE MACRO root(variance) AS CASE WHEN isfinite(variance) THEN sqrt(greatest(0, variance)) END;
@@ -37,7 +20,8 @@ CREATE OR REPLACE MACRO root(variance) AS CASE WHEN isfinite(variance) THEN sqrt
 -- Standard errors of upper / lower, and of means: with independent errors, and with errors that may all go together. A
 -- mean with an unknown error in it has an unknown error.
 CREATE OR REPLACE MACRO ratio_stderr(ratio, upper_stderr, lower, lower_stderr, covariance) AS
-    if(isfinite(lower), root(upper_stderr ** 2 + ratio ** 2 * lower_stderr ** 2 - 2 * ratio * covariance) / lower, NULL);
+    CASE WHEN isfinite(lower)
+        THEN root(upper_stderr ** 2 + ratio ** 2 * lower_stderr ** 2 - 2 * ratio * covariance) / lower END;
 CREATE OR REPLACE MACRO mean_stderr(value, stderr) AS
     CASE WHEN count(stderr) = count(value) THEN sqrt(sum(stderr ** 2)) / count(value) END;
 CREATE OR REPLACE MACRO joint_stderr(value, stderr) AS CASE WHEN count(stderr) = count(value) THEN avg(stderr) END;
@@ -47,11 +31,12 @@ CREATE OR REPLACE MACRO joint_stderr(value, stderr) AS CASE WHEN count(stderr) =
 -- none that differ do not make it certain: an interval of 1.96 of it about the difference covers as Tango's score interval
 -- does [Bonett and Price 2012, J. Educ. Behav. Stat. 37(4); reports/coverage.md]. Nats per token have no such size.
 CREATE OR REPLACE MACRO paired_stderr(one, other, metric) AS
-    if(any_value(metric) = 'nll' OR coalesce(min(nullif(abs(one - other), 0)) < 0.999999 * max(abs(one - other)), false),
-        stddev_samp(one - other) / sqrt(count(*)),
-        coalesce(nullif(max(abs(one - other)), 0), nullif(max(greatest(abs(one), abs(other))), 0), 1)
+    CASE WHEN any_value(metric) = 'nll'
+            OR coalesce(min(nullif(abs(one - other), 0)) < 0.999999 * max(abs(one - other)), false)
+        THEN stddev_samp(one - other) / sqrt(count(*))
+        ELSE coalesce(nullif(max(abs(one - other)), 0), nullif(max(greatest(abs(one), abs(other))), 0), 1)
             * root((count_if(one <> other) + 2) / (count(*) + 2)
-                - ((count_if(one > other) - count_if(one < other)) / (count(*) + 2)) ** 2) / sqrt(count(*) + 2));
+                - ((count_if(one > other) - count_if(one < other)) / (count(*) + 2)) ** 2) / sqrt(count(*) + 2) END;
 
 -- The same of a share of the base model's answers, counted from chance: of the residuals of the ratio, document by document.
 -- Of n documents both models answer `both_right`, and one of them `higher` and `lower`.

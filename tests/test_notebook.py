@@ -18,8 +18,10 @@ from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
+from lamina.report import database
 from lamina.store import parquet
 from tests.given import tiny
+from tests.given.plausible_tables import VIEWS, write_study
 
 ROOT = Path(__file__).parents[1]
 W = tiny.WORDS
@@ -29,7 +31,13 @@ QUESTIONS = [
 TEXTS = [" ".join(W[n : n + 4 + n % 2]) for n in range(6)]
 
 
-def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after_a_study", [False, True])
+def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path, after_a_study: bool) -> None:
+    if after_a_study:
+        made = write_study(
+            tmp_path / "made", n_layers=6, calibrations=("facts", "recall"), sizes=(1,)
+        )
+        database.build(VIEWS, made, tmp_path / "results/lamina.duckdb")
     shutil.copytree(ROOT / "resources/reference", tmp_path / "resources/reference")
     notebook = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -47,6 +55,7 @@ def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert len([line for line in ran.stdout.splitlines() if line.startswith("layer")]) == 12
+    assert ("calibration" in ran.stdout) == after_a_study
 
 
 def test_importing_the_library_loads_no_torch() -> None:

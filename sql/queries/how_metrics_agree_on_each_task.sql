@@ -6,14 +6,8 @@
 -- spearman          rank correlation with accuracy relevance over n_units units of the base model, from n_samples samples
 -- ci_low, ci_high   its 95 % interval, as if the units were drawn from many [Bonett and Wright 2000]
 -- Empty where no calibration has both accuracy and another metric defined: list them in a study of maps.
-SELECT t.model, t.component, metric, t.calibration, spearman,
-    CASE WHEN reach > 0 THEN least(tanh(z - reach), spearman) END AS ci_low,
-    CASE WHEN reach > 0 THEN greatest(tanh(z + reach), spearman) END AS ci_high, n_units, n_samples
-FROM (
-    SELECT *, atanh(greatest(least(spearman, 0.999999), -0.999999)) AS z,
-        CASE WHEN n_units > 4 THEN 1.959964 * sqrt((1 + spearman ** 2 / 2) / (n_units - 3)) END AS reach
-    FROM task_agreements
-) AS t
+SELECT t.model, t.component, metric, t.calibration, spearman, ci_low, ci_high, n_units, n_samples
+FROM task_agreements AS t
 JOIN (
     SELECT model, component, calibration, max(n_samples) AS n_samples
     FROM relevance WHERE selector = 'base' AND removed = 0 AND metric = 'accuracy' GROUP BY ALL

@@ -3,14 +3,24 @@
 --   duckdb results/lamina.duckdb -f sql/queries/how_sure_rankings_are.sql
 --
 -- One row per calibration, the least sure first.
--- value   correlation with the ranking by other samples as many, with its 95 % interval
--- other   the metric, of those that agree with accuracy by `wanted` (a variable, 0.8), whose ranking is the surest
+-- value                  correlation with the ranking by other samples as many, with its 95 % interval
+-- other, other_value     of the metrics that order the layers of this task as accuracy does, with a rank correlation of at
+--                        least `wanted` (a variable, 0.8), the one whose ranking is the surest, and how sure it is
+-- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (view task_agreements)
 -- Empty where no calibration has accuracy defined on layers.
-SELECT model, calibrations AS calibration, n_samples, n_units, value, ci_low, ci_high,
-    (SELECT arg_max((metric, value), value) FROM agreements AS o
-        WHERE o.statistic = 'reliability' AND o.component = 'layer' AND o.model = a.model
-            AND o.calibrations = a.calibrations AND metric IN (SELECT metric FROM agreements AS k
-                WHERE k.model = a.model AND k.statistic = 'spearman' AND k.component = 'layer'
-                    AND k.value >= coalesce(getvariable('wanted'), 0.8))) AS other
-FROM agreements AS a WHERE statistic = 'reliability' AND component = 'layer' AND metric = 'accuracy'
+WITH sure AS (
+    SELECT model, calibrations AS calibration, metric, value, ci_low, ci_high, n_samples, n_units
+    FROM agreements WHERE statistic = 'reliability' AND component = 'layer'
+),
+others AS (
+    SELECT model, calibration, metric AS other, s.value AS other_value, t.spearman AS other_spearman,
+        t.ci_low AS other_low, t.ci_high AS other_high
+    FROM sure AS s JOIN task_agreements AS t USING (model, calibration, metric)
+    WHERE t.component = 'layer' AND t.spearman >= coalesce(getvariable('wanted'), 0.8)
+    QUALIFY row_number() OVER (PARTITION BY model, calibration ORDER BY s.value DESC, metric) = 1
+)
+SELECT model, calibration, n_samples, n_units, value, ci_low, ci_high, other, other_value, other_spearman, other_low,
+    other_high
+FROM sure LEFT JOIN others USING (model, calibration)
+WHERE metric = 'accuracy'
 ORDER BY model, value;

@@ -14,7 +14,7 @@ WITH swept AS (
     FROM jobs WHERE rule = 'sweep_units' GROUP BY ALL
 )
 SELECT s.model, s.pass, s.calibration, s.seconds, c.n_samples, c.n_tokens, m.n_layers,
-    (SELECT list(DISTINCT r.metric) FROM relevance AS r WHERE r.model = s.model AND r.calibration = s.calibration
+    (SELECT list_sort(list(DISTINCT r.metric)) FROM relevance AS r WHERE r.model = s.model AND r.calibration = s.calibration
         AND r.selector = 'base' AND r.removed = 0) AS measured
 FROM swept AS s
 JOIN calibrations AS c ON c.model = s.model AND c.calibration = s.calibration

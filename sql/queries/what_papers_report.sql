@@ -22,7 +22,7 @@ measured AS (  -- the metric that a paper names, else the task's main one
 compared AS (
     SELECT p.paper, p.table_number, s.model, s.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
         string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
-        sqrt(sum(s.stderr ** 2)) / count(s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
+        mean_stderr(s.value, s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
     FROM asked AS p
     JOIN models AS m USING (source)
     JOIN measured AS s ON s.model = m.model AND s.task = p.each AND s.selector = p.selector AND s.removed = p.removed

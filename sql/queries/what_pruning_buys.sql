@@ -3,10 +3,10 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys.sql
 --
 -- One row per timed variant: ratios to the base model that was measured in turn, `repeats` times.
--- component, runs   kind of the removed units, and in how many contiguous runs they lie
+-- component, composition, runs   kind of the removed units, how many layers lack what, and in how many contiguous runs
 -- timed             variant that was measured where this one shares its timing
 -- Empty where no efficiency benchmark was run.
-SELECT model, removed, repair, healing, r.component, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,
+SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
     peak_memory_ratio, timed
 FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)

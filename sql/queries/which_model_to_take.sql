@@ -6,26 +6,51 @@
 -- smallest variant that keeps what is asked for, or the nearest one where none does (kept_enough false).
 -- Variables say what is asked for: keep (0.95), general_text (any; at most so many times the base model's perplexity),
 -- counted_from ('zero' or 'chance') and repairs (any; a list): SET VARIABLE keep = 0.9.
--- share, certain       what is held against `keep`; whether other test documents would show it too
+-- share, certain       what is held against `keep`; whether other test documents would show it too, of all that answer
+--                      the question
+-- place                among all that answer it: the smallest that keeps enough first; of equally small ones those that
+--                      are certain, of these the one that is best on general text, then the one that keeps most, then the
+--                      one with less done to it (a healing of which no step was better is what it began from). Where none
+--                      keeps enough, the one that keeps most
 -- n_tried, n_variants  variants that answer the question, and all of the model; sizes and bare are of the former
 -- Empty where no variant was tested on its own task, or on two tasks.
-WITH told AS MATERIALIZED (
-    FROM answered(
-        coalesce(getvariable('keep'), 0.95),
-        text_at_most := getvariable('general_text'),
-        counted_from := coalesce(getvariable('counted_from'), 'zero')
-    )
+WITH wanted AS (
+    SELECT coalesce(getvariable('keep'), 0.95) AS keep, getvariable('general_text') AS text_at_most,
+        coalesce(getvariable('counted_from'), 'zero') = 'chance' AS from_chance
+),
+counted AS (
+    SELECT a.*, keep, text_at_most,
+        CASE WHEN from_chance THEN kept_above_chance ELSE kept END AS share,
+        CASE WHEN from_chance THEN kept_above_chance_stderr ELSE kept_stderr END AS share_stderr,
+        CASE WHEN from_chance THEN kept_above_chance_step ELSE kept_step END AS share_step,
+        count(*) OVER (PARTITION BY model, question, name) AS n_tried
+    FROM answers AS a, wanted
+),
+judged AS (
+    SELECT * EXCLUDE (share_step, keep, text_at_most),
+        certain(share - keep, share_stderr, share_step, n_tried) AS certain,
+        coalesce(share >= keep AND (text_at_most IS NULL OR text_ratio <= text_at_most), false) AS kept_enough
+    FROM counted
+),
+placed AS MATERIALIZED (
+    SELECT *, row_number() OVER (
+        PARTITION BY model, question, name
+        ORDER BY kept_enough DESC, CASE WHEN kept_enough THEN layers ELSE 0 END DESC,
+            kept_enough AND coalesce(certain, false) DESC,
+            CASE WHEN kept_enough THEN coalesce(text_ratio, 'inf'::DOUBLE) ELSE 0 END,
+            share DESC NULLS LAST, healing = 'none' DESC, repair = 'none' DESC, variants) AS place
+    FROM judged
 ),
 asked AS (
     SELECT model, question, name, list_sort(list(DISTINCT removed)) AS sizes,
         bool_and(repair = 'none' AND healing = 'none') AS bare
-    FROM told GROUP BY ALL
+    FROM placed GROUP BY ALL
 ),
 tested AS (
     SELECT model, count(DISTINCT variant) AS n_variants
-    FROM (SELECT model, unnest(variants) AS variant FROM told) GROUP BY ALL
+    FROM (SELECT model, unnest(variants) AS variant FROM placed) GROUP BY ALL
 )
-SELECT * FROM told JOIN asked USING (model, question, name) JOIN tested USING (model)
+SELECT * FROM placed JOIN asked USING (model, question, name) JOIN tested USING (model)
 WHERE getvariable('repairs') IS NULL OR list_contains(getvariable('repairs'), repair)
 QUALIFY row_number() OVER (PARTITION BY model, question, name ORDER BY place) = 1
 ORDER BY model, question <> 'recipe', question <> 'model', name;

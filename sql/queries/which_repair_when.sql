@@ -18,12 +18,12 @@ ranked AS (
         row_number() OVER best_first AS place,
         accuracy - coalesce(lead(accuracy) OVER best_first, accuracy) AS lead
     FROM allowed
-    WINDOW best_first AS (PARTITION BY model, removed, allowance ORDER BY accuracy DESC, perplexity, healing, repair)
+    WINDOW best_first AS (PARTITION BY model, removed, layers, allowance ORDER BY accuracy DESC, perplexity, healing, repair)
 )
-SELECT model, removed, coalesce(allowance || ' x', 'any') AS general_text, selector, repair, healing,
+SELECT model, removed, layers, coalesce(allowance || ' x', 'any') AS general_text, selector, repair, healing,
     accuracy, accuracy_stderr, accuracy_base, lead, perplexity, perplexity_stderr, perplexity_base,
     n_calibrations, n_samples
 FROM ranked WHERE place = 1
 QUALIFY concat_ws('/', selector, repair, healing) IS DISTINCT FROM lag(concat_ws('/', selector, repair, healing))
-    OVER (PARTITION BY model, removed ORDER BY allowance NULLS LAST)
-ORDER BY model, removed, allowance NULLS LAST;
+    OVER (PARTITION BY model, removed, layers ORDER BY allowance NULLS LAST)
+ORDER BY model, removed, layers, allowance NULLS LAST;

@@ -136,7 +136,7 @@ def _tokenised(
 
 
 def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
-    """The tables and views of a run (docs/tables.md) as a DuckDB connection, read-only.
+    """The tables of a run (docs/tables.md) as a DuckDB connection, read-only.
 
     Raises LaminaError if the folder holds no database, or a damaged one.
     """

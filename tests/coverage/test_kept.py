@@ -38,10 +38,7 @@ def planted(
 
 def sure(ahead: np.ndarray, error: np.ndarray, step: np.ndarray, tried: int = TRIED) -> np.ndarray:
     """What the macro `certain` says of each, one of so many tried."""
-    with duckdb.connect() as connection:
-        for statement in database.statements(VIEWS, []):
-            if "CREATE OR REPLACE MACRO" in statement and "AS TABLE" not in statement:
-                connection.execute(statement)
+    with database.connect(VIEWS, []) as connection:
         connection.register(
             "tried", {"ahead": ahead.ravel(), "error": error.ravel(), "step": step.ravel()}
         )

@@ -102,6 +102,22 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
     assert found["ours"] == pytest.approx(0.59) and found["stderr"] == pytest.approx(0.01)
 
 
+def test_a_mean_with_an_unknown_error_has_none(tmp_path: Path) -> None:
+    """It was divided by the number of known errors, and an agreement was told of a part."""
+    names = "arc_challenge arc_easy boolq copa hellaswag openbookqa race rte winogrande".split()
+    cut = dict(model="mine", calibration="c4", selector="streamline", removed=7, repair="ghost")
+    told = cut | dict(healing="none", metric="acc", value=0.6, n_samples=100, higher_is_better=True)
+    rows = [told | dict(task=task, stderr=0.03 if n else None) for n, task in enumerate(names)]
+    models = [dict(model="mine", source=SOURCE, n_layers=32)]
+    connection = database.connect(
+        ROOT / "sql/views.sql", write_tables(tmp_path, models=models, benchmarks=rows)
+    )
+    found = {row["task"]: row for row in answers.answer(connection, "what_papers_report")}
+    mean = found[" ".join(names)]
+    assert mean["ours"] == pytest.approx(0.6)
+    assert mean["stderr"] is None and mean["within"] is None
+
+
 @pytest.mark.parametrize("paper", ["rethinking-layer-relevance", "ghosted-layers"])
 def test_every_number_is_of_a_variant_that_a_configuration_asks_for(paper: str) -> None:
     """By the names of config/papers, and shares between chance of four choices, less noise, and one."""

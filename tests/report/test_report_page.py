@@ -279,8 +279,6 @@ def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answe
         (dict(units="5 9 8", removed=3, layers=3), "layers 5, 8 and 9 of 12"),
         (dict(units="2", removed=1, layers=1), "layer 2 of 12"),
         (dict(units="5.mlp 9.mlp", removed=2, layers=1.0), "5.mlp and 9.mlp"),
-        (dict(units=None, removed=3, layers=3), "3 of 12 layers"),
-        (dict(units=None, removed=3, layers=1.5), "3 half layers"),
     ],
 )
 def test_a_removal_in_words(row, words):

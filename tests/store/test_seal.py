@@ -175,10 +175,10 @@ def test_another_studys_damage_is_left_out_with_warning(
     study: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
-    (kept,) = Path("results/studies/other").iterdir()
+    kept = Path("results/studies/other")
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
     (kept / "plans.parquet").write_bytes(b"no table")
-    Path("results/studies/notes/7").mkdir(parents=True)
+    Path("results/studies/notes").mkdir()
     Path("results/studies/notes.txt").write_text("mine")
     Path("results/.lamina.duckdb.1.tmp.wal").touch()  # of a build that was killed
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")

@@ -1,4 +1,4 @@
-"""Build the DuckDB database of a run: the views of `sql/views.sql` over its tables."""
+"""Write the DuckDB database of a run: its tables and what the views of `sql/views.sql` make of them, in one file."""
 
 from pathlib import Path
 

@@ -41,31 +41,33 @@ class Timing(NamedTuple):
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost, without its healing, and the number of its runs of removed layers.
+    """The first variant of each cost, without its healing, and the number of its runs of removed units.
 
-    The cost depends on how many layers, attentions and MLPs are gone, the repair, and the number of runs, since a
-    repair may work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged.
-    Only the models show that some repairs cost the same (`measure`). The unpruned model has no plan.
+    The cost depends on how many layers lack what, the repair, and the number of runs, since a repair may work once in
+    each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only the models show
+    that some repairs cost the same (`measure`). The unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
     for variant, plan in plans.items():
-        if plan is not None and not plan["units"]:
+        units = plan["units"] if plan else []
+        if plan and not units:
             continue
-        count = (
-            len(runs(plan["units"], 1 + max(parse(unit)[0] for unit in plan["units"])))
-            if plan
-            else 0
-        )
-        parts = (
-            frozenset(Counter(part for _, part in map(parse, plan["units"])).items())
-            if plan
-            else None
-        )
-        per_run = None if variant.repair == "none" else count
-        chosen.setdefault(
-            (parts, variant.repair, per_run), (replace(variant, healing="none"), count)
-        )
+        n_runs = len(runs(units, 1 + max((parse(unit)[0] for unit in units), default=0)))
+        per_run = None if variant.repair == "none" else n_runs
+        bare = replace(variant, healing="none")
+        chosen.setdefault((composition(units), variant.repair, per_run), (bare, n_runs))
     return dict(chosen.values())
+
+
+def composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
+    """How many layers lack what, as column `composition` of the view `removal_order` says it.
+
+    A layer that lacks attention and MLP leaves with its norms; two layers that lack one of them each keep theirs.
+    """
+    parts_of_layer: dict[int, set[str]] = {}
+    for layer, part in map(parse, units):
+        parts_of_layer.setdefault(layer, set()).add(part)
+    return frozenset(Counter(map(frozenset, parts_of_layer.values())).items())
 
 
 def measure(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lamina.report.queries import query_text
 
-# What a variant keeps, whether that is enough and certain, and its place among all that answer: view macro `answered`.
+# What a variant keeps, whether that is enough and certain, and its place among all that answer.
 RECOMMENDED = "which_model_to_take"
 
 

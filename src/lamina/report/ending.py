@@ -80,7 +80,7 @@ def _best(row: dict[str, Any]) -> str:
         196 * row["kept_stderr"],
         [unit for unit in row["units"].split() if not replacement(unit)],
     )
-    kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
+    kind = "layers" if row["component"] == "layer" else "sub-layers (attentions and MLPs)"
     sure = "" if row["certain"] else ", not certainly 95 %"
     return (
         f"{row['variants'][0]} keeps {100 * row['kept']:.1f} ± {margin:.1f} % of {row['tasks']} "

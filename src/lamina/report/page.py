@@ -80,7 +80,7 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for function in (share, measured, percent, timed, apart, decimal, removal):
+    for function in (share, measured, percent, timed, apart, decimal, removal, text_counts):
         environment.filters[function.__name__] = function
     environment.filters["capitalised"] = lambda text: text[:1].upper() + text[1:]
     page = environment.get_template(template.name)
@@ -194,9 +194,13 @@ def removal(row: Mapping[str, Any], depth: int) -> str:
     """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
     units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
     if not units:
-        return f"{row['removed']} " + (
-            f"of {depth} layers" if row["layers"] == row["removed"] else "half layers"
-        )
+        removed, component = row["removed"], row["component"]
+        if component == "layer":
+            return f"{removed} of {depth} layers"
+        if component == "both":
+            return f"sub-layers worth {removed} of {depth} layers"
+        name = {"attention": "attention", "mlp": "MLP"}[component]
+        return f"{removed} {name} sub-layer{'s' * (removed > 1)}"
     kind = (
         ("layer " if len(units) == 1 else "layers ")
         if all(unit.isdigit() for unit in units)
@@ -205,6 +209,18 @@ def removal(row: Mapping[str, Any], depth: int) -> str:
     return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (
         f" of {depth}" if kind else ""
     )
+
+
+def text_counts(row: Mapping[str, Any]) -> str:
+    """How many samples of general text a variant was measured on: documents, and blocks of joined ones."""
+    blocks = int(row["text_blocks"])
+    documents = int(row["text_samples"]) - blocks
+    counts = []
+    if documents:
+        counts.append(f"{documents:,} documents")
+    if blocks:
+        counts.append(f"{blocks:,} blocks of joined documents")
+    return ", ".join(counts)
 
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,23 +25,28 @@ ALL = "all"
 
 # What the tests are about: each document's value, higher being better, in the main metric of an own task.
 VALUES = """
-SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric, s.removed, s.repair,
-    s.healing, s.selector, list(d.sample ORDER BY d.sample) AS samples,
+SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric, s.removed,
+    coalesce(r.layers, s.removed) AS layers, s.repair, s.healing, s.selector,
+    list(d.sample ORDER BY d.sample) AS samples,
     list(if(s.higher_is_better, d.value, -d.value) ORDER BY d.sample) AS values
 FROM scores AS s
 JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
+LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 WHERE s.own AND s.removed > 0 AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
 GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
 """
 CELL = ("model", "removed", "repair", "healing")
+SIZE = "layers"  # so many attentions are a smaller cut than so many layers
 
 Values = dict[tuple[str, str, str], dict[int, float]]
 """By calibration, task and metric: what was measured of each document, or its difference between two selectors."""
 
 
 def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
-    """Rows of table `comparisons`, from the views `scores` and `benchmark_samples`; no rows for a single selector."""
-    for cell, measured in grouped(rows(connection, VALUES), *CELL).items():
+    """Rows of table `comparisons`, from the views `scores`, `benchmark_samples` and `removal_order`; no rows for a single
+    selector, nor for two that count other units.
+    """
+    for (*cell, _), measured in grouped(rows(connection, VALUES), *CELL, SIZE).items():
         selectors: dict[str, Values] = {}
         for row in measured:
             place = row["calibration"], row["task"], row["metric"]

@@ -211,9 +211,13 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
                 sentence += f"; {_rounded(fewest)} or more would do"
             else:
                 sentence += f"; some {_rounded(fewest)} to {_rounded(most)} would do"
-        if least["other"] and least["other"][1] > least["value"]:
+        if least["other"] and least["other_value"] > least["value"]:
+            agreement = _signed(least["other_spearman"])
+            if least["other_low"] is not None:
+                agreement += f" [{_signed(least['other_low'])}, {_signed(least['other_high'])}]"
             sentence += (
-                f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+                f", where {least['other']} has {least['other_value']:.2f} from the same samples and orders the layers "
+                f"of this task much as accuracy does (rank correlation {agreement})"
             )
         sentences.append(f"{sentence}.")
     return sentences

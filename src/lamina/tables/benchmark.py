@@ -39,11 +39,11 @@ value (double): Value of the document: 1 correct, 0 wrong for accuracies; nats p
 
 EFFICIENCY = VARIANT.table("""
 One row per cost of a variant: size, speed and memory, with ratios to the base model measured in turn with it. Of
-variants that cost the same (same kind and number of units, same repair, same number of runs) one has a row, without its
-healing, which is merged into the weights; the view variants gives its numbers to all of them. Rows of repairs that
-build the same model but for the numbers in it share one timing.
+variants that cost the same (same composition, see removal_order; same repair; same number of runs) one has a row,
+without its healing, which is merged into the weights; the view variants gives its numbers to all of them. Rows of
+repairs that build the same model but for the numbers in it share one timing.
 
-runs (int64): Runs of removed layers: contiguous layers are one. A patch adds one product per run. Null in tables of
+runs (int64): Runs of removed units: contiguous ones are one. A patch adds one product per run. Null in tables of
     earlier versions.
 timed (string): Variant that was timed: that of the row, or one that its repair builds alike. Null in tables of earlier
     versions.

@@ -21,7 +21,7 @@ MEASURES = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model: a row per size and repair, a mark per number of runs of layers."""
+    """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
     models = grouped(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
@@ -108,14 +108,14 @@ def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
 
 def _format_runs(count: int) -> str:
     if not count:
-        return "sub-layers removed"
+        return "layers replaced"
     return f"removed in {count} run" if count == 1 else f"removed in {count} runs"
 
 
 def _name_variant(row: dict[str, Any]) -> str:
     """A timed variant's size and repair, and its units if they are not whole layers."""
     name = f"{row['removed']} removed, {style.format_repair(row['repair'], row['healing'])}"
-    return name if row["component"] in (None, "layer") else f"{name}, {row['component']} units"
+    return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
 
 
 def write_caption(rows: style.Rows) -> str:
@@ -124,9 +124,9 @@ def write_caption(rows: style.Rows) -> str:
     timings = {row["timed"] or index for index, row in enumerate(rows)}
     counts = style.format_counts(row["repeats"] for row in rows)
     return (
-        "The cost depends on the number and kind of removed units, on the patch, and on the number "
-        "of runs of removed layers at which it acts; it does not depend on which units are "
-        "removed. Healing is merged into the weights. So one variant of each kind was timed, in turn with "
+        "The cost depends on how many layers lack what, on the patch, and on the number of runs "
+        "of removed units at which it acts; it does not depend on which layers these are. "
+        " Healing is merged into the weights. So one variant of each kind was timed, in turn with "
         f"the base model ({len(timings):,} variants, {counts} repetitions each), and repairs that "
         "build the same model share the timing. Points are geometric means over repetitions with "
         "95 % intervals (Student's t of the logarithms); points are left out where the upper end "

@@ -68,7 +68,7 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
 
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
-    axes.set_xlabel("layers removed")
+    axes.set_xlabel("units removed")
     values = [rows[0]["base_value"], *(row["value"] for row in rows)]
     style.set_metric_scale(axes, rows[0]["metric"], values)
 
@@ -112,7 +112,7 @@ def format_result(row: dict[str, Any], half_width: float | None) -> str:
 def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     caption = (
-        "The calibration's own benchmark task against the number of layers removed, before any "
+        "The calibration's own benchmark task against the number of units removed, before any "
         f"repair. Points are test-set values with 95 % intervals ({counts} test documents per "
         "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, "
         "where known. acc_norm is accuracy with log-likelihoods divided by the length of the "

@@ -28,14 +28,15 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
     Colours and markers are selectors, the fill of a marker is its repair.
     """
-    groups = grouped(rows, "model", "removed")
+    groups = grouped(rows, "model", "removed", "layers")
     repairs = style.list_repairs(rows)
     figure, panels = style.make_panels(len(groups), 3.6, 3.2, 3, sharey=True)
-    for index, (axes, ((model, removed), panel_rows)) in enumerate(
+    for index, (axes, ((model, removed, layers), panel_rows)) in enumerate(
         zip(panels, groups.items(), strict=True)
     ):
         _draw_panel(axes, panel_rows, theme.selector_styles, repairs)
-        axes.set_title(theme.format_title(model, f"{removed} removed"))
+        kind = "" if layers == removed else " sub-layers"
+        axes.set_title(theme.format_title(model, f"{removed}{kind} removed"))
         if index % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
     style.add_legend(figure, _legend_entries(rows, theme.selector_styles, repairs), 6)
