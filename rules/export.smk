@@ -1,7 +1,7 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
 # results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a Hugging Face checkpoint or, from a
 # GGUF file, another one (make export VARIANT=…).
-from lamina.stages import export
+from lamina.stages import export, prepare
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with failures.refused(workflow.configfiles):
@@ -34,8 +34,8 @@ def benchmarks_there(w):
 
 
 def gguf_file(w):
-    """The GGUF file of the base model that FORM=gguf takes layers out of."""
-    return CONFIG.models[w.model].source if FORM["form"] == "gguf" else []
+    """The GGUF file of the base model, or its shards, that FORM=gguf takes layers out of."""
+    return prepare.gguf_files(CONFIG.models[w.model]) if FORM["form"] == "gguf" else []
 
 
 rule export_variant:

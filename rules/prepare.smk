@@ -3,7 +3,6 @@
 # questions of one (results/questions/, results/answers/), hashes of benchmarks' documents, the checks that no calibration
 # holds one of them, and cost.json (what the study will take). Only these rules may use the network, but for check_model
 # and generate_answers.
-from lamina.models.checkpoint import is_quantised
 from lamina.stages import prepare
 
 
@@ -19,13 +18,13 @@ localrules:
 
 def checkpoint_of_quantised(w):
     """The dequantised checkpoint, if the model is a GGUF file or a folder of quantised weights."""
-    return f"results/models/{w.model}/checkpoint" if is_quantised(CONFIG.models[w.model].source) else []
+    names = prepare.checkpoint_names(CONFIG)
+    return f"results/checkpoints/{names[w.model]}" if w.model in names else []
 
 
-def quantised_file(w):
-    """The GGUF file, or the config.json that says how the weights beside it are quantised."""
-    source = CONFIG.models[w.model].source
-    return source if source.endswith(".gguf") else f"{source}/config.json"
+def quantised_files(w):
+    """The files that {checkpoint} is made from."""
+    return prepare.quantised_files(CONFIG, w.checkpoint)
 
 
 def calibration_files(w):
@@ -46,14 +45,15 @@ def task_files(w):
 
 rule dequantise_model:
     input:
-        file=quantised_file,
-        files=lambda w: prepare.model_files(CONFIG, w.model),
+        files=quantised_files,
     output:
-        output=directory("results/models/{model}/checkpoint"),
+        output=directory("results/checkpoints/{checkpoint}"),
     log:
-        "logs/dequantise_model/{model}.log",
+        "logs/dequantise_model/{checkpoint}.log",
     benchmark:
-        "results/jobs/dequantise_model/{model}.jsonl"
+        "results/jobs/dequantise_model/{checkpoint}.jsonl"
+    wildcard_constraints:
+        checkpoint="[^/]+",
     priority: CHOOSING
     conda:
         ENVIRONMENT
@@ -61,7 +61,7 @@ rule dequantise_model:
         options=options(prepare.DequantiseModel),
         code=code(prepare.DequantiseModel),
     message:
-        "models.{wildcards.model}: dequantising {input.file} into {output}, once."
+        "dequantising {input.files[0]} into {output}, once."
     script:
         "../workflow/scripts/dequantise_model.py"
 

@@ -1,15 +1,10 @@
 """The one exception a user is meant to read."""
 
 import logging
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-SECONDS = 20  # for what a file of somebody else makes a reader do; the largest vocabularies take 5
 
 
 class LaminaError(Exception):
@@ -23,27 +18,6 @@ def at(where: str) -> Iterator[None]:
         yield
     except LaminaError as error:
         raise LaminaError(f"{where}: {error}") from error
-
-
-@contextmanager
-def within(what: str) -> Iterator[None]:
-    """Stop what a file makes its reader do inside after SECONDS, by a LaminaError; in the main thread alone."""
-
-    def stop(*_: Any) -> None:
-        raise LaminaError(
-            f"{what} did not come to an end in {SECONDS} s. Restore the file, or download it again."
-        )
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 _MACHINE = {

@@ -1,5 +1,6 @@
 """llama.cpp itself, by the package cyllama, and tiny models written as its converter writes them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def convert(model: PreTrainedModel, path: Path) -> None:
     gguf_files.close(writer)
 
 
-def log_probabilities(path: Path, rows: torch.Tensor) -> np.ndarray:
-    """What llama.cpp expects behind the last token of each row: log-probabilities (rows, vocabulary)."""
+def load_model(path: Path) -> Any:
+    """The model in a GGUF file, or in shards of which this is the first, as llama.cpp has it."""
     from cyllama.llama import llama_cpp
 
     class Model(llama_cpp.LlamaModel):  # type: ignore[misc, name-defined]
@@ -75,7 +76,22 @@ def log_probabilities(path: Path, rows: torch.Tensor) -> np.ndarray:
         n_vocab = property(lambda self: self.get_vocab().n_vocab)
 
     llama_cpp.disable_logging()
-    model, found = Model(str(path), llama_cpp.LlamaModelParams()), []
+    return Model(str(path), llama_cpp.LlamaModelParams())
+
+
+def token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens that llama.cpp makes of texts, special tokens among them."""
+    model = load_model(path)  # which owns the vocabulary
+    vocabulary = model.get_vocab()
+    return [list(vocabulary.tokenize(text, True, True)) for text in texts]
+
+
+def log_probabilities(path: Path, rows: torch.Tensor) -> np.ndarray:
+    """What llama.cpp expects behind the last token of each row: log-probabilities (rows, vocabulary)."""
+    from cyllama.llama import llama_cpp
+
+    model = load_model(path)
+    found = []
     for row in rows.tolist():
         params = llama_cpp.LlamaContextParams()
         params.n_ctx = params.n_batch = 256

@@ -107,6 +107,17 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
     assert (found["llama.rope.sections"], found["general.tags"]) == ([1, 2], ["a", "b", "c"])
 
 
+def test_shards_become_one_file_without_the_removed_layers(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "tiny.gguf", n_shards=3)
+    gguf_files.write(tmp_path / "whole.gguf")
+    gguf_file.write(sorted(tmp_path.glob("tiny-*"))[0], tmp_path / "cut.gguf", KEPT)
+    gguf_file.write(tmp_path / "whole.gguf", tmp_path / "expected.gguf", KEPT)
+    found, expected = (GGUFReader(tmp_path / name) for name in ("cut.gguf", "expected.gguf"))
+    assert values(found) == values(expected)
+    tensors = {tensor.name: tensor.data.tobytes() for tensor in found.tensors}
+    assert tensors == {tensor.name: tensor.data.tobytes() for tensor in expected.tensors}
+
+
 @pytest.mark.parametrize(
     ("units", "names", "words"),
     [

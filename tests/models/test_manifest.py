@@ -13,7 +13,13 @@ from lamina.errors import LaminaError, explained
 from lamina.models import manifest as manifests
 from lamina.models.checkpoint import context
 from lamina.models.load import load_model
-from lamina.models.manifest import describe, find_model, fingerprint, skeleton
+from lamina.models.manifest import (
+    checkpoint_name,
+    describe,
+    find_model,
+    fingerprint,
+    skeleton,
+)
 from tests.given import tiny
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
@@ -221,3 +227,34 @@ def test_files_that_are_as_prepared_are_not_hashed_again(
     Path("model/model.safetensors").touch()
     manifests.check_files(manifest)
     assert len(hashed) == 2  # weights, and what stands beside them
+
+
+def test_a_dequantised_checkpoint_is_named_by_what_its_files_hold(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 40_000  # some megabytes
+    first = tmp_path / "first.gguf"
+    first.write_bytes(content)
+    name = checkpoint_name(first, "auto")
+    second = tmp_path / "second.gguf"
+    shutil.copyfile(first, second)
+    assert checkpoint_name(second, "auto") == name
+    assert checkpoint_name(second, "bfloat16") != name
+    for changed in (b"x" + content[1:], content[:-1] + b"x", content + b"x"):
+        second.write_bytes(changed)
+        assert checkpoint_name(second, "auto") != name
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert checkpoint_name(first, "auto") != name
+    shards = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for shard in shards:
+        shard.write_bytes(content)
+    name = checkpoint_name(shards[0], "auto")
+    shards[1].write_bytes(content[:-1] + b"x")
+    assert checkpoint_name(shards[0], "auto") != name
+
+
+def test_a_quantised_folder_is_named_by_what_it_holds(folder: Path) -> None:
+    name = checkpoint_name(folder, "auto")
+    moved = folder.with_name("moved")
+    shutil.copytree(folder, moved)
+    assert checkpoint_name(moved, "auto") == name
+    settings(moved, note="another one")
+    assert checkpoint_name(moved, "auto") != name

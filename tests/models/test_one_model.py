@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
-from lamina import errors
 from lamina.checks.load import load
 from lamina.config.benchmarks import Perplexity
 from lamina.config.models import Model
@@ -407,26 +407,6 @@ def test_a_tokenizer_that_ends_every_text_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["GPT2Tokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast"]
-)
-def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(
-    tmp_path: Path, name: str
-) -> None:
-    """Without this, GPT2Tokenizer, as SmolLM2 has it, cuts no digits."""
-    true = gguf_files.true_tokenizer()
-    PreTrainedTokenizerFast(tokenizer_object=true, bos_token="<|im_start|>").save_pretrained(
-        tmp_path
-    )
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": name}))
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    found = load_tokenizer({"path": str(tmp_path), "source": "mine", "trust_remote_code": False})
-    for text in ("The 12th the 12,\n\n 1", "  in\n\n12", "<|im_start|> 12"):
-        assert found(text, add_special_tokens=False)["input_ids"] == true.encode(text).ids
-    assert found.bos_token_id == 1
-
-
-@pytest.mark.parametrize(
     ("flags", "said"),
     [
         ({"add_bos_token": True}, ""),
@@ -484,7 +464,7 @@ def another_number(key: bytes, number: int) -> Callable[[bytes], bytes]:
         ),
         (
             another_number(b"ggml.bos_token_id", 9999),
-            r"source: .*a tokenizer that does not load .*tokenizer.json",
+            r"source: .*the token 9999 for bos, and a vocabulary of \d+ tokens.*tokenizer.json",
         ),
     ],
 )
@@ -517,33 +497,47 @@ HOSTILE = {
         1,
         0,
         setting("general.name", 8, struct.pack("<Q", 1 << 62) + b"x"),
-        "does not say how many layers",
+        f"the text of 'general.name' would take {1 << 62} bytes",
     ),
     "a list without end": (
         1,
         0,
         setting("a", 9, struct.pack("<IQ", 0, 1 << 62)),
-        "GGUF|come to an end",
+        f"the list 'a' would take {1 << 62} bytes",
+    ),
+    "a list of texts without end": (
+        1,
+        0,
+        setting("a", 9, struct.pack("<IQ", 8, 1 << 62)),
+        f"claims to have {1 << 62} texts in 'a'",
+    ),
+    "a list of texts behind the end": (
+        1,
+        0,
+        setting("a", 9, struct.pack("<IQQ", 8, 3, 1 << 63)),
+        "'a' would be a list of 3 texts",
     ),
     "a list of lists without end": (
         1,
         0,
         setting("a", 9, struct.pack("<IQ", 9, 1 << 62)),
-        "GGUF|come to an end",
+        "a value of the unknown kind 9 under 'a'",
     ),
-    "tensors without end": (0, 1 << 62, b"", "GGUF|come to an end"),
+    "settings without end": (1 << 62, 0, b"", f"claims to have {1 << 62} settings"),
+    "tensors without end": (0, 1 << 62, b"", f"claims to have {1 << 62} tensors"),
     "a million empty tensors": (
         0,
         1_000_000,
         struct.pack("<QIIQ", 0, 0, 0, 0) * 1_000_000,
-        "GGUF|come to an end",
+        "claims to have 1000000 tensors",
     ),
-    "lists in lists": (
-        1,
+    "two tensors of one name": (
         0,
-        setting("a", 9, struct.pack("<IQ", 9, 1) * 9000),
-        "not a complete GGUF file",
+        2,
+        struct.pack("<QIIQ", 0, 0, 0, 0) * 2,
+        "has the tensor '' twice",
     ),
+    "dimensions without end": (0, 1, struct.pack("<QI", 0, 1 << 30), "1073741824 dimensions"),
     "layers without end": (
         *(2, 0, setting("general.architecture", 8, struct.pack("<Q", 5) + b"llama")),
         "says `llama.block_count: 9223372036854775808`, which no model has",
@@ -552,31 +546,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_header_that_does_not_end_is_refused(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "SECONDS", 2)
+def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str) -> None:
     settings, tensors, body, said = HOSTILE[name]
     if "block_count" in said:
         body += setting("llama.block_count", 10, struct.pack("<Q", 1 << 63))
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, settings) + body)
-    with pytest.raises(LaminaError, match=f"^here: .*x.gguf.*({said})"):
+    before = time.process_time()
+    with pytest.raises(LaminaError) as refused:
         gguf.shape(tmp_path / "x.gguf", "here")
-
-
-def test_a_chat_template_that_does_not_end_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "SECONDS", 1)
-    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    (folder / "chat_template.jinja").write_text(loop)
-    told = {
-        "path": str(folder),
-        "source": "slow",
-        "trust_remote_code": False,
-        "chat_template": True,
-    }
-    with pytest.raises(
-        LaminaError, match="the chat template of the model 'slow' did not come to an end in 1 s"
-    ):
-        load_tokenizer(told)
+    assert time.process_time() - before < 1
+    assert str(refused.value).startswith("here: ") and "x.gguf" in str(refused.value)
+    assert said in str(refused.value)

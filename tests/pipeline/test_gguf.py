@@ -11,7 +11,7 @@ from tests.pipeline.project import Project, copy_project
 
 pytestmark = pytest.mark.slow
 
-SAID = "models.tiny: dequantising tiny.gguf into results/models/tiny/checkpoint, once."
+SAID = "dequantising tiny.gguf into results/checkpoints/"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,22 @@ def test_its_export_is_a_gguf_file_if_asked_for(
         project.folder / f"logs/export_variant/{folder.removeprefix('results/exports/')}.log"
     ).read_text()
     assert f"gguf: llama-cli -m {folder}/model.gguf" in log
+
+
+def test_another_name_of_the_model_dequantises_nothing(project: Project) -> None:
+    """The checkpoint is named by what is in the file."""
+    text = project.config.read_text()
+    project.config.write_text(text.replace("tiny:", "other:").replace("- tiny", "- other"))
+    try:
+        log = project.run("--", "results/models/other/manifest.json").stdout
+    finally:
+        project.config.write_text(text)
+    assert SAID not in log
+    paths = [
+        json.loads((project.folder / f"results/models/{name}/manifest.json").read_text())["path"]
+        for name in ("tiny", "other")
+    ]
+    assert paths[0] == paths[1]
 
 
 def test_another_file_is_dequantised_again(project: Project) -> None:

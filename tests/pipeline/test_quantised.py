@@ -12,7 +12,7 @@ from tests.pipeline.project import copy_project
 
 pytestmark = pytest.mark.slow
 
-SAID = "models.tiny: dequantising packed/config.json into results/models/tiny/checkpoint, once."
+SAID = "dequantising packed/config.json into results/checkpoints/"
 
 
 def test_a_quantised_folder_is_measured_and_exported(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Write the model in a GGUF file as an ordinary checkpoint."""
+"""Write the model in a GGUF file, or in a folder of quantised weights, as an ordinary checkpoint."""
 
 from pathlib import Path
 
@@ -9,4 +9,4 @@ from lamina.stages.prepare import DequantiseModel
 if __name__ == "__main__":
     with running(snakemake):
         job = DequantiseModel.read(snakemake)
-        dequantise(Path(job.file), Path(job.output), job.dtype, f"models.{job.model}.source")
+        dequantise(Path(job.files[0]), Path(job.output), job.dtype)

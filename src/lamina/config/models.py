@@ -14,7 +14,7 @@ Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 class Model(Entry):
     """A folder or a GGUF file on disk, or a model of the hub with its revision.
 
-    A GGUF file or a quantised model is dequantised once, into results/models/NAME/checkpoint. Its numbers stay those
+    A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. Its numbers stay those
     that quantising left.
     """
 

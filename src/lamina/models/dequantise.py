@@ -2,33 +2,40 @@
 
     python -m lamina.models.dequantise FILE.gguf FOLDER
 
-transformers reads weights and settings. This module refuses what transformers would drop without a message: a tensor
-that has no place in the model, a setting that it does not know, and a way of cutting text that its tokenizer does not
-have.
+transformers reads weights and settings, from a copy of the file that holds what it needs and no vocabulary, with which
+it would take minutes. This module refuses what transformers would drop without a message: a tensor that has no place in
+the model, a setting that it does not know, and a way of cutting text that is not known.
 """
 
+import copy
 import logging
 import shutil
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from tokenizers import pre_tokenizers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GgufConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.quantizers import AutoQuantizationConfig
 
 from lamina.errors import LaminaError, at, explained
 from lamina.models import gguf
 from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings
+from lamina.models.gguf import Header, Setting
+from lamina.models.gguf_tokenizer import UnknownTokenizerError, build_tokenizer
 from lamina.models.load import check_whole, load_folder
 from lamina.models.manifest import loading
 from lamina.models.structure import text_config
@@ -37,15 +44,29 @@ from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
 
-# Settings that repeat other settings, or that change no number.
-_REPEATED = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
-# Byte-level vocabularies, by the file's name for their way of cutting text before merges. These split digits first.
-_DIGITS = ("smollm", "starcoder", "refact")
-_AS_GPT2 = ("gpt-2", "olmo", "mpt")
-# Kinds of tokenizers that are built from the file's scores and need no such name.
-_SENTENCES = ("llama", "t5")
-# What is encoded before and after saving.
-_TEXTS = ("a", " A b", "The 12th naïve answer,\n\n\tit's 3.5", "中文 ✓", "a<s></s><|im_end|> b")
+_ROPE_FACTORS = "rope_freqs.weight"  # no weights: what each frequency of RoPE is divided by
+# Llama 3.1, 3.2 and 3.3: long wavelengths are stretched, short ones stay, and those between are in between.
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+# By family, the attribute of its configuration that each setting becomes; None for one that is not used.
+_READ_BY_TRANSFORMERS: Mapping[str, Any] = GGUF_CONFIG_MAPPING
+_ROPE = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
+# Settings that transformers reads for some families at most, with the attribute of its configuration that they are.
+_ATTRIBUTES = {
+    "vocab_size": "vocab_size",
+    "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+# Those that follow from others in transformers, and are compared with what it makes of them.
+_COMPARED = ("attention.value_length", "rope.dimension_count", "rope.freq_base_swa")
+# Layers of the models of 27 B, whose queries llama.cpp scales by the width for each head instead of the head's own.
+_SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 
 
 def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
@@ -59,50 +80,254 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     if path.name == "config.json":
         _dequantise_folder(path.parent, folder, dtype, where)
         return
-    settings, _ = gguf.read(path, where)
-    model = read_model(path, dtype, where)
-    try:
-        tokenizer = _tokenizer(settings, path, where)
-    except (MemoryError, LaminaError):
-        raise
-    except Exception as error:
-        why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
-        raise _no_tokenizer(path, where, why) from error
+    # The tokenizer first, which takes seconds: weights take minutes.
+    tokenizer = read_gguf_tokenizer(path, where)
+    model = read_model(path, dtype, where, folder.parent)
     _forget_quantisation(model)
     with store.replacing(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        again = read_tokenizer(temporary, local_files_only=True)
-        if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
+        reloaded = read_tokenizer(temporary, local_files_only=True)
+        if reloaded.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
             raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
 
 
-def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
+def read_model(
+    path: Path, dtype: str, where: str, workspace: Path | None = None
+) -> PreTrainedModel:
     """The model in a GGUF file with its weights in `dtype`, by default float32.
+
+    The copy that transformers reads stands in `workspace` for that time, by default in the folder of the file.
 
     Raises LaminaError as `dequantise` does.
     """
-    settings, sizes = gguf.read(path, where)
-    _check_settings(settings, path, where)
-    kind: Any = AutoModelForCausalLM
-    with at(where), loading(path.name, path.parent):
-        model, loading_info = kind.from_pretrained(
-            path.parent,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # which `check_whole` names
-            gguf_file=path.name,
-            quantization_config=GgufConfig(dequantize=True),
-            dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype),
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+    header = gguf.read_header(path, where)
+    _check_known(header, path, where)
+    settings = _settings_to_load(header, path, where)
+    tensors = {name: each for name, each in header.tensors.items() if name != _ROPE_FACTORS}
+    place = workspace or path.parent
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".gguf-") as temporary:
+        file = Path(temporary, "model.gguf")
+        gguf.write(file, settings, tensors.items())
+        with at(where), loading(path.name, path.parent):
+            config = AutoConfig.from_pretrained(
+                temporary, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+            )
+            _set_attributes(config, header)
+            _set_rope(config, header)
+        _check_stated(config, header, path, where)
+        kind: Any = AutoModelForCausalLM
+        with at(where), loading(path.name, path.parent):
+            model, loading_info = kind.from_pretrained(
+                temporary,
+                config=config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which `check_whole` names
+                gguf_file=file.name,
+                quantization_config=GgufConfig(dequantize=True),
+                dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype),
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+    model.config.name_or_path = str(path)
+    sizes = {name: tensor.n_numbers for name, tensor in tensors.items()}
     _check_tensors(model, sizes, path, where)
     with at(where):  # a tensor of another name, and the one that it should be
         check_whole(path.name, loading_info)
-    read: PreTrainedModel = model.eval()
-    return read
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def read_gguf_tokenizer(path: Path, where: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that a GGUF file describes, or that of a tokenizer.json beside it.
+
+    Raises LaminaError if there is none that can be built, or it would put a token between a question and its answer.
+    """
+    if (path.parent / "tokenizer.json").is_file():
+        return read_tokenizer(path.parent, local_files_only=True)
+    header = gguf.read_header(path, where)
+    try:
+        tokenizer = build_tokenizer(header)
+    except MemoryError:
+        raise
+    except UnknownTokenizerError as error:
+        raise _no_tokenizer(path, where, str(error)) from error
+    except Exception as error:  # tokenizers raises bare Exceptions
+        why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
+        raise _no_tokenizer(path, where, why) from error
+    behind = special_behind(tokenizer)
+    if behind:
+        raise _no_tokenizer(
+            path, where, f"puts {behind} behind every text, also between a question and its answer"
+        )
+    return tokenizer
+
+
+def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
+    return LaminaError(
+        f"{where}: {path} {why}, and other tokens give other numbers. Put the model's tokenizer.json and "
+        "tokenizer_config.json beside the file."
+    )
+
+
+def _check_known(header: Header, path: Path, where: str) -> None:
+    """Refuse a model with settings that transformers does not read and that are not compared later."""
+    family = header.family
+    known = _READ_BY_TRANSFORMERS.get(family)
+    if known is None:
+        raise LaminaError(
+            f"{where}: {path} holds a model of family '{family}', which transformers does not read from GGUF. Take "
+            "its checkpoint with safetensors weights."
+        )
+    stated = {
+        name.removeprefix(f"{family}."): setting.value
+        for name, setting in header.settings.items()
+        if name.startswith(f"{family}.")
+    }
+    read_here = {*known, *_ATTRIBUTES, *_COMPARED, *_ROPE}
+    lost = [
+        name for name, value in stated.items() if name not in read_here and not _is_unused(value)
+    ]
+    scaling = header.get(f"{family}.rope.scaling.type", "linear")
+    if scaling not in ("linear", "none"):
+        lost.append(f"rope.scaling.type: {scaling}")
+    if lost:
+        raise LaminaError(
+            f"{where}: {path} has settings that would be lost ({', '.join(lost)}), and numbers with them. Take the "
+            "model's checkpoint with safetensors weights."
+        )
+
+
+def _is_unused(value: Any) -> bool:
+    """Whether a setting says that there is no such thing, such as `expert_count: 0`."""
+    return value in (0, "none")
+
+
+def _settings_to_load(header: Header, path: Path, where: str) -> dict[str, Setting]:
+    """The settings from which transformers builds the model: without a vocabulary, and one number for all layers.
+
+    Converters write some numbers once for each layer; transformers takes such a list for few families.
+    """
+    family = header.family
+    needed = {"general.architecture", "general.alignment"}
+    settings = {
+        name: setting
+        for name, setting in header.settings.items()
+        if name in needed or name.startswith(f"{family}.") or name.endswith("_token_id")
+    }
+    depth = header.get(f"{family}.block_count")
+    for name, setting in settings.items():
+        if family in GGUF_CONFIG_ARCHS or not setting.is_list:
+            continue
+        numbers = setting.value if isinstance(setting.value, list) else []
+        if len(numbers) == depth and len(set(numbers)) == 1:
+            settings[name] = gguf.with_value(setting, numbers[0])
+        elif len(numbers) == depth:
+            raise LaminaError(
+                f"{where}: {path} has layers of several sizes (`{name}: {numbers}`), and transformers builds all "
+                f"layers of a '{family}' in one size. Take the model's checkpoint with safetensors weights."
+            )
+    vocabulary = header.settings.get("tokenizer.ggml.tokens")
+    counted = "vocab_size" in _READ_BY_TRANSFORMERS[family].values()
+    if vocabulary is not None and (family in GGUF_CONFIG_ARCHS or not counted):
+        settings["tokenizer.ggml.tokens"] = vocabulary
+    elif "token_embd.weight" in header.tensors:
+        rows = header.tensors["token_embd.weight"].shape[0]
+        block_count = settings[f"{family}.block_count"]
+        settings.setdefault(f"{family}.vocab_size", gguf.with_value(block_count, rows))
+    return settings
+
+
+def _set_attributes(config: PretrainedConfig, header: Header) -> None:
+    """Give a configuration the sizes of a file that transformers leaves at the defaults of the family."""
+    family = header.family
+    read_by_transformers = _READ_BY_TRANSFORMERS[family]
+    for name, attribute in _ATTRIBUTES.items():
+        value = header.get(f"{family}.{name}")
+        if value is None or _is_unused(value) or read_by_transformers.get(name) is not None:
+            continue
+        if hasattr(config, attribute):
+            setattr(config, attribute, value)
+    if hasattr(config, "query_pre_attn_scalar"):
+        width_by_head = config.hidden_size // config.num_attention_heads
+        is_scaled_by_width = _SCALED_BY_WIDTH.get(family) == config.num_hidden_layers
+        config.query_pre_attn_scalar = width_by_head if is_scaled_by_width else config.head_dim
+
+
+def _set_rope(config: PretrainedConfig, header: Header) -> None:
+    """Give a configuration the rotary embedding of a file, of which transformers takes the base at most.
+
+    Frequencies are divided by one number (linear scaling), or each by its own (Llama 3). Where layers with a sliding
+    window have frequencies of their own, those of the other layers are meant.
+    """
+    rope = getattr(config, "rope_parameters", None)
+    if not rope:
+        return
+    of_all_layers = rope.get("full_attention", rope)
+    base = header.get(f"{header.family}.rope.freq_base")
+    if base is not None:
+        of_all_layers["rope_theta"] = base
+    scale = header.get(f"{header.family}.rope.scaling.factor", 0)
+    if scale and header.get(f"{header.family}.rope.scaling.type") != "none":
+        of_all_layers |= {"rope_type": "linear", "factor": scale}
+    stored = header.tensors.get(_ROPE_FACTORS)
+    if stored is not None:
+        of_all_layers |= _divided_frequencies(config, gguf.read_floats(stored))
+
+
+def _divided_frequencies(config: PretrainedConfig, factors: np.ndarray) -> dict[str, Any]:
+    """Settings of a rotary embedding whose frequencies are divided by `factors`, one for each pair of numbers."""
+    if np.all(factors == 1):
+        return {}
+    theta = config.rope_parameters["rope_theta"]
+    llama3 = {**_LLAMA3, "factor": float(factors.max())}
+    trial = copy.deepcopy(config)
+    trial.rope_parameters = {"rope_theta": theta, **llama3}
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](trial, torch.device("cpu"))
+    exponents = np.arange(len(factors)) / len(factors)
+    if np.allclose(frequencies.numpy() * theta**exponents * factors, 1, rtol=1e-4):
+        return llama3
+    listed = factors.tolist()
+    return {
+        "rope_type": "longrope",
+        "short_factor": listed,
+        "long_factor": listed,
+        "factor": 1.0,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": config.max_position_embeddings,
+    }
+
+
+def _check_stated(config: PretrainedConfig, header: Header, path: Path, where: str) -> None:
+    """Refuse a file whose settings are not those of the model that transformers builds from it."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    of_all_layers = rope.get("full_attention", rope)
+    heads = getattr(config, "num_attention_heads", None) or 1
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    rotated_share = of_all_layers.get("partial_rotary_factor") or getattr(
+        config, "partial_rotary_factor", 1.0
+    )
+    built = {name: getattr(config, attribute, None) for name, attribute in _ATTRIBUTES.items()} | {
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.dimension_count": int(head_dim * rotated_share),
+        "rope.freq_base": of_all_layers.get("rope_theta"),
+        "rope.freq_base_swa": rope.get("sliding_attention", {}).get("rope_theta"),
+    }
+    read_by_transformers = _READ_BY_TRANSFORMERS[header.family]
+    for name, value in built.items():
+        stated = header.get(f"{header.family}.{name}")
+        if stated is None or _is_unused(stated) or stated == value:
+            continue
+        # llama.cpp's rotated width becomes the head's in transformers, which is right where all of it is rotated.
+        if name == "rope.dimension_count" or read_by_transformers.get(name) is None:
+            raise LaminaError(
+                f"{where}: {path} says `{header.family}.{name}: {stated}`, and transformers would build the model with "
+                f"{value}. Take the model's checkpoint with safetensors weights."
+            )
 
 
 def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> None:
@@ -148,24 +373,6 @@ def _forget_quantisation(model: PreTrainedModel) -> None:
     model.__dict__.pop("hf_quantizer", None)
 
 
-def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
-    """Refuse a model with settings that transformers does not read."""
-    family = settings["general.architecture"]
-    known: Any = GGUF_CONFIG_MAPPING.get(family)
-    if known is None:
-        raise LaminaError(
-            f"{where}: {path} holds a model of family '{family}', which transformers does not read from GGUF. Take "
-            "its checkpoint with safetensors weights."
-        )
-    names = [key.removeprefix(f"{family}.") for key in settings if key.startswith(f"{family}.")]
-    lost = [name for name in names if name not in known and name not in _REPEATED]
-    if lost:
-        raise LaminaError(
-            f"{where}: {path} has settings that would be lost ({', '.join(lost)}), and numbers with them. Take the "
-            "model's checkpoint with safetensors weights."
-        )
-
-
 def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, where: str) -> None:
     """Refuse a file that holds more or fewer numbers than its model, or a model that is still quantised."""
     parameters = list(model.parameters())
@@ -181,63 +388,6 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
             f"{where}: {path} holds {sum(sizes.values())} numbers and its model {needed}.{more} Take the model's "
             "checkpoint with safetensors weights."
         )
-
-
-def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTokenizerBase:
-    if (path.parent / "tokenizer.json").is_file():
-        return read_tokenizer(path.parent, local_files_only=True)
-    kind, cut = settings.get("tokenizer.ggml.model"), settings.get("tokenizer.ggml.pre")
-    known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
-    if kind not in _SENTENCES and cut not in known:
-        raise _no_tokenizer(path, where, f"cuts text in the way '{cut}', which is not known here")
-    tokenizer = AutoTokenizer.from_pretrained(
-        path.parent, gguf_file=path.name, local_files_only=True
-    )
-    if cut in _DIGITS:
-        # Without this, "\n\n1" would be cut into other pieces: white space before a digit does not belong to it.
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
-            ]
-        )
-    _check_flags(tokenizer, settings, path, where)
-    return tokenizer
-
-
-def _check_flags(
-    tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], path: Path, where: str
-) -> None:
-    """Refuse a tokenizer that does not encode a text as the flags of its file say."""
-    flags = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
-    for attribute, flag in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
-        found, wanted = getattr(tokenizer, f"{attribute}_token_id"), flags.get(f"{flag}_token_id")
-        if wanted is not None and found != wanted:
-            raise _no_tokenizer(
-                path, where, f"has the token {wanted} for {attribute}, which is read as {found}"
-            )
-    llama = flags.get("model") == "llama"
-    ids, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    begins, space = (
-        ids[:1] == [flags.get("bos_token_id")],
-        "▁" in tokenizer.convert_ids_to_tokens(bare)[0],
-    )
-    for flag, found in (("add_bos_token", begins), ("add_space_prefix", space)):
-        if flag in flags and found != flags[flag] and (llama or flag == "add_bos_token"):
-            raise _no_tokenizer(
-                path, where, f"says {flag}: {str(flags[flag]).lower()}, which is not read so"
-            )
-    if behind := special_behind(tokenizer):
-        raise _no_tokenizer(
-            path, where, f"puts {behind} behind every text, also between a question and its answer"
-        )
-
-
-def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
-    return LaminaError(
-        f"{where}: {path} {why}, and other tokens give other numbers. Put the model's tokenizer.json and "
-        "tokenizer_config.json beside the file."
-    )
 
 
 if __name__ == "__main__":

@@ -1,21 +1,134 @@
-"""What a GGUF file says of its model, read by the package `gguf`; no torch, so that the Snakefile can ask."""
+"""GGUF files: their header, their shards, and copies with other settings; no torch, so that the Snakefile can ask.
 
+The package `gguf` turns every token of a vocabulary into several arrays, which takes a minute with 150,000 tokens and
+as many merges. This reader steps over lists that nobody asks for, so a header takes a fraction of a second.
+
+    header = gguf.read_header(Path("model.gguf"), "models.mine.source")
+    header.settings["llama.block_count"].value
+    gguf.read_texts(header.settings["tokenizer.ggml.tokens"])
+    gguf.write(Path("copy.gguf"), header.settings, header.tensors)
+"""
+
+import mmap
 import re
-from functools import cache
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lamina.errors import LaminaError, at, within
+from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_depth
 from lamina.study.variant import Variant
 
+if TYPE_CHECKING:
+    import numpy as np
+
 SUFFIX = ".gguf"
 LAYER = re.compile(r"blk[.](\d+)[.]")  # begins the names of a layer's tensors
+
+_MAGIC = b"GGUF"
+_VERSION = 3  # the second version differs in nothing that is read here
+_VERSIONS = (2, 3)
+_SHARD = re.compile(r"^(.*)-(\d{5})-of-(\d{5})[.]gguf$")
+# Kinds of values, by their number in the format.
+_TEXT, _LIST = 8, 9
+_F32, _F16 = 0, 1  # number formats of tensors
+_FORMATS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+# The bounds of a header. The largest vocabularies have 262,144 tokens and a million merges.
+_MOST_SETTINGS = 1 << 16
+_MOST_TENSORS = 1 << 18
+_MOST_TEXTS = 1 << 24
+_MOST_DIMENSIONS = 8
+_LONGEST_READ = 1 << 14  # numbers of a list that is read, not only counted: one for each layer
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a header, and the bytes [start, end) of the file that hold its value.
+
+    `value` is a number, a flag, a text, or a short list of numbers. A list of texts, and a list of very many numbers,
+    stands there as its length; `read_texts` reads the texts.
+    """
+
+    kind: int  # of the value, or of the members of a list
+    is_list: bool
+    value: Any
+    file: Path
+    start: int
+    end: int
+    replaced: bytes | None = None  # what a copy holds instead of the bytes of the file
+
+    @property
+    def encoded(self) -> bytes:
+        """The value as a file holds it, with the kind before it."""
+        if self.replaced is not None:
+            return self.replaced
+        with self.file.open("rb") as stream:
+            stream.seek(self.start)
+            value = stream.read(self.end - self.start)
+        return struct.pack("<I", _LIST if self.is_list else self.kind) + value
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor: its shape as torch has it, its number format, and where its bytes are."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    file: Path
+    start: int
+    n_bytes: int
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers the tensor holds."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a model says of itself, in the order of its file; of a model in shards, all of them."""
+
+    settings: dict[str, Setting] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a setting, for a long list its length."""
+        return self.settings[name].value if name in self.settings else default
+
+    @property
+    def family(self) -> str:
+        """The model's architecture, by llama.cpp's name."""
+        return str(self.get("general.architecture"))
 
 
 def is_gguf(source: str | Path) -> bool:
     """Whether a model's source is a GGUF file, by its name."""
     return str(source).endswith(SUFFIX)
+
+
+def shard_files(path: Path) -> list[Path]:
+    """The files of a model: `path`, and the other shards if its name is that of a first shard and they are there."""
+    named = _SHARD.match(path.name)
+    if named is None or int(named[2]) != 1:
+        return [path]
+    names = [f"{named[1]}-{n:05d}-of-{named[3]}{SUFFIX}" for n in range(2, int(named[3]) + 1)]
+    return [path, *(file for file in map(path.with_name, names) if file.is_file())]
 
 
 def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -> None:
@@ -41,55 +154,335 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
     )
 
 
-def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Settings in the order of the file (for a list, its length), and the numbers in each tensor by its name.
+def read_header(path: Path, where: str) -> Header:
+    """The settings and tensors of a model in a GGUF file, or in shards of which `path` is the first.
 
-    `where` is the entry that messages name.
+    `where` is the entry of the configuration that messages name.
 
-    Raises LaminaError if it is no GGUF file, is cut off, or has a version that is not known.
+    Raises LaminaError if a file is damaged or cut off, or a shard is missing or is not the first one.
     """
-    return _read(path, where, path.stat().st_mtime_ns)
-
-
-@cache
-def _read(path: Path, where: str, written: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """Reading takes seconds with a large vocabulary, and is asked for twice."""
-    from gguf import GGUFReader, GGUFValueType
-
-    try:
-        # The reader trusts every length that the header gives.
-        with within(f"{where}: the header of {path}"):
-            reader = GGUFReader(path)
-            settings = {
-                name: len(field.data) if field.types[0] == GGUFValueType.ARRAY else field.contents()
-                for name, field in reader.fields.items()
-                if not name.startswith("GGUF.")  # the reader's own, of the file's head
-            }
-            return settings, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
-    except (ValueError, KeyError, IndexError, OverflowError, RecursionError, MemoryError) as error:
-        why = "it ends before its tensors do" if "reshape" in str(error) else error
+    header = _HeaderReader(path, where).read()
+    count = header.get("split.count", 1)
+    if count in (0, 1):
+        return header
+    if header.get("split.no", 0) != 0:
         raise LaminaError(
-            f"{where}: {path} is not a complete GGUF file ({why}). Download or convert it again."
-        ) from error
+            f"{where}: {path} is shard {header.get('split.no') + 1} of {count}. Write the first one "
+            f"(its name ends in -00001-of-{count:05d}.gguf), with all others beside it."
+        )
+    files = shard_files(path)
+    if len(files) != count:
+        expected = (
+            path.name if _SHARD.match(path.name) else f"{path.stem}-00001-of-{count:05d}.gguf"
+        )
+        raise LaminaError(
+            f"{where}: {path} is the first of {count} shards, and {len(files) - 1} of the other {count - 1} are beside "
+            f"it. Put all of them into one folder, with names such as {expected}, or merge them (llama-gguf-split "
+            "--merge FIRST.gguf MERGED.gguf) and write the merged file."
+        )
+    tensors = dict(header.tensors)
+    for number, file in enumerate(files[1:], 1):
+        shard = _HeaderReader(file, where).read()
+        if (shard.get("split.no"), shard.get("split.count")) != (number, count):
+            raise LaminaError(
+                f"{where}: {file} is not shard {number + 1} of {count} of {path}. Download it again."
+            )
+        twice = sorted(tensors.keys() & shard.tensors.keys())
+        if twice:
+            raise LaminaError(
+                f"{where}: {file} holds {twice[0]}, which another shard holds too. Download both again."
+            )
+        tensors |= shard.tensors
+    stated = header.get("split.tensors.count", len(tensors))
+    if stated != len(tensors):
+        raise LaminaError(
+            f"{where}: the {count} shards of {path} hold {len(tensors)} tensors, and the first one says {stated}. "
+            "Download them again."
+        )
+    return Header(header.settings, tensors)
 
 
 def shape(path: Path, where: str) -> tuple[int, int | None]:
     """Decoder layers, and the longest context in tokens (None if the file does not say).
 
-    Raises LaminaError as `read` does, or if the file does not say how many layers there are, or stores others.
+    Raises LaminaError as `read_header` does, or if the file does not say how many layers there are, or stores others.
     """
-    settings, sizes = read(path, where)
-    family = settings.get("general.architecture")
-    key = f"{family}.block_count"
-    layers = settings.get(key)
+    header = read_header(path, where)
+    key = f"{header.family}.block_count"
+    layers = header.get(key)
     if not isinstance(layers, int):
         raise LaminaError(f"{where}: {path} does not say how many layers its model has ({key}).")
     with at(where):
         check_depth(path, key, layers)
-    stored = {int(found[1]) for found in map(LAYER.match, sizes) if found}
+    stored = {int(found[1]) for found in map(LAYER.match, header.tensors) if found}
     if stored and stored != {*range(layers)}:
         raise LaminaError(
             f"{where}: {path} stores {len(stored)} layers, the last one {max(stored)}, and says `{key}: {layers}`. "
             "Download or convert it again."
         )
-    return layers, settings.get(f"{family}.context_length")
+    return layers, header.get(f"{header.family}.context_length")
+
+
+def read_texts(setting: Setting) -> list[str]:
+    """The texts of a list, such as the tokens of a vocabulary.
+
+    Raises UnicodeDecodeError if one is not UTF-8.
+    """
+    texts: list[str] = []
+    with setting.file.open("rb") as stream, mapped(stream) as data:
+        position = setting.start + 12  # behind the kind of the members and their number
+        while position < setting.end:
+            (length,) = struct.unpack_from("<Q", data, position)
+            texts.append(data[position + 8 : position + 8 + length].decode("utf-8"))
+            position += 8 + length
+    return texts
+
+
+def read_numbers(setting: Setting) -> list[Any]:
+    """The numbers of a list of any length."""
+    with setting.file.open("rb") as stream:
+        stream.seek(setting.start + 12)
+        content = stream.read(setting.end - setting.start - 12)
+    size = struct.calcsize(f"<{_FORMATS[setting.kind]}")
+    return list(struct.unpack(f"<{len(content) // size}{_FORMATS[setting.kind]}", content))
+
+
+def read_floats(tensor: StoredTensor) -> "np.ndarray":
+    """The numbers of a tensor that is stored as float32 or float16."""
+    import numpy as np
+
+    stored = np.memmap(
+        tensor.file,
+        dtype={_F32: "<f4", _F16: "<f2"}[tensor.kind],
+        mode="r",
+        offset=tensor.start,
+        shape=tensor.shape,
+    )
+    return np.asarray(stored, dtype=np.float64)
+
+
+def with_value(setting: Setting, value: Any) -> Setting:
+    """The same setting with another number, or another list of numbers or texts of the same kind."""
+    if not isinstance(value, list):
+        encoded = struct.pack(f"<I{_FORMATS[setting.kind]}", setting.kind, value)
+        return replace(setting, is_list=False, value=value, replaced=encoded)
+    if setting.kind == _TEXT:
+        texts = [text.encode() for text in value]
+        members = b"".join(struct.pack("<Q", len(text)) + text for text in texts)
+    else:
+        members = struct.pack(f"<{len(value)}{_FORMATS[setting.kind]}", *value)
+    encoded = struct.pack("<IIQ", _LIST, setting.kind, len(value)) + members
+    return replace(setting, is_list=True, value=value, replaced=encoded)
+
+
+def write(
+    path: Path, settings: Mapping[str, Setting], tensors: Iterable[tuple[str, StoredTensor]]
+) -> None:
+    """Write a GGUF file of these settings and tensors, with the bits that their files hold.
+
+    `tensors` pairs the name in the new file with a tensor of another one.
+    """
+    named_tensors = list(tensors)
+    alignment = settings["general.alignment"].value if "general.alignment" in settings else 32
+    with path.open("wb") as target:
+        target.write(_MAGIC)
+        target.write(struct.pack("<IQQ", _VERSION, len(named_tensors), len(settings)))
+        for name, setting in settings.items():
+            target.write(_encode_text(name) + setting.encoded)
+        offset = 0
+        for name, tensor in named_tensors:
+            dimensions = tuple(reversed(tensor.shape))
+            target.write(_encode_text(name))
+            target.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
+            target.write(struct.pack("<IQ", tensor.kind, offset))
+            offset += tensor.n_bytes + -tensor.n_bytes % alignment
+        for _, tensor in named_tensors:
+            target.write(bytes(-target.tell() % alignment))
+            with tensor.file.open("rb") as source:
+                source.seek(tensor.start)
+                _copy_bytes(source, target, tensor.n_bytes)
+        target.write(bytes(-target.tell() % alignment))
+
+
+def _copy_bytes(source: Any, target: Any, n_bytes: int) -> None:
+    while n_bytes:
+        piece = source.read(min(n_bytes, 1 << 24))
+        if not piece:
+            raise LaminaError(f"{source.name} became shorter while it was read. Start again.")
+        target.write(piece)
+        n_bytes -= len(piece)
+
+
+def _encode_text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def mapped(stream: Any) -> mmap.mmap:
+    """A file's bytes, which are read from the disk when they are looked at."""
+    return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class _HeaderReader:
+    """Reads one file from its beginning. Every length is held against the size of the file before it is believed."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        self.path = path
+        self.where = where
+        self.position = 0
+
+    def read(self) -> Header:
+        if self.path.stat().st_size < 24:
+            raise self._damaged("is too short for a GGUF file")
+        with self.path.open("rb") as stream, mapped(stream) as self.data:
+            return self._read_header()
+
+    def _read_header(self) -> Header:
+        if self.data[:4] != _MAGIC:
+            raise self._damaged("does not begin with the letters GGUF")
+        self.position = 4
+        version = self._number("I")
+        if version not in _VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            if swapped in _VERSIONS:
+                raise LaminaError(
+                    f"{self.where}: {self.path} is for big-endian machines. Convert it by gguf-convert-endian of the "
+                    "package gguf."
+                )
+            raise LaminaError(
+                f"{self.where}: {self.path} is of version {version} of the format, and versions 2 and 3 are read. "
+                "Convert it again with a present llama.cpp."
+            )
+        n_tensors = self._count("tensors", _MOST_TENSORS)
+        n_settings = self._count("settings", _MOST_SETTINGS)
+        settings: dict[str, Setting] = {}
+        for _ in range(n_settings):
+            name = self._text("the name of a setting")
+            if name in settings:
+                raise self._damaged(f"has the setting '{name}' twice")
+            settings[name] = self._setting(name)
+        described = self._describe_tensors(n_tensors)
+        alignment = settings["general.alignment"].value if "general.alignment" in settings else 32
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self._damaged(f"says `general.alignment: {alignment}`, which is no power of two")
+        data_start = self.position + -self.position % alignment
+        tensors = {
+            name: self._locate(name, shape, kind, data_start + offset)
+            for name, (shape, kind, offset) in described.items()
+        }
+        return Header(settings, tensors)
+
+    def _setting(self, name: str) -> Setting:
+        kind = self._number("I")
+        start = self.position
+        is_list = kind == _LIST
+        if is_list:
+            kind = self._number("I")
+            value = self._list(name, kind)
+        elif kind == _TEXT:
+            value = self._text(f"the text of '{name}'")
+        else:
+            value = self._number(self._format(name, kind))
+        return Setting(kind, is_list, value, self.path, start, self.position)
+
+    def _list(self, name: str, kind: int) -> Any:
+        """Step over a list; its numbers if they are few, else how many members it has."""
+        if kind == _TEXT:
+            count = self._count(f"texts in '{name}'", _MOST_TEXTS)
+            self._skip_texts(count, name)
+            return count
+        letter = self._format(name, kind)
+        count = self._number("Q")
+        start = self.position
+        self._skip(count * struct.calcsize(f"<{letter}"), f"the list '{name}'")
+        if count > _LONGEST_READ:
+            return count
+        return list(struct.unpack_from(f"<{count}{letter}", self.data, start))
+
+    def _skip_texts(self, count: int, name: str) -> None:
+        """Step over the texts of a list: a loop that runs a million times, so it calls little."""
+        read_length = struct.Struct("<Q").unpack_from
+        data = self.data
+        end = len(data) - 8
+        position = self.position
+        for _ in range(count):
+            if position > end:
+                break
+            position += 8 + read_length(data, position)[0]
+        else:
+            if position <= len(data):
+                self.position = position
+                return
+        raise self._damaged(f"ends within its header: '{name}' would be a list of {count} texts")
+
+    def _describe_tensors(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
+        """Shape, number format and offset of each tensor by its name."""
+        described: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(count):
+            name = self._text("the name of a tensor")
+            if name in described:
+                raise self._damaged(f"has the tensor '{name}' twice")
+            n_dimensions = self._number("I")
+            if n_dimensions > _MOST_DIMENSIONS:
+                raise self._damaged(f"gives the tensor '{name}' {n_dimensions} dimensions")
+            dimensions = [self._number("Q") for _ in range(n_dimensions)]
+            kind = self._number("I")
+            described[name] = (tuple(reversed(dimensions)), kind, self._number("Q"))
+        return described
+
+    def _locate(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> StoredTensor:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        formats = {each.value: each for each in GGMLQuantizationType}
+        if kind not in formats:
+            raise LaminaError(
+                f"{self.where}: {self.path} holds {name} in the number format {kind}, which the package gguf does not "
+                "know. Take a file in another one (such as Q4_K_M), or quantise the model again."
+            )
+        block_numbers, block_bytes = GGML_QUANT_SIZES[formats[kind]]
+        if shape and shape[-1] % block_numbers:
+            raise self._damaged(
+                f"holds {name} in rows of {shape[-1]} numbers, and its format takes blocks of {block_numbers}"
+            )
+        n_bytes = prod(shape) // block_numbers * block_bytes
+        if start + n_bytes > len(self.data):
+            raise self._damaged(
+                f"ends before its tensors do: {name} needs {start + n_bytes} bytes, and the file has {len(self.data)}"
+            )
+        return StoredTensor(name, shape, kind, self.path, start, n_bytes)
+
+    def _format(self, name: str, kind: int) -> str:
+        if kind not in _FORMATS:
+            raise self._damaged(f"has a value of the unknown kind {kind} under '{name}'")
+        return _FORMATS[kind]
+
+    def _number(self, letter: str) -> Any:
+        size = struct.calcsize(f"<{letter}")
+        if self.position + size > len(self.data):
+            raise self._damaged("ends within its header")
+        (number,) = struct.unpack_from(f"<{letter}", self.data, self.position)
+        self.position += size
+        return number
+
+    def _count(self, what: str, most: int) -> int:
+        count: int = self._number("Q")
+        if count > most:
+            raise self._damaged(f"claims to have {count} {what}")
+        return count
+
+    def _text(self, what: str) -> str:
+        length = self._number("Q")
+        start = self.position
+        self._skip(length, what)
+        return self.data[start : self.position].decode("utf-8", errors="replace")
+
+    def _skip(self, n_bytes: int, what: str) -> None:
+        if n_bytes > len(self.data) - self.position:
+            raise self._damaged(f"ends within its header: {what} would take {n_bytes} bytes")
+        self.position += n_bytes
+
+    def _damaged(self, why: str) -> LaminaError:
+        return LaminaError(
+            f"{self.where}: {self.path} is not a complete GGUF file: at byte {self.position} it {why}. Download it "
+            "again, or convert the model again."
+        )

@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lamina.errors import LaminaError, within
+from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.check import use_findings
 from lamina.models.manifest import auto_class, check_files, loading
@@ -249,8 +249,7 @@ def load_tokenizer(
     try:
         tokenizer = read_tokenizer(folder, config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
-            with within(f"the chat template of the model '{source}'"):
-                try_template(tokenizer, manifest)
+            try_template(tokenizer, manifest)
         behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lamina.config.models import Model
 from lamina.config.studies import CONTEXT
 from lamina.errors import LaminaError, at_end, cause
-from lamina.models import checkpoint, sizes
+from lamina.models import checkpoint, gguf, sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +39,7 @@ _CHOSEN = (
     "moe_k",
 )  # experts that a token goes through
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
+_PIECE = 1 << 16  # bytes
 
 
 def find_model(name: str, entry: Model, root: Path) -> Path:
@@ -367,3 +368,26 @@ def fingerprint(folder: Path) -> str | None:
                     file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
+
+
+def checkpoint_name(source: str | Path, dtype: str) -> str:
+    """The name of the checkpoint that a GGUF file or a quantised folder becomes: a hash of its content, and the dtype.
+
+    So a model that has another name, or whose files have one, is not dequantised again. Of a large file it takes the
+    size and 64 pieces that are spread over all of it, since two trainings of one model differ everywhere but in size.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return f"{str(fingerprint(path))[:16]}-{dtype}"
+    digest = hashlib.sha256()
+    tokenizer = [path.with_name(name) for name in ("tokenizer.json", "tokenizer_config.json")]
+    for part in (*gguf.shard_files(path), *(file for file in tokenizer if file.is_file())):
+        size = part.stat().st_size
+        digest.update(f"{size}:".encode())
+        with part.open("rb") as file:
+            for position in range(0, size, max(size // 64, _PIECE)):
+                file.seek(position)
+                digest.update(file.read(_PIECE))
+            file.seek(max(size - _PIECE, 0))
+            digest.update(file.read())
+    return f"{digest.hexdigest()[:16]}-{dtype}"

@@ -1,19 +1,14 @@
 """A folder's tokenizer: read as its files say, and what it does to a text."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lamina.errors import LaminaError
-
-_TEXTS = (
-    "w1 w2",
-    "The 12th naïve answer,\n\n\tit's 3.5",
-    "中文 ✓",
-)  # on which two tokenizers are compared
 
 
 def special_behind(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -32,25 +27,39 @@ def special_behind(tokenizer: PreTrainedTokenizerBase) -> str:
 def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder, which cuts text as its tokenizer.json says.
 
-    transformers builds some classes anew from the vocabulary alone. SmolLM2's, whose class is named GPT2Tokenizer, then
-    no longer cuts numbers into digits. Such a one is read from tokenizer.json as it stands.
+    transformers builds some classes anew from the vocabulary alone, and then text is cut in the way of the class and
+    not of the file: SmolLM2's, whose class is named GPT2Tokenizer, leaves numbers whole, and Llama's drops a blank
+    before a text. Where the two are not built alike, the file is read as it stands, with the special tokens of the
+    class.
     """
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **options)
-    file, own = Path(folder, "tokenizer.json"), options.get("trust_remote_code")
-    if type(tokenizer) is PreTrainedTokenizerFast or own or not file.is_file():
-        return tokenizer
-    if tokenizer.init_kwargs.get("add_prefix_space"):  # which the class adds to what the file says
+    file = Path(folder, "tokenizer.json")
+    is_stock = type(tokenizer).__module__.startswith("transformers.")
+    if type(tokenizer) is PreTrainedTokenizerFast or not is_stock or not file.is_file():
         return tokenizer
     stated = Tokenizer.from_file(str(file))
-    stated.no_truncation()
-    stated.no_padding()
-    for text in _TEXTS:
-        if (
-            tokenizer(text, add_special_tokens=False)["input_ids"]
-            != stated.encode(text, add_special_tokens=False).ids
-        ):
-            return PreTrainedTokenizerFast.from_pretrained(folder, **options)
-    return tokenizer
+    if _cuts_alike(tokenizer.backend_tokenizer, stated):
+        return tokenizer
+    special: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = getattr(tokenizer, name)
+        if token is not None and stated.token_to_id(token) is not None:
+            special[name] = token
+    from_file: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
+        folder, **options | special
+    )
+    pre_tokenizer = from_file.backend_tokenizer.pre_tokenizer
+    if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):
+        # tokenizer_config.json decides: classes of byte-level vocabularies always took it from there.
+        pre_tokenizer.add_prefix_space |= bool(tokenizer.init_kwargs.get("add_prefix_space"))
+    return from_file
+
+
+def _cuts_alike(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether two tokenizers give the same tokens for any text, special tokens around it aside."""
+    parts = ("normalizer", "pre_tokenizer", "model")
+    first_parts, second_parts = (json.loads(each.to_str()) for each in (first, second))
+    return all(first_parts[part] == second_parts[part] for part in parts)
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:

@@ -10,24 +10,24 @@ from lamina.config.entry import Options
 from lamina.config.metrics import METRICS
 from lamina.config.models import Model
 from lamina.data import task_files
-from lamina.models.manifest import files, fingerprint
+from lamina.models import gguf
+from lamina.models.checkpoint import is_quantised
+from lamina.models.manifest import checkpoint_name, files, fingerprint
 from lamina.stages.job import READ, Job, OnModel, family
 from lamina.study import requests as studies
 
 
 class DequantiseModel(Job):
-    """One model by its name, and the number format of the weights that are written (auto for float32)."""
+    """One checkpoint by its name, which says what it is made from, and its number format (auto: float32 of a GGUF)."""
 
     PACKAGES = True
 
-    model: str
     dtype: str
-    file: Annotated[str, READ] = ""
+    files: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        follows = {"weights": fingerprint(Path(config.models[w.model].source))}
-        return cls(model=w.model, dtype=config.models[w.model].dtype, follows=follows)
+        return cls(dtype=_quantised_model(config, w.checkpoint).dtype)
 
 
 class PrepareModel(Job):
@@ -140,6 +140,43 @@ def benchmark(config: Configuration, task: str) -> Any:
     """The entry of a benchmark, which is a task or a perplexity text."""
     benchmarks = config.benchmarks
     return benchmarks.tasks[task] if task in benchmarks.tasks else benchmarks.perplexity[task]
+
+
+def checkpoint_names(config: Configuration) -> dict[str, str]:
+    """The names of the checkpoints that quantised models become, by model. Models of the same content share one."""
+    return {
+        name: checkpoint_name(entry.source, entry.dtype)
+        for name, entry in config.models.items()
+        if is_quantised(entry.source)
+    }
+
+
+def _quantised_model(config: Configuration, checkpoint: str) -> Model:
+    """The entry of a model that becomes the checkpoint of this name."""
+    return next(
+        config.models[model]
+        for model, name in checkpoint_names(config).items()
+        if name == checkpoint
+    )
+
+
+def quantised_files(config: Configuration, checkpoint: str) -> list[str]:
+    """The files that a checkpoint is made from, the one that names the model first.
+
+    That is the GGUF file, or the config.json that says how the weights beside it are quantised.
+    """
+    model = _quantised_model(config, checkpoint)
+    if gguf.is_gguf(model.source):
+        return gguf_files(model)
+    folder = Path(model.source)
+    first = folder / "config.json"
+    others = [path for paths in files(folder) for path in paths if path != first]
+    return [str(path) for path in (first, *others)]
+
+
+def gguf_files(model: Model) -> list[str]:
+    """The GGUF file of a model, or its shards."""
+    return [str(file) for file in gguf.shard_files(Path(model.source))]
 
 
 def model_files(config: Configuration, model: str) -> list[str]:

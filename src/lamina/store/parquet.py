@@ -7,6 +7,7 @@ report; `lamina.tables` holds them.
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,7 +196,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         yield temporary
         mask = os.umask(0o077)
         os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # whatever wrote it
+        if temporary.is_file():
+            temporary.chmod(0o666 & ~mask)  # whatever wrote it
         os.replace(temporary, path)
     finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)

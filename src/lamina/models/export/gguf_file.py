@@ -12,8 +12,7 @@ from lamina.models.export.check import check_export
 from lamina.models.structure import layers_of, text_config
 
 FILE = "model.gguf"
-# What names the size of the base model.
-_DROPPED = ("general.size_label", "general.architecture")  # the writer adds the second one itself
+_DROPPED = ("general.size_label",)  # what names the size of the base model
 
 
 def save(
@@ -37,40 +36,32 @@ def save(
 
 def write(source: Path, target: Path, kept: Sequence[int]) -> None:
     """Copy a GGUF file without the layers that are not `kept`: blocks get new numbers, lists by layer are cut."""
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter
-
+    header = gguf.read_header(source, str(source))
     depth, _ = gguf.shape(source, str(source))
-    reader, place = GGUFReader(source), {layer: number for number, layer in enumerate(kept)}
-    family = reader.fields["general.architecture"].contents()
-    writer = GGUFWriter(target, family, endianess=reader.endianess)
-    writer.data_alignment = reader.alignment
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in _DROPPED:
-            continue
-        kind, value = field.types[0], field.contents()
-        if kind == GGUFValueType.ARRAY:
-            if name.startswith(f"{family}.") and len(value) == depth:
-                value = [value[layer] for layer in kept]
-            if len(value):  # an empty list cannot be written, and says nothing
-                writer.add_key_value(name, value, kind, sub_type=field.types[-1])
-        else:
-            writer.add_key_value(
-                name, len(kept) if name == f"{family}.block_count" else value, kind
-            )
-    tensors = []
-    for tensor in reader.tensors:
-        layer = gguf.LAYER.match(tensor.name)
-        number = place.get(int(layer[1])) if layer else None
-        if layer and number is None:
-            continue
-        name = f"blk.{number}.{tensor.name[layer.end() :]}" if layer else tensor.name
-        writer.add_tensor_info(
-            name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
-        )
-        tensors.append(tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in tensors:
-        writer.write_tensor_data(tensor.data, tensor_endianess=reader.endianess)
-    writer.close()
+    settings = {
+        name: _of_kept(name, setting, header.family, depth, kept)
+        for name, setting in header.settings.items()
+        if name not in _DROPPED and not name.startswith("split.")
+    }
+    new_numbers = {layer: number for number, layer in enumerate(kept)}
+    tensors: list[tuple[str, gguf.StoredTensor]] = []
+    for name, tensor in header.tensors.items():
+        of_layer = gguf.LAYER.match(name)
+        if of_layer is None:
+            tensors.append((name, tensor))
+        elif int(of_layer[1]) in new_numbers:
+            number = new_numbers[int(of_layer[1])]
+            tensors.append((f"blk.{number}.{name[of_layer.end() :]}", tensor))
+    gguf.write(target, settings, tensors)
+
+
+def _of_kept(
+    name: str, setting: gguf.Setting, family: str, depth: int, kept: Sequence[int]
+) -> gguf.Setting:
+    """A setting of the model in which the layers `kept` are left."""
+    if name == f"{family}.block_count":
+        return gguf.with_value(setting, len(kept))
+    by_layer = name.startswith(f"{family}.") and setting.is_list
+    if not by_layer or not isinstance(setting.value, list) or len(setting.value) != depth:
+        return setting
+    return gguf.with_value(setting, [setting.value[layer] for layer in kept])

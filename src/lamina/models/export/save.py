@@ -26,7 +26,7 @@ from lamina.models.cutting import kinds
 from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import Facts, Source, card, mergekit
 from lamina.models.export.check import check_export
-from lamina.models.gguf import SUFFIX, check_cut, is_gguf
+from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
@@ -245,7 +245,7 @@ def _document(
         family=text_config(base).model_type,
         kept=kept,
         kinds=kinds(text_config(base), depth),
-        base_size=file.stat().st_size if is_gguf(file) else None,
+        base_size=_stored_bytes(file) if is_gguf(file) else None,
         size=sum(
             each.stat().st_size
             for each in folder.iterdir()
@@ -263,6 +263,11 @@ def _document(
         "plan": dict(source.plan),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _stored_bytes(file: Path) -> int:
+    """The size of a GGUF file, or of all its shards."""
+    return sum(shard.stat().st_size for shard in shard_files(file))
 
 
 def _unserved(variant: PreTrainedModel) -> str:
