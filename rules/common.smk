@@ -35,10 +35,17 @@ from lamina.checks.load import load
 from lamina.study.paths import any_of
 from lamina.study.variant import Variant
 
+# As a module, lamina is given its configuration, and the files are another workflow's. Its own it reads itself, by YAML
+# 1.2: Snakemake reads `010` as 8. A file that asks for templates (yte) is as Snakemake has filled it in.
+is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
+
 with failures.refused(workflow.configfiles):
     failures.check_folder(Path.cwd())
-    for file in workflow.configfiles:
-        text.check(file)
+    if not is_module:
+        read_values = text.merge_configurations(
+            workflow.configfiles, workflow.config_settings.config
+        )
+        config = config if "__use_yte__" in read_values else read_values
     CONFIG = load(config, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
     # Resources read the manifests while the graph is built. An error there would name the rule and not the file.

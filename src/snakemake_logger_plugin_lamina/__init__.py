@@ -38,7 +38,7 @@ def check(arguments: list[str]) -> None:
                     f"there is no configuration file '{file}'. Write --configfile config/NAME.yaml; targets stand "
                     "behind --."
                 )
-            text.check(file)
+            text.read_configuration(file)
 
 
 if Path(sys.argv[0]).name in ("snakemake", "__main__.py"):
