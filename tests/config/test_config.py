@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from lamina.checks import load as config
-from lamina.config import calibrations, configuration, healings, models, repairs, selectors
+from lamina.config import calibrations, configuration, healings, models, repairs, selectors, text
 from lamina.config.entry import Entry
-from lamina.config.studies import Maps
+from lamina.config.studies import Maps, Size
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -78,6 +80,61 @@ def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) 
     assert loaded.healings["lora"].learning_rate == 3e-4
     assert loaded.models["small"].trust_remote_code is True
     assert loaded.studies["prune"].removed == [1, "25%"]
+
+
+LOOSELY_WRITTEN = [
+    ("studies.prune.removed", "25%", ["25%"]),
+    ("studies.prune.removed", ["25 %"], ["25%"]),
+    ("studies.prune.removed", "2", [2]),
+    ("studies.prune.models", "small", ["small"]),
+    ("selectors.accuracy.protect", "010", [10]),
+    ("selectors.accuracy.protect", "[010, 0_2]", [10, 2]),
+    ("calibrations.corpus.length", "0_32", 32),
+    ("calibrations.corpus.length", "32.0", 32),
+    ("calibrations.corpus.documents", "10:50", "10:50"),
+    ("models.hub.revision", "0012345", "0012345"),
+    ("models.hub.revision", "1.10", "1.10"),
+    ("models.hub.revision", "1e5", "1e5"),
+    ("models.hub.revision", "2024-01-01", "2024-01-01"),
+    ("models.hub.chat_template", "yes", True),
+    ("models.hub.template_arguments", "{effort: 010, deep: true, way: on}", None),
+    ("report.keep", "95 %", 0.95),
+]
+
+
+@pytest.mark.parametrize(("where", "written", "meant"), LOOSELY_WRITTEN)
+def test_what_can_be_read_in_one_way_is_read(
+    root: Path, where: str, written: Any, meant: Any
+) -> None:
+    (root / "settings.yaml").write_text(
+        yaml.safe_dump(put(minimal(), where, "VALUE")).replace("VALUE", str(written))
+    )
+    model_folder(root / "deep", {"num_hidden_layers": 12})
+    raw = text.read_configuration(root / "settings.yaml")
+    raw["models"]["small"]["source"] = "deep"
+    found: Any = config.load(raw, root).plain()
+    for key in where.split("."):
+        found = found[key]
+    if meant is None:
+        meant = {"effort": 10, "deep": True, "way": "on"}
+    assert found == meant and type(found) is type(meant)
+
+
+def test_a_name_may_be_a_number(root: Path) -> None:
+    raw = minimal()
+    raw["calibrations"]["2024"] = raw["calibrations"].pop("recall")
+    raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": [2024]}}
+    assert config.load(raw, root).studies["maps"].calibrations == ["2024"]
+
+
+@pytest.mark.parametrize(
+    ("written", "bytes_left"),
+    [("6GB", 6e9), ("6 Gb", 6e9), ("6gb", 6e9), ("1.5 GiB", 1.5 * 2**30), ("512 MiB", 2**29)],
+)
+def test_a_size_in_memory_is_read_with_any_spelling_of_its_unit(
+    written: str, bytes_left: float
+) -> None:
+    assert Size(memory=written).limit(1e12) == bytes_left
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from snakemake.utils import update_config
 
 import snakemake_logger_plugin_lamina  # noqa: F401, what Snakemake imports whenever it starts
 from lamina.config import text
@@ -21,7 +23,6 @@ BROKEN = [
     ("a: 1\n---\nb: 2\n", 2, "second document", "Delete"),
     ("a: 1\nb: \x01\n", 2, "0x1", "Delete"),
     ("models: {}\nseed:\xa01\n", 2, "non-breaking space", "Write a blank"),
-    ("models: {}\na: {on: 1}\n", 2, "YAML reads `on` as true or false", "in quotes"),
 ]
 
 
@@ -31,7 +32,7 @@ def test_broken_yaml_is_told_by_its_line_in_our_words(
 ) -> None:
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(LaminaError) as refused:
-        text.check(tmp_path / "mine.yaml")
+        text.read_configuration(tmp_path / "mine.yaml")
     said = str(refused.value)
     assert f"mine.yaml, line {line}" in said and wrong in said and remedy in said
 
@@ -41,10 +42,10 @@ def test_what_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv -f latin1"
     ):
-        text.check(tmp_path / "mine.yaml")
+        text.read_configuration(tmp_path / "mine.yaml")
     (tmp_path / "mine.yaml").write_text("a: 1\n", encoding="utf-16")
     with pytest.raises(LaminaError, match="iconv -f utf-16"):
-        text.check(tmp_path / "mine.yaml")
+        text.read_configuration(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
 ) -> None:
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(LaminaError) as refused:
-        text.check(tmp_path / "mine.yaml")
+        text.read_configuration(tmp_path / "mine.yaml")
     assert f"key '{key}' stands twice, in line {lines[0]} and in line {lines[1]}" in str(
         refused.value
     )
@@ -71,7 +72,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(LaminaError, match="no keys at the top level"):
-        text.check(tmp_path / "mine.yaml")
+        text.read_configuration(tmp_path / "mine.yaml")
 
 
 def test_what_is_in_order_passes(tmp_path: Path) -> None:
@@ -79,7 +80,64 @@ def test_what_is_in_order_passes(tmp_path: Path) -> None:
     (tmp_path / "alias.yaml").write_text("a: &x {k: 1}\nb: *x\nc: {<<: *x, k: 2}\n")
     files = [tmp_path / "tabs.json", tmp_path / "alias.yaml", *Path("config").glob("*.yaml")]
     for file in files:
-        text.check(file)
+        text.read_configuration(file)
+
+
+# By https://yaml.org/spec/1.2.2/#1032-tag-resolution. Beside each, what PyYAML and so Snakemake make of it.
+CORE_SCHEMA = [
+    ("010", 10),  # 8
+    ("10:50", "10:50"),  # 650
+    ("2024-01-01", "2024-01-01"),  # a date
+    ("0o17", 15),  # a text
+    ("0x1F", 31),
+    ("-7", -7),
+    ("3e-4", 0.0003),  # a text
+    (".5", 0.5),
+    ("-.INF", float("-inf")),
+    ("on", "on"),  # true
+    ("No", "No"),  # false
+    ("True", True),
+    ("~", None),
+    ("", None),
+    ("'010'", "010"),
+    ('"true"', "true"),
+    ("25 %", "25 %"),
+]
+
+
+@pytest.mark.parametrize(("written", "value"), CORE_SCHEMA)
+def test_a_value_is_what_yaml_1_2_says(tmp_path: Path, written: str, value: object) -> None:
+    (tmp_path / "mine.yaml").write_text(f"a: {written}\nb: [{written}]\n")
+    found = text.read_configuration(tmp_path / "mine.yaml")
+    assert found == {"a": value, "b": [value] if written else []}
+
+
+def test_a_key_is_the_text_that_was_written(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "models: {on: &it {1: x}, 010: y, 1.50: z}\nseed: {<<: *it, No: w}\n"
+    )
+    found = text.read_configuration(tmp_path / "mine.yaml")
+    assert found["models"] == {"on": {"1": "x"}, "010": "y", "1.50": "z"}
+    assert found["seed"] == {"1": "x", "No": "w"}
+
+
+@pytest.mark.parametrize("start", ["\ufeff", "%YAML 1.1\n---\n", "# für\r\n\r\n"])
+def test_how_an_editor_saves_a_file_changes_nothing(tmp_path: Path, start: str) -> None:
+    body = "a: [1,\r\n  2] # a\ttab\r\nb: |\r\n  c\r\n"
+    (tmp_path / "mine.yaml").write_bytes(f"{start}{body}".encode())
+    assert text.read_configuration(tmp_path / "mine.yaml") == {"a": [1, 2], "b": "c\n"}
+
+
+def test_files_and_command_line_are_merged_as_snakemake_merges_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("a: {x: 1, y: {z: 2}}\nb: [1, 2]\nc: 5\n")
+    second.write_text("a: {y: {w: 3}}\nb: [3]\nc: {d: 6}\n")
+    overrides = {"a": {"x": 7}, "e": 8}
+    expected: dict[str, object] = {}
+    for values in (yaml.safe_load(first.read_text()), yaml.safe_load(second.read_text())):
+        update_config(expected, values)
+    update_config(expected, overrides)
+    assert text.merge_configurations([first, second], overrides) == expected
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ class Benchmark(Entry):
 
 def _share(value: object) -> object:
     """A share that is written as a percentage, as a number; everything else unchanged."""
-    number = (
-        value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
-    )
-    return float(number) / 100 if number.replace(".", "", 1).isdigit() else value
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return value
+    percentage = value.strip().removesuffix("%").strip()
+    return float(percentage) / 100 if percentage.replace(".", "", 1).isdigit() else value
 
 
 class Report(Entry):

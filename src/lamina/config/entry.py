@@ -284,7 +284,8 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
 Named = Annotated[dict[str, T], BeforeValidator(_named)]
 Spelt = WrapValidator(read_text)  # reads the entries of a list as `Entry` reads its keys
 Weights = Named[Annotated[float, Spelt, Field(gt=0)]]  # weights by name, such as {corpus: 0.1}
-Filled = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Spelt]  # a number in a list of names is the name that was written
+Filled = Annotated[str, Field(min_length=1), Spelt]
 # A folder or file of the user; ~ is the home folder.
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
 Documents = Annotated[str, AfterValidator(_document_range)]

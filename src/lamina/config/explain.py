@@ -7,6 +7,7 @@ cannot know with `wrong`.
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -27,6 +28,15 @@ _ARTICLES = {
     "array": "a list such as [a, b]",
     "object": "a mapping of keys to values",
     "null": "null",
+}
+_BOOLEANS = {
+    "true": True,
+    "false": False,
+    # As YAML 1.1 has it, in which many have learned to write.
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
 }
 _BOUNDS = {
     "minimum": "of at least",
@@ -80,20 +90,36 @@ def listed(words: Iterable[str]) -> str:
 
 
 def readings(value: object) -> Iterator[Any]:
-    """Other values that a value may stand for: a whole number with a point, or what a text spells."""
+    """Other values that a value may stand for, the likeliest first.
+
+    A whole number with a point, a number as the text that was written, what a text spells, and at last a list of it
+    alone: `removed: 25%`.
+    """
     if isinstance(value, float) and value.is_integer():
         yield int(value)
-    if not isinstance(value, str):
-        return
-    if value.lower() in ("true", "false"):
-        yield value.lower() == "true"
-    if value.lower() in ("null", ""):
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield getattr(value, "written", str(value))
+    if isinstance(value, str):
+        yield from _spelt(value)
+    if isinstance(value, str | int | float | Mapping):
+        yield [value]
+
+
+def _spelt(text: str) -> Iterator[Any]:
+    """What a text spells: true or false, null, a number."""
+    if text.lower() in _BOOLEANS:
+        yield _BOOLEANS[text.lower()]
+    if text.lower() in ("null", ""):
         yield None
-    for convert in (int, float):
-        try:
-            yield convert(value)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        yield int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    yield number
+    if number.is_integer():
+        yield int(number)
 
 
 def allowed(part: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from lamina.config.entry import Choice, Spelt, option
+from lamina.config.entry import Choice, Name, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
 from lamina.config.selectors import Units, check_halves, units_option
@@ -15,9 +15,10 @@ from lamina.errors import LaminaError
 
 
 def _share(text: str) -> str:
-    if not re.fullmatch(r"[0-9]+([.][0-9]+)?%", text) or not Fraction(text.rstrip("%")):
+    percentage = re.fullmatch(r"\s*([0-9]+(?:[.][0-9]+)?)\s*%\s*", text)
+    if percentage is None or not Fraction(percentage[1]):
         raise ValueError
-    return text
+    return f"{percentage[1]}%"
 
 
 # What the number of a size may end with, beside %: a share of what the unpruned model takes.
@@ -26,6 +27,8 @@ _SCALES: Mapping[str, Mapping[str, float]] = {
     "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
     "latency": {},
 }
+# Other units of memory that a size may be written in.
+_BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _SHOWN = {
     "memory": "memory at {:,} tokens",
     "parameters": "the parameters",
@@ -64,10 +67,12 @@ class Size(BaseModel):
     def limit(self, whole: float) -> float:
         """The most that may be left where the unpruned model takes `whole`."""
         scales = {**_SCALES[self.what], "%": whole / 100}
-        match = re.fullmatch(
-            rf"([0-9]+(?:[.][0-9]+)?) ?({'|'.join(scales)})", getattr(self, self.what)
-        )
-        return float(match[1]) * scales[match[2]] if match else 0.0
+        if self.what == "memory":
+            scales |= _BINARY
+        factors = {unit.lower(): factor for unit, factor in scales.items()}
+        written = getattr(self, self.what).strip().lower()
+        match = re.fullmatch(rf"([0-9]+(?:[.][0-9]+)?)\s*({'|'.join(factors)})", written)
+        return float(match[1]) * factors[match[2]] if match else 0.0
 
     def __str__(self) -> str:
         return f"{getattr(self, self.what)} of {_SHOWN[self.what].format(self.context)}"
@@ -92,7 +97,7 @@ _ALLOWED = (
     "a number of units of at least 1, a share of the model's layers such as 25%, or a size: {memory: 6GB}, "
     "{parameters: 75%} or {latency: 80%}"
 )
-Names = list[str]
+Names = list[Name]
 Removed = Annotated[
     Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(_share)] | Size,
     Spelt,

@@ -1,4 +1,9 @@
-"""The text of a configuration file: faults that YAML's reader explains badly or ignores are refused by their line."""
+"""The text of YAML files: the configuration by YAML 1.2, and task files as lm-eval reads them, by YAML 1.1.
+
+Snakemake reads the configuration too, by YAML 1.1, where `010` is 8, `0_64` is 52, `10:50` is 650 and `on` is true. Its
+values are not taken, only its grammar: both use the scanner of PyYAML, so what one can read the other can. Faults that
+PyYAML explains badly or ignores are refused by their line.
+"""
 
 import json
 import re
@@ -49,6 +54,73 @@ _NO_BREAK = re.compile(
 )  # where a blank indents or follows a key
 _MOST = 100_000  # values in a file; an alias counts as the values that it stands for
 
+_TAG = "tag:yaml.org,2002:"
+# The core schema of YAML 1.2: what a value without quotes is, by its form and its possible first characters.
+_CORE_SCHEMA = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"]),
+    (
+        "float",
+        r"[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?[.](inf|Inf|INF)|[.](nan|NaN|NAN)",
+        [*"-+.0123456789"],
+    ),
+    ("merge", r"<<", ["<"]),
+)
+
+
+class WrittenInt(int):
+    """A whole number that remembers how it was written, for where a text is meant: `revision: 0012345`."""
+
+    written: str
+
+
+class WrittenFloat(float):
+    """A number that remembers how it was written, for where a text is meant: `revision: 1.10`."""
+
+    written: str
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """Values by the core schema of YAML 1.2, and every key of a mapping as the text that it is."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A mapping; what is merged into it (`<<`) counts as its own."""
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = f"{_TAG}str"
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+    def construct_whole_number(self, node: Any) -> WrittenInt:
+        """A whole number: decimal with or without leading zeros, `0o17` or `0x1f`."""
+        digits = node.value.lower()
+        base = {"0o": 8, "0x": 16}.get(digits[:2], 10)
+        number = WrittenInt(digits, base)
+        number.written = node.value
+        return number
+
+    def construct_number(self, node: Any) -> WrittenFloat:
+        """A number with a point or an exponent, `.inf` or `.nan`."""
+        digits = node.value.lower()
+        if digits.endswith((".inf", ".nan")):
+            digits = digits.replace(".", "")
+        number = WrittenFloat(digits)
+        number.written = node.value
+        return number
+
+
+for _name, _form, _first_characters in _CORE_SCHEMA:
+    _CoreLoader.add_implicit_resolver(
+        f"{_TAG}{_name}", re.compile(f"(?:{_form})$"), _first_characters
+    )
+_CoreLoader.add_constructor(f"{_TAG}int", _CoreLoader.construct_whole_number)
+_CoreLoader.add_constructor(f"{_TAG}float", _CoreLoader.construct_number)
+
 
 def read(path: str | Path) -> str:
     """The text of a file. Raises LaminaError if it is no plain file, or not UTF-8; the message names the line."""
@@ -66,8 +138,8 @@ def read(path: str | Path) -> str:
         ) from None
 
 
-def check(path: str | Path) -> None:
-    """Refuse a file that is not a YAML (or JSON) mapping whose keys are each given once.
+def read_configuration(path: str | Path) -> dict[str, Any]:
+    """The values of a configuration file, a YAML 1.2 (or JSON) mapping whose keys are each given once.
 
     Raises LaminaError, which names the file, the line, what is wrong there and what to write.
     """
@@ -78,22 +150,44 @@ def check(path: str | Path) -> None:
             f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write a blank."
         )
     try:
-        root = _composed(path, text, yaml.SafeLoader)
+        root = _composed(path, text, _CoreLoader)
     except LaminaError:
-        if _is_json(text):  # which may be indented with tabs
-            return
+        # Snakemake tries JSON first, which may be indented with tabs.
+        if (values := _json_mapping(text)) is not None:
+            return values
         raise
     if not isinstance(root, yaml.MappingNode):
         raise LaminaError(
             f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
         )
     _check_keys(path, root, "", set())
+    return _constructed(path, text, root, _CoreLoader)
+
+
+def merge_configurations(
+    files: Iterable[str | Path], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of several configuration files, then of the command line; a later value counts.
+
+    Mappings are merged key by key, as Snakemake does it. Raises LaminaError as `read_configuration` does.
+    """
+    merged: dict[str, Any] = {}
+    for values in [*map(read_configuration, files), overrides]:
+        merged = _merge(merged, values)
+    return merged
+
+
+def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(earlier) if isinstance(earlier, Mapping) else {}
+    for key, value in later.items():
+        merged[key] = _merge(merged.get(key), value) if isinstance(value, Mapping) else value
+    return merged
 
 
 def load(
     path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]
 ) -> dict[str, Any]:
-    """A mapping from a YAML file, with `constructors` for tags that are not YAML's own.
+    """A mapping from a YAML 1.1 file, with `constructors` for tags that are not YAML's own.
 
     Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong there and what to write.
     """
@@ -104,10 +198,21 @@ def load(
     root = _composed(path, text, loader)
     if not isinstance(root, yaml.MappingNode):
         raise LaminaError(f"{path} holds no keys at the top level. Write `key: value` lines.")
+    return _constructed(path, text, root, loader)
+
+
+def _constructed(
+    path: str | Path, text: str, root: yaml.MappingNode, loader: Any
+) -> dict[str, Any]:
+    """The values of a tree."""
     try:
         return dict(loader("").construct_document(root))
     except yaml.MarkedYAMLError as error:
         raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
+    except ValueError as error:  # `!!int twelve`
+        raise LaminaError(
+            f"{path}: a value is not of the type that its tag says: {error}."
+        ) from None
 
 
 def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
@@ -196,10 +301,6 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
         if not isinstance(key, yaml.ScalarNode):
             continue
         name, line = f"{where}.{key.value}".lstrip("."), key.start_mark.line + 1
-        if key.tag == "tag:yaml.org,2002:bool":
-            raise LaminaError(
-                f'{path}, line {line}: YAML reads `{key.value}` as true or false. Put it in quotes: "{key.value}"'
-            )
         if key.value in lines:
             raise LaminaError(
                 f"{path}: the key '{name}' stands twice, in line {lines[key.value]} and in line {line}, and only one "
@@ -209,11 +310,13 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
         _check_keys(path, value, name, seen)
 
 
-def _is_json(text: str) -> bool:
+def _json_mapping(text: str) -> dict[str, Any] | None:
+    """The values of a JSON object; None for any other text."""
     try:
-        return isinstance(json.loads(text), dict)
+        values = json.loads(text)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def _explained(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
@@ -225,7 +328,7 @@ def _explained(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
             place = error.context_mark.line
         elif problem.startswith("expected ','"):
             opening = f" It begins in line {error.context_mark.line + 1}."
-    wrong, remedy = problem, "See https://yaml.org/spec/1.1 or put texts in quotes"
+    wrong, remedy = problem, "See https://yaml.org/spec/1.2 or put texts in quotes"
     for pattern, (meant, advice) in _WORDS.items():
         if match := re.fullmatch(pattern, problem):
             wrong, remedy = meant.format(*match.groups()), advice.format(*match.groups())

@@ -45,8 +45,9 @@ def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBas
         token = getattr(tokenizer, name)
         if token is not None and stated.token_to_id(token) is not None:
             special[name] = token
+    # What else a tokenizer is given, it keeps, and cannot write when it is saved.
     from_file: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-        folder, **options | special
+        folder, local_files_only=bool(options.get("local_files_only")), **special
     )
     pre_tokenizer = from_file.backend_tokenizer.pre_tokenizer
     if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):

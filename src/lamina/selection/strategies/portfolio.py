@@ -8,9 +8,9 @@ that is listed and with none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from lamina.config.entry import Filled, Weights, option, seed_option
 from lamina.config.explain import listed, wrong
@@ -48,7 +48,7 @@ class Portfolio(Selector):
 
     strategy: Literal["portfolio"] = "portfolio"
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
-    members: list[Annotated[str, Field(min_length=1)]] = option(
+    members: list[Filled] = option(
         "Metrics by which the lowest units are proposed, and strategies: those that read the streams of the unpruned "
         "model, and those that search, which cost much more.",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
