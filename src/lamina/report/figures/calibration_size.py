@@ -41,7 +41,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     points: style.Rows = []
     for key, ranked in answers.grouped(rankings, "model", "calibration").items():
         model, calibration = key
-        context = Context.of(ranked[0])
+        context = Context.from_calibration(ranked[0])
         table = answers.answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for metric in (row["metric"] for row in ranked if row["metric"] in METRICS):
             samples = from_table(_select_measured(table, metric))
