@@ -110,7 +110,7 @@ steps AS (
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
     FROM plans
 ),
-measured AS (  -- what was chosen may have been measured on fewer samples than the model before, which goes beside every unit
+measured AS (
     SELECT p.model, p.calibration, p.selector, p.removed, p.position,
         coalesce(max(s.n) FILTER (s.selector <> 'base'), max(s.n)) AS n_before,
         coalesce(max(s.n) FILTER (s.selector <> 'base' AND s.unit = p.unit), max(s.n) FILTER (s.unit = p.unit)) AS n_after
@@ -129,7 +129,7 @@ SELECT p.* EXCLUDE (gone),
     root(accuracy_after * (1 - accuracy_after) / coalesce(n_search, n_after)) AS after_stderr
 FROM steps AS p LEFT JOIN measured USING (model, calibration, selector, removed, position)
 LEFT JOIN searched USING (model, calibration, selector, removed);
-COMMENT ON VIEW removals IS 'One row per plan and unit, as plans, with the samples behind its accuracies: a budget may let a unit leave early, and a search holds samples back.';
+COMMENT ON VIEW removals IS 'One row per plan and unit, as plans, with the samples behind its accuracies: a search holds samples back.';
 COMMENT ON COLUMN removals.n_before IS 'Calibration samples behind accuracy_before; null where nobody knows.';
 COMMENT ON COLUMN removals.before_stderr IS 'Binomial standard error of accuracy_before.';
 COMMENT ON COLUMN removals.n_after IS 'Calibration samples behind accuracy_after.';

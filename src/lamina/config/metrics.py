@@ -23,8 +23,6 @@ class Metric:
     pass_: str
     columns: tuple[str, ...]
     help: str
-    bound: float | None = None
-    signed: bool = False
     adds: bool = True
     runs: bool = False
     sublayers: bool = True
@@ -37,7 +35,7 @@ class Metric:
 
     @property
     def losing(self) -> bool:
-        """Whether every sample has a loss whose mean ranks removals; budgets and searches compare such losses."""
+        """Whether every sample has a loss whose mean ranks removals; searches compare such losses."""
         return self.removes and self.adds
 
     @property

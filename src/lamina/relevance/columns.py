@@ -38,11 +38,6 @@ class Context:
     seed: int = 0
     """Seed of what a metric draws."""
 
-    hard_first: bool = False
-    """Whether units that left early saw the hardest samples (budget `exact`) instead of random
-    ones.
-    """
-
     @classmethod
     def from_calibration(cls, calibration: Mapping[str, Any]) -> "Context":
         """The context of the base model, from a row of table `calibrations`."""
@@ -59,15 +54,11 @@ class Columns:
     values: dict[str, np.ndarray]
     """By name of a column of table `sweeps`: (1 + units, samples), where row 0 is the unit `none`.
 
-    NaN was not measured, or not seen by a unit that left the sweep early (budgets `exact` and
-    `race`). Measured numbers that are not finite are inf.
+    NaN was not measured. Measured numbers that are not finite are inf.
     """
 
     seen: np.ndarray
     """Number of samples that each unit saw, (1 + units,)."""
-
-    chosen: str | None = None
-    """The unit that a budget settled on."""
 
     @property
     def n_samples(self) -> int:
@@ -103,7 +94,7 @@ def from_table(sweep: pa.Table) -> Columns:
             values[name][rows, sample_indices] = sweep[name].cast(pa.float64()).to_numpy()
 
     seen = np.bincount(rows, minlength=len(row_of_unit))
-    return Columns(tuple(units), values, seen, _chosen_unit(sweep))
+    return Columns(tuple(units), values, seen)
 
 
 def _column_names() -> set[str]:
@@ -112,13 +103,6 @@ def _column_names() -> set[str]:
     for metric in METRICS.values():
         names.update(metric.columns)
     return names
-
-
-def _chosen_unit(sweep: pa.Table) -> str | None:
-    if "chosen" not in sweep.column_names:
-        return None
-    chosen_units = sweep.filter(sweep["chosen"])["unit"].to_pylist()
-    return chosen_units[0] if chosen_units else None
 
 
 def hits(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:

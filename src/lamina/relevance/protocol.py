@@ -38,14 +38,8 @@ class Metric:
 
     help: ClassVar[str]
 
-    bound: ClassVar[float | None] = None
-    """The largest loss of a sample, if there is one, which the test of budget `race` needs."""
-
-    signed: ClassVar[bool] = False
-    """Whether a loss may be below 0, which budget `exact` does not allow."""
-
     adds: ClassVar[bool] = True
-    """Whether the mean of `loss` over samples ranks removals, which budgets and searches need."""
+    """Whether the mean of `loss` over samples ranks removals, which searches need."""
 
     runs: ClassVar[bool] = False
     """Whether a whole run of layers has a value, which strategy `block` needs."""
@@ -114,19 +108,6 @@ class Metric:
         `acc_norm`.
         """
         return values[self.columns[0]]
-
-    def difficulty(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray | None:
-        """How large a removal's loss on each sample is likely to be, (1, samples), to see the
-        hardest samples first.
-
-        It is told from the columns of the model before the removal, (1, samples) each. None where
-        the losses of a good candidate tell that better.
-        """
-        return None
-
-    def at_chance(self, loss: float, chance: float) -> bool:
-        """Whether this mean loss is that of guessing, so that losses do not rank removals."""
-        return False
 
     def accuracy(self, loss: float) -> float | None:
         """The accuracy behind a mean loss, for metrics that count right answers."""

@@ -3,15 +3,14 @@ metrics.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from lamina.config.metrics import METRICS
 from lamina.relevance import protocol
-from lamina.relevance.columns import ANSWERS, Columns, Context, from_table
+from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.statistics import bootstrap_weights
 
 
@@ -30,8 +29,7 @@ class Ranking:
     """1 is the least relevant unit, which is removed first, and the deeper one of equals; None if
     nothing can rank them.
 
-    Units that left the sweep early come after those that saw more samples; scores that are not
-    finite come last.
+    Scores that are not finite come last.
     """
 
     reason: str | None
@@ -51,7 +49,6 @@ class RelevanceRow(TypedDict):
     score: float | None
     ci_low: float | None
     ci_high: float | None
-    at_least: float | None
     n_samples: int
     n_not_finite: int
     rank: int | None
@@ -84,13 +81,11 @@ def ranking(
 
 
 def _ranks(columns: Columns, keys: np.ndarray) -> list[int]:
-    """Ranks from 1 by ascending keys, (units, keys): first who saw the most samples, among equals
-    the deeper unit.
-    """
+    """Ranks from 1 by ascending keys, (units, keys); among equals the deeper unit comes first."""
     layers = [_layer_index(unit) for unit in columns.units]
     order = sorted(
         range(len(layers)),
-        key=lambda index: (-columns.seen[index + 1], *keys[index], -layers[index]),
+        key=lambda index: (*keys[index], -layers[index]),
     )
     ranks = [0] * len(layers)
     for rank, index in enumerate(order, 1):
@@ -113,8 +108,7 @@ def relevance(
     measured.
 
     A score that is not finite is null; its reason says on how many samples the removal gave no
-    numbers. The score of a unit that saw only the hardest samples is null too; `at_least` is its
-    lower bound.
+    numbers.
     """
     columns = from_table(sweep)
     weights = bootstrap_weights(columns.n_samples, seed)
@@ -125,43 +119,14 @@ def relevance(
     return rows
 
 
-def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
-    """A lower bound of each unit's score, (units,): the score if nothing were lost on the samples
-    that it did not see.
-
-    NaN for a metric without losses that add up, or whose losses may be below 0.
-    """
-    if METRICS[metric].signed or not METRICS[metric].adds:
-        return np.full(len(columns.units), np.nan)
-    values = {}
-    for name, measured in columns.values.items():
-        values[name] = np.where(np.isnan(measured), _best_value(name, measured[:1]), measured)
-    return ranking(replace(columns, values=values), metric, context).draws[0]
-
-
-def _best_value(column: str, current_model: np.ndarray) -> np.ndarray | float:
-    """What a column would be on a sample if a removal lost nothing there, given that of the current
-    model, (1, samples).
-    """
-    if column == "n_tokens":
-        return current_model
-    if column in ANSWERS:
-        return np.where(np.isnan(current_model), np.nan, 1.0)
-    return 0.0
-
-
 def _metric_rows(
     metric: str, columns: Columns, context: Context, weights: np.ndarray
 ) -> list[RelevanceRow]:
     """Rows of all units by one metric."""
     scorer = protocol.metric(metric)
     ranked = ranking(columns, metric, context, weights)
-    left_early = _left_early(columns, context)
-    scores = np.where(left_early, np.nan, ranked.draws[0])
+    scores = ranked.draws[0]
     low, high = _interval(scorer, columns, context, ranked, weights, scores)
-    lower_bounds = scores
-    if ranked.reason is None:
-        lower_bounds = np.where(left_early, bounds(columns, metric, context), np.nan)
     n_not_finite = scorer.not_finite(columns)
 
     rows: list[RelevanceRow] = []
@@ -171,8 +136,6 @@ def _metric_rows(
         reason = ranked.reason
         if not reason and not has_score and n_not_finite[index]:
             reason = f"{n_not_finite[index]} of {n_seen} samples not finite"
-        if not reason and left_early[index]:
-            reason = f"left early, after {n_seen} of the hardest samples, which tell no mean"
         rows.append(
             {
                 "metric": metric,
@@ -182,7 +145,6 @@ def _metric_rows(
                 "score": _finite(scores[index]),
                 "ci_low": _finite(low[index]) if has_score else None,
                 "ci_high": _finite(high[index]) if has_score else None,
-                "at_least": _finite(lower_bounds[index]),
                 "n_samples": 0 if scorer.pass_ == "weights" else n_seen,
                 "n_not_finite": int(n_not_finite[index]),
                 "rank": ranked.ranks[index] if ranked.ranks else None,
@@ -190,13 +152,6 @@ def _metric_rows(
             }
         )
     return rows
-
-
-def _left_early(columns: Columns, context: Context) -> np.ndarray:
-    """Whether each unit saw the hardest samples only, (units,)."""
-    if context.hard_first:
-        return columns.seen[1:] < columns.n_samples
-    return np.zeros(len(columns.units), dtype=bool)
 
 
 def _interval(

@@ -40,8 +40,6 @@ residual (double): Runs of layers go with the unit: the sum over them of the sam
 taylor (double): The sample's share of the sum over the unit's weights w of abs(w * gradient), the gradient being the
     calibration's mean: the mean over samples is that sum.
 magnitude (double): Sum of abs(w) over the weights w of the unit; the same for every sample.
-chosen (bool): Whether the budget of an early-leaving sweep settled on this unit to go; null in full sweeps. What left
-    early has fewer rows: under budget exact its hardest samples, of which no mean tells anything of the others.
 """)
 
 RELEVANCE = SWEPT.table("""
@@ -58,14 +56,10 @@ ci_low (double): Lower end of the 95 % interval of score, over samples: of accur
     were lost or won (Jeffreys' prior), of others by the bootstrap-t. Null for fewer than 50 samples of these, which
     may lack the rare large losses; score itself for magnitude and random, which look at none.
 ci_high (double): Upper end of the 95 % interval of score.
-at_least (double): What score is at least where it is null because the unit left a sweep of budget exact: with nothing
-    lost on the samples that it did not see. No estimate and no mean. Null elsewhere, for metric margin, and in tables
-    of earlier versions.
-n_samples (int64): Number of samples behind score, or at_least: fewer than the calibration has where a budget let the
-    unit leave early (random ones under race, the hardest under exact); 0 for magnitude, which looks at weights only.
+n_samples (int64): Number of samples behind score; 0 for magnitude, which looks at weights only.
 n_not_finite (int64): Samples on which the scores without the unit were not finite; their answers count as wrong. Null
     in tables of earlier versions.
 rank (int64): Place of the unit in the ranking of its sweep, 1 = least relevant, goes first; among equals the deeper
-    one. Units that left early come after those that saw more samples. Null where the unpruned model is at chance.
+    one. Null where the unpruned model is at chance.
 reason (string): Why score is null, and what the ranking fell back to; null in the ordinary case.
 """)

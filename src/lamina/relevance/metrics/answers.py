@@ -16,7 +16,6 @@ class Accuracy(Metric):
     pass_ = "removal"
     columns = ("correct", "correct_norm", "nll")
     help = "share of the model's advantage over chance that is lost"
-    bound = 1.0
     remedy = (
         "Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, or "
         "a selector whose metric needs no accuracy (perplexity, cosine, angular)."
@@ -114,16 +113,6 @@ class Accuracy(Metric):
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
         return 1.0 - hits(values, score)
 
-    def difficulty(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        """Samples that the model answers wrong, or right by a small margin, come first."""
-        margins = gold_margins(values, score)
-        # A sample without choices has no margin; the loss of its answer is on another scale, but
-        # orders them too.
-        return np.where(np.isnan(margins), values["nll"], -margins)
-
-    def at_chance(self, loss: float, chance: float) -> bool:
-        return 1 - loss <= chance
-
     def accuracy(self, loss: float) -> float:
         return 1 - loss
 
@@ -138,14 +127,10 @@ class Margin(Metric):
     pass_ = "removal"
     columns = ("gold_margin", "gold_margin_norm", "correct_norm")
     help = "how far the right choice's lead over the best other falls"
-    signed = True
     remedy = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, None]:
-        """Drop of the margin, in nats (per character for `acc_norm`), (units, samples).
-
-        A unit that left the sweep early is compared with the model on the samples that both saw.
-        """
+        """Drop of the margin, in nats (per character for `acc_norm`), (units, samples)."""
         margins = gold_margins(columns.values, context.score)
         return margins[:1] - margins[1:], None
 

@@ -17,7 +17,6 @@ class OutputCosine(Metric):
     pass_ = "removal"
     columns = ("output_cosine",)
     help = "how far the output turns"
-    bound = 2.0
 
 
 class OutputNorm(Metric):
@@ -36,7 +35,6 @@ class JensenShannon(Metric):
     pass_ = "removal"
     columns = ("output_js",)
     help = "Jensen-Shannon divergence of the output"
-    bound = 0.6931471805599453  # ln 2
 
 
 class KullbackLeibler(Metric):
@@ -59,7 +57,6 @@ class Acceptance(Metric):
     pass_ = "removal"
     columns = ("output_tv",)
     help = "how often the model would reject the cut one's draft"
-    bound = 1.0
 
 
 class TokenAgreement(Metric):
@@ -74,7 +71,6 @@ class TokenAgreement(Metric):
     pass_ = "removal"
     columns = ("output_flips",)
     help = "share of tokens where another one becomes likeliest"
-    bound = 1.0
 
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
