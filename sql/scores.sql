@@ -84,11 +84,21 @@ told AS (
         if(is_answers, paired_stderr, root(stderr ** 2 + base_stderr ** 2 - 2 * covariance)) AS change_stderr,
         metric = 'perplexity' AND NOT own AS general_text,
         CASE WHEN higher_is_better THEN base_value <= chance OR base_value - 1.959964 * base_stderr <= chance END
-            AS at_chance
+            AS at_chance,
+        CASE WHEN higher_is_better THEN base_error(base_stderr, chance, n_samples) END AS base_error,
+        CASE
+            WHEN removed = 0 THEN 1
+            WHEN is_answers THEN answer_slope(both_right, higher, lower, n_paired)
+            ELSE coalesce(covariance / nullif(base_stderr ** 2, 0), 0)
+        END AS slope
     FROM joined
 ),
 shares AS (
     SELECT *,
+        CASE
+            WHEN at_chance THEN 'at chance'
+            WHEN removed > 0 AND NOT clear_base(base_value, base_error, chance) THEN 'too few'
+        END AS kept_reason,
         CASE
             WHEN at_chance THEN NULL
             WHEN higher_is_better THEN value / nullif(base_value, 0)
@@ -98,21 +108,33 @@ shares AS (
             WHEN at_chance THEN NULL
             WHEN higher_is_better THEN (value - chance) / nullif(base_value - chance, 0)
             WHEN NOT higher_is_better THEN base_value / nullif(value, 0)
-        END AS above
+        END AS above,
+        base_reach(base_value, base_error, chance) AS reach
     FROM told
+),
+errors AS (
+    SELECT *,
+        CASE WHEN is_answers THEN share_stderr(kept, base_value, 0, both_right, higher, lower, n_paired)
+            WHEN higher_is_better THEN ratio_stderr(kept, stderr, base_value, base_stderr, covariance)
+            ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS kept_error,
+        CASE WHEN is_answers THEN share_stderr(above, base_value, chance, both_right, higher, lower, n_paired)
+            WHEN higher_is_better THEN ratio_stderr(above, stderr, base_value - chance, base_stderr, covariance)
+            ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS above_error,
+        coalesce(luck_stderr(kept, slope, base_value, base_error, reach, 0), 0) AS kept_luck,
+        coalesce(luck_stderr(above, slope, base_value, base_error, reach, chance), 0) AS above_luck
+    FROM shares
 )
 SELECT
     model, calibration, selector, removed, repair, healing, task, part_of, metric, value, stderr, n_samples,
     higher_is_better, own, general_text, chance, at_chance, base_value, base_stderr, change, change_stderr, paired,
     kept,
-    CASE WHEN is_answers THEN share_stderr(kept, base_value, 0, both_right, higher, lower, n_paired)
-        WHEN higher_is_better THEN ratio_stderr(kept, stderr, base_value, base_stderr, covariance)
-        ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS kept_stderr,
+    CASE WHEN kept_reason IS NULL THEN kept_error + kept_luck END AS kept_stderr,
+    CASE WHEN kept_reason IS NULL THEN kept_luck END AS kept_luck,
     above AS kept_above_chance,
-    CASE WHEN is_answers THEN share_stderr(above, base_value, chance, both_right, higher, lower, n_paired)
-        WHEN higher_is_better THEN ratio_stderr(above, stderr, base_value - chance, base_stderr, covariance)
-        ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS kept_above_chance_stderr
-FROM shares;
+    CASE WHEN kept_reason IS NULL THEN above_error + above_luck END AS kept_above_chance_stderr,
+    CASE WHEN kept_reason IS NULL THEN above_luck END AS kept_above_chance_luck,
+    kept_reason
+FROM errors;
 COMMENT ON VIEW against_base IS 'One row per variant, task and metric, against the base model.';
 COMMENT ON COLUMN against_base.own IS 'Whether the task is the calibration''s own (see own_tasks).';
 COMMENT ON COLUMN against_base.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
@@ -124,9 +146,12 @@ COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; other
 COMMENT ON COLUMN against_base.general_text IS 'Whether the number tells what happens to general text: every perplexity does that is not the calibration''s own; a calibration of text has none.';
 COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for what has no chance.';
 COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
-COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; of answers that are right or wrong with one document more that differs in each direction; null where an error is unknown or a perplexity infinite.';
+COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; of answers that are right or wrong with one document more that differs in each direction; kept_luck is in it. Null where an error is unknown, a perplexity is infinite, or kept_reason says why.';
+COMMENT ON COLUMN against_base.kept_luck IS 'Part of kept_stderr that allows for a base model that is worse than it was measured, by up to three standard errors, since shares of bases at chance are not shown; 0 for perplexity and where chance is unknown.';
 COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model at it; kept itself for perplexity.';
-COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance taken as known.';
+COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance taken as known; null where that of kept is.';
+COMMENT ON COLUMN against_base.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, as kept_luck.';
+COMMENT ON COLUMN against_base.kept_reason IS 'Why kept has no interval: at chance (the base model is, so nothing is kept), or too few (documents: the base model is not four standard errors above chance, and a share of so uncertain a number has no interval). Null in the ordinary case.';
 
 CREATE OR REPLACE VIEW scores AS
 WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
@@ -147,10 +172,13 @@ WITH asked AS (
 SELECT model, calibration, selector, removed, repair, healing, tasks_of,
     string_agg(task, ', ' ORDER BY task) AS tasks, count(kept) AS n_tasks, count(*) FILTER (at_chance) AS n_at_chance,
     coalesce(sum(n_samples) FILTER (kept IS NOT NULL), sum(n_samples)) AS n_samples,
-    avg(kept) AS kept, mean_stderr(kept, kept_stderr) AS kept_stderr,
+    avg(kept) AS kept, mean_stderr(kept, kept_stderr - kept_luck) + avg(kept_luck) AS kept_stderr,
+    avg(kept_luck) AS kept_luck, max(kept_reason) FILTER (kept IS NOT NULL) AS kept_reason,
     max(if(higher_is_better, 1 / (n_samples * base_value), 0)) FILTER (kept IS NOT NULL) / count(kept) AS kept_step,
     if(count(kept_above_chance) = count(kept), avg(kept_above_chance), NULL) AS kept_above_chance,
-    mean_stderr(kept, kept_above_chance_stderr) AS kept_above_chance_stderr,
+    mean_stderr(kept, kept_above_chance_stderr - kept_above_chance_luck) + avg(kept_above_chance_luck)
+        AS kept_above_chance_stderr,
+    avg(kept_above_chance_luck) AS kept_above_chance_luck,
     max(if(higher_is_better, 1 / (n_samples * (base_value - chance)), 0)) FILTER (kept IS NOT NULL) / count(kept)
         AS kept_above_chance_step
 FROM asked GROUP BY ALL;
@@ -161,10 +189,13 @@ COMMENT ON COLUMN kept_means.n_tasks IS 'Number of tasks in the means.';
 COMMENT ON COLUMN kept_means.n_at_chance IS 'Number of tasks left out because the base model is at chance.';
 COMMENT ON COLUMN kept_means.n_samples IS 'Test documents of the tasks in the means.';
 COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s number that is left, 1 = all; null where it is at chance on all of them.';
-COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents.';
+COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents; null where that of one task is.';
+COMMENT ON COLUMN kept_means.kept_luck IS 'Part of kept_stderr that allows for base models measured too well; it adds up over tasks.';
+COMMENT ON COLUMN kept_means.kept_reason IS 'Why kept has no interval: too few documents for one of the tasks in it.';
 COMMENT ON COLUMN kept_means.kept_step IS 'Most that one wrong document more takes from kept.';
 COMMENT ON COLUMN kept_means.kept_above_chance IS 'Mean over the same tasks of the share counted from chance; null where chance is unknown for one.';
 COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept_above_chance.';
+COMMENT ON COLUMN kept_means.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, as kept_luck.';
 COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS

@@ -173,9 +173,11 @@ applied AS (
 kept AS MATERIALIZED (FROM kept_means WHERE removed > 0),
 recipes AS (
     SELECT model, selector, removed, recipe AS repair, healing, layers, count(*) AS n_calibrations,
-        avg(k.kept) AS kept, sum(k.kept_stderr ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
+        avg(k.kept) AS kept, sum((k.kept_stderr - k.kept_luck) ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
+        avg(k.kept_luck) AS kept_luck, max(k.kept_reason) AS kept_reason,
         if(count(k.kept_above_chance) = count(*), avg(k.kept_above_chance), NULL) AS kept_above_chance,
-        sum(k.kept_above_chance_stderr ** 2) AS variance_above_chance,
+        sum((k.kept_above_chance_stderr - k.kept_above_chance_luck) ** 2) AS variance_above_chance,
+        avg(k.kept_above_chance_luck) AS kept_above_chance_luck,
         count(k.kept_above_chance_stderr) AS n_stderr_above_chance,
         -- all of them read the same texts, and most were timed as one, so these errors go together
         exp(avg(ln(text_ratio))) AS text_ratio,
@@ -221,10 +223,13 @@ WHERE k.n_tasks > 1 QUALIFY k.n_tasks = max(k.n_tasks) OVER (PARTITION BY model)
 UNION ALL BY NAME
 SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n_tasks, 0 AS n_at_chance, selector,
     removed, repair, healing, layers, kept,
-    if(n_stderr = n_calibrations, root(variance + 2 * coalesce(covariance, 0)) / n_calibrations, NULL) AS kept_stderr,
-    t.kept_step / n_calibrations AS kept_step, kept_above_chance,
+    if(n_stderr = n_calibrations, root(variance + 2 * coalesce(covariance, 0)) / n_calibrations + kept_luck, NULL)
+        AS kept_stderr,
+    kept_luck, kept_reason, t.kept_step / n_calibrations AS kept_step, kept_above_chance,
     if(n_stderr_above_chance = n_calibrations, root(variance_above_chance
-        + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations, NULL) AS kept_above_chance_stderr,
+        + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations + kept_above_chance_luck, NULL)
+        AS kept_above_chance_stderr,
+    kept_above_chance_luck,
     t.kept_above_chance_step / n_calibrations AS kept_above_chance_step, t.n_samples, text_ratio, text_ratio_stderr,
     text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
 FROM whole JOIN tested AS t USING (model, selector, removed, repair, healing)

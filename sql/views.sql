@@ -70,6 +70,27 @@ CREATE OR REPLACE MACRO share_covariance(one, other, base, chance, n) AS
 CREATE OR REPLACE MACRO perplexity_covariance(one, one_stderr, other, other_stderr, nll_stderr) AS
     one * other * ((one_stderr / one) ** 2 + (other_stderr / other) ** 2 - nll_stderr ** 2) / 2;
 
+-- Shares of the base model's accuracy are shown where it is above chance, and of weak base models these are the lucky
+-- measurements. So a share has an interval only where the base model is four standard errors above chance (`clear_base`).
+-- There its standard error allows for a base model that is worse than it was measured, by `reach`: three standard errors,
+-- and fewer from five above chance on, down to 1.96. If a variant's accuracy rises by `slope` per unit of the base model's,
+-- the share rises by (share - slope) (base - truth) / (truth - counted_from); what this exceeds in the usual standard error
+-- of a ratio is added. An accuracy near 1 looks more exact than it is, so `error` is at least that of a model that guesses
+-- on n documents. Coverage: reports/coverage.md.
+CREATE OR REPLACE MACRO base_error(stderr, chance, n) AS
+    CASE WHEN chance IS NOT NULL THEN greatest(stderr, sqrt(chance * (1 - chance) / n)) END;
+CREATE OR REPLACE MACRO clear_base(base, error, chance) AS base - 4 * error > chance;
+CREATE OR REPLACE MACRO base_reach(base, error, chance) AS
+    error * least(3, greatest(1.959964, 15 * error / (base - chance)));
+CREATE OR REPLACE MACRO luck_stderr(share, slope, base, error, reach, counted_from) AS
+    abs(share - slope)
+        * greatest(0, reach / 1.959964 / (base - reach - counted_from) - error / (base - counted_from));
+
+-- How much likelier a variant answers rightly what the base model answers rightly than what it does not: the slope of its
+-- accuracy over the base model's, from counts as in `share_stderr`.
+CREATE OR REPLACE MACRO answer_slope(both_right, higher, lower, n) AS
+    coalesce(both_right / nullif(both_right + lower, 0), 0) - coalesce(higher / nullif(n - both_right - lower, 0), 0);
+
 -- Metrics of what a model writes, beside its choices.
 CREATE OR REPLACE MACRO is_of_writing(metric) AS
     regexp_matches(metric, 'written|^pass@|repetition|unstopped|length$');

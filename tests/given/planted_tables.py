@@ -24,6 +24,17 @@ def share_stderr(found: np.ndarray, base: np.ndarray) -> float:
     return float(squares**0.5 / (len(base) + 2) / base.mean())
 
 
+def share_luck(found: np.ndarray, base: np.ndarray, chance: float = 0.25) -> float:
+    """What its standard error has more: by how much the share would rise over a base model that is worse than measured."""
+    accuracy, n_documents = base.mean(), len(base)
+    error = max(base.std(ddof=1) / n_documents**0.5, (chance * (1 - chance) / n_documents) ** 0.5)
+    reach = error * np.clip(15 * error / (accuracy - chance), 1.959964, 3)
+    slope = found[base == 1].mean() - (found[base == 0].mean() if (base == 0).any() else 0)
+    share = found.mean() / accuracy
+    rise = abs(share - slope) * reach / (accuracy - reach)
+    return float(max(0, rise / 1.959964 - abs(share - slope) * error / accuracy))
+
+
 def variant(
     calibration: str, selector: str = "s", removed: int = 1, repair: str = "none"
 ) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from scipy.stats import norm
 
 from lamina.report import database, explorer
 from lamina.report.answers import recommendations
-from tests.given.planted_tables import share_stderr, variant, write
+from lamina.report.answers import rows as answered
+from tests.given.planted_tables import share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS
 
 RECIPE = ("selector", "removed", "repair", "healing")
@@ -57,9 +58,14 @@ def test_a_recipe_is_a_mean_over_all_tasks(two_models):
     ]
     assert recipe["n_tasks"] == len(parts) == 2
     assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)
-    assert recipe["kept_stderr"] == pytest.approx(
-        sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2
-    )
+    lucks = {
+        row["calibration"]: row["kept_luck"]
+        for row in answered(connection, "FROM kept_means WHERE tasks_of = 'own'")
+        if same.items() <= row.items()
+    }
+    luck = sum(lucks.values()) / 2
+    squares = sum((v["own_kept_stderr"] - lucks[v["calibration"]]) ** 2 for v in parts)
+    assert recipe["kept_stderr"] == pytest.approx(squares**0.5 / 2 + luck)
 
 
 def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
@@ -118,7 +124,7 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
         assert (card["selector"], card["n_tried"]) == ("s", 1 + others)
         right = base["t"].sum()
         ahead = 1 - 20 / right - 0.95
-        error = share_stderr(best["t"], base["t"])
+        error = share_stderr(best["t"], base["t"]) + share_luck(best["t"], base["t"])
         assert card["kept_stderr"] == pytest.approx(error)
         assert card["certain"] is bool(
             ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"])

@@ -6,7 +6,7 @@ import pytest
 from lamina.report import database
 from lamina.report.answers import recommendations
 from lamina.report.answers import rows as answered
-from tests.given.planted_tables import BASE, share_stderr, variant, write
+from tests.given.planted_tables import BASE, share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
 
 CHANCE = 0.25
@@ -104,6 +104,8 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
     together = np.cov(parts) / 400 + (1 + np.outer(kept, kept)) / (402 * base["t"].mean()) ** 2
     np.fill_diagonal(together, [share_stderr(found[name]["t"], base["t"]) ** 2 for name in draws])
     want_kept = np.sqrt(together.sum() + share_stderr(found["other"]["u"], base["u"]) ** 2) / 4
+    lucks = [share_luck(found[name]["t"], base["t"]) for name in draws]
+    want_kept += np.mean([*lucks, share_luck(found["other"]["u"], base["u"])])
     naive = np.sqrt(3 * stderr(found["c"]["t"]) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
     for known in (True, False):
         run = write(tmp_path / str(known), base, variants, calibrations, known)

@@ -12,7 +12,7 @@ from lamina.errors import explained
 from lamina.models.units import replacement
 from lamina.report import database, shell
 from lamina.report.answers import answer, recommendations
-from lamina.report.page import glance
+from lamina.report.page import glance, percent
 from lamina.study import paths
 
 KEEP = 0.95
@@ -76,15 +76,13 @@ def _some(layers: list[int]) -> str:
 
 
 def _best(row: dict[str, Any]) -> str:
-    margin, units = (
-        196 * row["kept_stderr"],
-        [unit for unit in row["units"].split() if not replacement(unit)],
-    )
+    units = [unit for unit in row["units"].split() if not replacement(unit)]
     kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
     sure = "" if row["certain"] else ", not certainly 95 %"
+    few = ", too few for an interval" if row["kept_reason"] else ""
     return (
-        f"{row['variants'][0]} keeps {100 * row['kept']:.1f} ± {margin:.1f} % of {row['tasks']} "
-        f"({row['n_samples']} documents) without {len(units)} of its {kind}{sure}"
+        f"{row['variants'][0]} keeps {percent(row['kept'], row['kept_stderr'])} % of {row['tasks']} "
+        f"({row['n_samples']} documents{few}) without {len(units)} of its {kind}{sure}"
     )
 
 
