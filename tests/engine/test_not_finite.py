@@ -114,7 +114,10 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
         assert lost["reason"] == "4 of 12 samples not finite"
         for row in by_unit.values():
             assert row["reason"] is None and row["n_not_finite"] == 0
-            assert row["ci_low"] <= row["score"] <= row["ci_high"]
+            if metric == "agreement":  # a proportion; means of twelve samples have no interval
+                assert row["ci_low"] <= row["score"] <= row["ci_high"]
+            else:
+                assert row["ci_low"] is row["ci_high"] is None
     lost = next(row for row in found if row["metric"] == "accuracy" and row["unit"] == "1")
     assert lost["score"] == pytest.approx(1 - right["1"] / right["none"])
     assert lost["n_not_finite"] == 4 and lost["reason"] is None

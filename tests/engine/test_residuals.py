@@ -63,13 +63,13 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
         np.testing.assert_allclose(found[unit], expected, rtol=1e-4)
 
 
-def test_the_score_is_the_sum_of_the_shares_with_an_interval_over_samples() -> None:
+def test_the_score_is_the_sum_of_the_shares() -> None:
     rows = residuals.rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
     table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
     for row in relevance(table, ["residual"], Context(), seed=0):
         mean = np.mean([each["residual"] for each in rows if each["unit"] == row["unit"]])
         assert row["score"] == pytest.approx(mean) and row["n_samples"] == len(SAMPLES)
-        assert row["ci_low"] < mean < row["ci_high"]
+        assert row["ci_low"] is row["ci_high"] is None, "so few samples have no interval"
 
 
 def test_a_linear_layer_has_no_residual_however_much_it_does() -> None:

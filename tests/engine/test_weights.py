@@ -52,7 +52,7 @@ def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
         assert got["magnitude"]["score"] == pytest.approx(magnitude, rel=1e-5)
         assert got["magnitude"]["n_samples"] == 0
         assert got["taylor"]["score"] == pytest.approx(taylor, rel=1e-4)
-        assert got["taylor"]["ci_low"] < got["taylor"]["score"] < got["taylor"]["ci_high"]
+        assert got["taylor"]["ci_low"] is None, "nine samples are too few for an interval"
         assert got["taylor"]["n_samples"] == len(samples)
 
 

@@ -114,6 +114,21 @@ def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
         return means / weighted_mean(weights, np.where(np.isnan(values), np.nan, per))
 
 
+def mean_skewness(values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
+    """Skewness of the plain `ratio` of each unit, (units,): that of its samples by the root of their number.
+
+    Of a ratio these are the residuals `values` - ratio · `per`. 0 where all samples are alike.
+    """
+    there = np.isfinite(values)
+    per = np.where(there, 1.0 if per is None else per, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = np.where(there, values, 0.0).sum(axis=1) / np.nansum(per, axis=1)
+        residuals = np.where(there, values - middle[:, None] * per, 0.0)
+        cubes = (residuals**3).sum(axis=1)
+        skewness = cubes / (residuals**2).sum(axis=1) ** 1.5
+    return np.nan_to_num(skewness)
+
+
 def ratio_errors(
     weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
 ) -> np.ndarray:

@@ -11,8 +11,8 @@ import numpy as np
 
 from lamina.config.metrics import METRICS
 from lamina.modules import load
-from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
-from lamina.relevance.statistics import Ends, interval, studentised
+from lamina.relevance.columns import Columns, Context, mean_skewness, ratio, ratio_errors
+from lamina.relevance.statistics import Ends, interval, studentised_interval
 
 
 class Metric:
@@ -52,8 +52,9 @@ class Metric:
     ) -> Ends:
         """Ends of the 95 % intervals, (units,), from `scores` by bootstrap `weights`; the first row is the estimate."""
         if type(self).score is Metric.score:
-            return studentised(
-                scores, ratio_errors(weights, *self.terms(columns, context)), columns.seen[1:]
+            terms = self.terms(columns, context)
+            return studentised_interval(
+                scores, ratio_errors(weights, *terms), mean_skewness(*terms), columns.seen[1:]
             )
         return interval(np.where(np.isfinite(scores[1:]), scores[1:], np.nan), columns.n_samples)
 

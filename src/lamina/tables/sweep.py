@@ -55,8 +55,8 @@ layer (int64): Layer of the unit, 0 to L - 1, numbered in the base model.
 component (string): Kind of unit: layer, attention or mlp.
 score (double): Relevance in the unit of the metric; null where undefined (see reason).
 ci_low (double): Lower end of the 95 % interval of score, over samples: of accuracy by counts of answers that stayed,
-    were lost or won (Jeffreys' prior), of others by the bootstrap. Null for one sample; score itself for magnitude and
-    random, which look at none.
+    were lost or won (Jeffreys' prior), of others by the bootstrap-t. Null for fewer than 50 samples of these, which
+    may lack the rare large losses; score itself for magnitude and random, which look at none.
 ci_high (double): Upper end of the 95 % interval of score.
 at_least (double): What score is at least where it is null because the unit left a sweep of budget exact: with nothing
     lost on the samples that it did not see. No estimate and no mean. Null elsewhere, for metric margin, and in tables
