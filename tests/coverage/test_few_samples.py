@@ -1,10 +1,12 @@
-"""Intervals of losses that lie on few samples: none where the samples may lack them, and wide ones where they are few."""
+"""Intervals of losses that lie on few samples: none where the samples may lack them, and wide ones
+where they are few.
+"""
 
 import numpy as np
 import pytest
 from scipy.stats import skew
 
-from lamina.relevance.columns import mean_skewness, ratio, ratio_errors
+from lamina.relevance.columns import mean_skewness, weighted_ratio, weighted_ratio_errors
 from lamina.relevance.statistics import bootstrap_weights, studentised_interval
 
 
@@ -13,8 +15,8 @@ def interval(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n_samples = losses.shape[1]
     weights = bootstrap_weights(n_samples, 0)
     return studentised_interval(
-        ratio(weights, losses),
-        ratio_errors(weights, losses),
+        weighted_ratio(weights, losses),
+        weighted_ratio_errors(weights, losses),
         mean_skewness(losses),
         np.full(len(losses), n_samples),
     )
@@ -22,7 +24,9 @@ def interval(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("n_samples", [1, 20, 30, 49])
 def test_fewer_than_fifty_samples_have_no_interval(n_samples: int) -> None:
-    """Of 20 samples of a loss on a tenth, none has it in one study of eight: no interval holds its mean there."""
+    """Of 20 samples of a loss on a tenth, none has it in one study of eight: no interval holds its
+    mean there.
+    """
     low, high = interval(np.random.default_rng(0).exponential(size=(3, n_samples)))
     assert np.isnan(low).all() and np.isnan(high).all()
 

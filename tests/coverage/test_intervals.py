@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, t
 
-from lamina.relevance.columns import Columns, Context, mean_skewness, ratio, ratio_errors
+from lamina.relevance.columns import (
+    Columns,
+    Context,
+    mean_skewness,
+    weighted_ratio,
+    weighted_ratio_errors,
+)
 from lamina.relevance.metrics.answers import Accuracy
-from lamina.relevance.metrics.outputs import Agreement
+from lamina.relevance.metrics.outputs import TokenAgreement
 from lamina.relevance.statistics import bootstrap_weights, studentised_interval
 from lamina.relevance.true_scores import reliability, true_correlation, true_variance_ratio
 from lamina.report import paired_tests
@@ -61,8 +67,8 @@ def mean_interval(
     """The interval of metrics whose scores are means: studies stand in the places of units."""
     weights = bootstrap_weights(values.shape[1], 0)
     return studentised_interval(
-        ratio(weights, values, per),
-        ratio_errors(weights, values, per),
+        weighted_ratio(weights, values, per),
+        weighted_ratio_errors(weights, values, per),
         mean_skewness(values, per),
         np.full(len(values), values.shape[1]),
     )
@@ -129,7 +135,7 @@ def test_share_of_changed_tokens(n: int, p: float) -> None:
     truth = np.clip(p * rng.uniform(0.8, 1.2, 4000), 0, 1)
     flips = np.vstack([np.zeros(n), rng.random((4000, n)) < truth[:, None]])
     columns = Columns(tuple(map(str, range(4000))), {"output_flips": flips}, np.full(4001, n))
-    low, high = Agreement().proportion(columns)
+    low, high = TokenAgreement().counted_interval(columns)
     assert enough(share(low, high, truth), 4000, most=1.0)
 
 

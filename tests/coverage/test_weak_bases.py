@@ -1,7 +1,8 @@
-"""Whether what is kept of a weak base model has an interval that holds, or the words `too few` instead of one.
+"""Whether what is kept of a weak base model has an interval that holds, or the words `too few`
+instead of one.
 
-Shares are shown where the base model is above chance. Of weak base models these are the lucky measurements, so coverage
-is counted among the studies that show an interval.
+Shares are shown where the base model is above chance. Of weak base models these are the lucky
+measurements, so coverage is counted among the studies that show an interval.
 """
 
 from pathlib import Path
@@ -21,7 +22,9 @@ Answers = tuple[np.ndarray, np.ndarray]
 def draw_answers(
     rng: np.random.Generator, n_documents: int, accuracy: float, lost: float, won: float
 ) -> Answers:
-    """Right (1) and wrong (0) answers of a base model and of a variant, which loses and wins such shares of them."""
+    """Right (1) and wrong (0) answers of a base model and of a variant, which loses and wins such
+    shares of them.
+    """
     base = rng.random(n_documents) < accuracy
     changed = rng.random(n_documents) < np.where(base, lost, won)
     return base.astype(float), (base ^ changed).astype(float)
@@ -72,7 +75,9 @@ def true_shares(accuracy: float, lost: float, won: float, chance: float) -> dict
 def test_of_few_documents_of_a_weak_base_no_share_has_an_interval(
     tmp_path: Path, accuracy: float, chance: float, n: int
 ) -> None:
-    """Of the intervals that were shown before, 76 to 90 % held the share, and 50 to 85 % that above chance."""
+    """Of the intervals that were shown before, 76 to 90 % held the share, and 50 to 85 % that above
+    chance.
+    """
     rng = np.random.default_rng(0)
     studies = [draw_answers(rng, n, accuracy, 0.5, 0.2) for _ in range(150)]
     found = scores(tmp_path, studies, chance)
@@ -89,7 +94,9 @@ def test_of_few_documents_of_a_weak_base_no_share_has_an_interval(
 
 
 def test_an_interval_that_is_shown_holds_although_only_lucky_bases_show_one(tmp_path: Path) -> None:
-    """One study in eight shows one; without regard to that 62 % would hold the share above chance."""
+    """One study in eight shows one; without regard to that 62 % would hold the share above
+    chance.
+    """
     check_coverage(tmp_path, accuracy=0.4, chance=0.25, n=100, lost=0.5, won=0.2, n_studies=150)
 
 

@@ -27,7 +27,7 @@ class Metric:
     signed: bool = False
     adds: bool = True
     runs: bool = False
-    halves: bool = True
+    sublayers: bool = True
     remedy: str = ""
 
     @property

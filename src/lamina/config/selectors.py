@@ -87,10 +87,10 @@ metric_of_runs_option = partial(metric_option, RUNS, allowed=listed(RUNS))
 def check_halves(units: Units, metrics: Iterable[str]) -> None:
     """Refuse halves of layers for a metric that has no value for them, by the error of key `units`."""
     for metric in metrics:
-        if units != "layer" and not METRICS[metric].halves:
+        if units != "layer" and not METRICS[metric].sublayers:
             raise wrong(
                 f"'{units}' has no '{metric}', which fits maps over runs of whole layers. Write units: layer, or "
-                f"metric: {those(lambda metric: metric.halves)}.",
+                f"metric: {those(lambda metric: metric.sublayers)}.",
                 "units",
             )
 

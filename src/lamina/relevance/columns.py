@@ -1,4 +1,9 @@
-"""A sweep as arrays, with one column per sample and one row per unit; the first row is the model itself."""
+"""A sweep as arrays: one row per unit and one column per sample. The first row is the model before
+the removal.
+
+Weighted means over the samples are here too, with their standard errors and skewness, since they
+follow from which samples a unit saw.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,140 +14,208 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 
-ANSWERS = (
-    "correct",
-    "correct_norm",
-)  # the answers, which a plan tells of a removal whatever its metric is
+ANSWERS = ("correct", "correct_norm")
+"""Whether answers are right. A plan tells this of a removal whatever its metric is."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Facts that a metric needs beside the numbers."""
+    """Facts about a calibration and a step of a removal that a metric needs in addition to the
+    measured numbers.
+    """
 
-    chance: float = 0.0  # accuracy of guessing
-    score: str = "acc_norm"  # or `acc`; `acc_norm` divides a choice's log-likelihood by its length
-    removed: int = 0  # number of units that the current model lacks
-    seed: int = 0  # of what a metric draws
-    hard_first: bool = False  # whether units that left early saw the hardest samples (budget `exact`), not random ones
+    chance: float = 0.0
+    """Accuracy of guessing."""
+
+    score: str = "acc_norm"
+    """How choices are compared: `acc`, or `acc_norm`, which divides a choice's log-likelihood by
+    its length.
+    """
+
+    removed: int = 0
+    """Number of units that the current model lacks."""
+
+    seed: int = 0
+    """Seed of what a metric draws."""
+
+    hard_first: bool = False
+    """Whether units that left early saw the hardest samples (budget `exact`) instead of random
+    ones.
+    """
 
     @classmethod
-    def of(cls, calibration: Mapping[str, Any]) -> "Context":
-        """The context of the unpruned model, from a row of table `calibrations`."""
+    def from_calibration(cls, calibration: Mapping[str, Any]) -> "Context":
+        """The context of the base model, from a row of table `calibrations`."""
         return cls(calibration["chance_accuracy"], calibration["choice_score"])
 
 
 @dataclass(frozen=True)
 class Columns:
-    """`values[name]` has shape (units + 1, samples). Row 0 is the unit `none`. Nulls are NaN, other values that are not
-    finite are inf.
-
-    A unit that left the sweep early (budgets `exact` and `race`) has NaN for the samples that it did not see; `seen`,
-    of shape (units + 1,), counts the samples that it saw.
-    """
+    """The measured numbers of one sweep."""
 
     units: tuple[str, ...]
+    """Units in order of depth, without `none`, which is the current model."""
+
     values: dict[str, np.ndarray]
+    """By name of a column of table `sweeps`: (1 + units, samples), where row 0 is the unit `none`.
+
+    NaN was not measured, or not seen by a unit that left the sweep early (budgets `exact` and
+    `race`). Measured numbers that are not finite are inf.
+    """
+
     seen: np.ndarray
+    """Number of samples that each unit saw, (1 + units,)."""
+
     chosen: str | None = None
     """The unit that a budget settled on."""
 
     @property
     def n_samples(self) -> int:
-        return int(next(iter(self.values.values())).shape[1])
+        """Number of samples that the current model saw."""
+        any_column = next(iter(self.values.values()))
+        return int(any_column.shape[1])
 
-    def has(self, name: str) -> bool:
-        """Whether the pass behind this sweep measured `name` for the units."""
-        return bool((~np.isnan(self.values[name][1:])).any())
+    def is_measured(self, column: str) -> bool:
+        """Whether the pass behind this sweep measured a column for the units."""
+        of_units = self.values[column][1:]
+        return bool((~np.isnan(of_units)).any())
 
 
 def from_table(sweep: pa.Table) -> Columns:
-    """Columns of one gathered sweep; units in order of depth. A column that the table lacks was not measured."""
-    unit = sweep["unit"].combine_chunks().dictionary_encode()
-    known = unit.dictionary.to_pylist()
-    names = [name for name in known if name != "none"]
-    names.sort(key=lambda name: (int(name.split(".")[0]), name))
-    samples, column = np.unique(np.array(sweep["sample"]), return_inverse=True)
-    position = {name: row for row, name in enumerate(["none", *names])}
-    row = np.array([position[name] for name in known], dtype=int)[unit.indices.to_numpy()]
-    values = {}
-    for name in {*ANSWERS, *(column for metric in METRICS.values() for column in metric.columns)}:
-        values[name] = np.full((len(position), len(samples)), np.nan)
+    """Columns of one gathered sweep.
+
+    Units in order of depth. A column that the table lacks was not measured.
+    """
+    unit_column = sweep["unit"].combine_chunks().dictionary_encode()
+    table_units = unit_column.dictionary.to_pylist()
+    units = [unit for unit in table_units if unit != "none"]
+    units.sort(key=lambda unit: (int(unit.split(".")[0]), unit))
+
+    row_of_unit = {unit: row for row, unit in enumerate(["none", *units])}
+    row_of_code = np.array([row_of_unit[unit] for unit in table_units], dtype=int)
+    rows = row_of_code[unit_column.indices.to_numpy()]
+    samples, sample_indices = np.unique(np.array(sweep["sample"]), return_inverse=True)
+
+    values: dict[str, np.ndarray] = {}
+    for name in _column_names():
+        values[name] = np.full((len(row_of_unit), len(samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
-            values[name][row, column] = sweep[name].cast(pa.float64()).to_numpy()
-    settled = (
-        sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
-    )
-    chosen = settled[0] if settled else None
-    return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
+            values[name][rows, sample_indices] = sweep[name].cast(pa.float64()).to_numpy()
+
+    seen = np.bincount(rows, minlength=len(row_of_unit))
+    return Columns(tuple(units), values, seen, _chosen_unit(sweep))
+
+
+def _column_names() -> set[str]:
+    """Columns of table `sweeps` that some metric reads."""
+    names = set(ANSWERS)
+    for metric in METRICS.values():
+        names.update(metric.columns)
+    return names
+
+
+def _chosen_unit(sweep: pa.Table) -> str | None:
+    if "chosen" not in sweep.column_names:
+        return None
+    chosen_units = sweep.filter(sweep["chosen"])["unit"].to_pylist()
+    return chosen_units[0] if chosen_units else None
 
 
 def hits(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-    """1 where the answer to a sample is right, in the shape of `values`; length-normalised if `score` is `acc_norm`.
+    """1 where the answer to a sample is right, in the shape of `values`.
+
+    Length-normalised if `score` is `acc_norm`.
 
     Text and generated answers have no choices to normalise, so their plain correctness counts.
     """
     if score != "acc_norm":
         return values["correct"]
     normalised = values["correct_norm"]
-    lacking = np.isnan(normalised)
-    return np.where(lacking, values["correct"], normalised) if lacking.any() else normalised
+    has_no_choices = np.isnan(normalised)
+    if not has_no_choices.any():
+        return normalised
+    return np.where(has_no_choices, values["correct"], normalised)
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Means of `values` (units, samples) over the samples that are not NaN, under each weighting: (draws, units).
+    """Means over the samples that are not NaN under each weighting, (draws, units).
 
-    A mean is infinite if one of its values is infinite.
+    weights: (draws, samples).
+    values: (units, samples). A mean is infinite if one of its values is.
     """
-    there, finite = ~np.isnan(values), np.isfinite(values)
-    infinite = there & ~finite
+    measured = ~np.isnan(values)
+    finite = np.isfinite(values)
+    infinite = measured & ~finite
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
-    return (
-        np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
-    )
-
-
-def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
-    """Sums of `values` per sum of `per`, (units, samples) each, under each weighting: (draws, units).
-
-    Without `per` these are means over the samples that are not NaN.
-    """
-    means = weighted_mean(weights, values)
-    if per is None:
+        sums = weights @ np.where(finite, values, 0.0).T
+        means = sums / (weights @ measured.T.astype(float))
+    if not infinite.any():
         return means
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return means / weighted_mean(weights, np.where(np.isnan(values), np.nan, per))
+    has_infinite = weights @ infinite.T.astype(float) > 0
+    return np.where(has_infinite, np.inf, means)
 
 
-def mean_skewness(values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
-    """Skewness of the plain `ratio` of each unit, (units,): that of its samples by the root of their number.
+def weighted_ratio(
+    weights: np.ndarray, numerators: np.ndarray, denominators: np.ndarray | None = None
+) -> np.ndarray:
+    """Σ w · numerator / Σ w · denominator over the samples under each weighting, (draws, units).
 
-    Of a ratio these are the residuals `values` - ratio · `per`. 0 where all samples are alike.
+    weights: (draws, samples).
+    numerators, denominators: (units, samples) each. Without denominators these are means over the
+        samples that are not NaN.
     """
-    there = np.isfinite(values)
-    per = np.where(there, 1.0 if per is None else per, np.nan)
+    means = weighted_mean(weights, numerators)
+    if denominators is None:
+        return means
+    counted_denominators = np.where(np.isnan(numerators), np.nan, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
-        middle = np.where(there, values, 0.0).sum(axis=1) / np.nansum(per, axis=1)
-        residuals = np.where(there, values - middle[:, None] * per, 0.0)
+        return means / weighted_mean(weights, counted_denominators)
+
+
+def weighted_ratio_errors(
+    weights: np.ndarray, numerators: np.ndarray, denominators: np.ndarray | None = None
+) -> np.ndarray:
+    """First-order standard error of every `weighted_ratio`, (draws, units).
+
+    NaN for a unit that saw one sample.
+    """
+    n_finite = np.isfinite(numerators).sum(axis=1)
+    denominators = _finite_denominators(numerators, denominators)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Residuals of the plain ratio: squares of the numerators themselves would lose digits.
+        residuals = _ratio_residuals(numerators, denominators)
+        mean_denominator = weighted_mean(weights, denominators)
+        shift = weighted_mean(weights, residuals) / mean_denominator
+        residual_squares = weighted_mean(weights, residuals**2)
+        products = weighted_mean(weights, residuals * denominators)
+        denominator_squares = weighted_mean(weights, denominators**2)
+        variance = residual_squares - 2 * shift * products + shift**2 * denominator_squares
+        variance = np.maximum(variance, 0)
+        return np.asarray(np.sqrt(variance / (n_finite - 1)) / mean_denominator)
+
+
+def mean_skewness(numerators: np.ndarray, denominators: np.ndarray | None = None) -> np.ndarray:
+    """Skewness of the plain mean or ratio of each unit, (units,): that of its samples by the root
+    of their number.
+
+    Of a ratio these are the residuals numerator - ratio · denominator. 0 where all samples are
+    alike.
+    """
+    denominators = _finite_denominators(numerators, denominators)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        residuals = np.nan_to_num(_ratio_residuals(numerators, denominators))
         cubes = (residuals**3).sum(axis=1)
         skewness = cubes / (residuals**2).sum(axis=1) ** 1.5
     return np.nan_to_num(skewness)
 
 
-def ratio_errors(
-    weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
-) -> np.ndarray:
-    """First-order standard errors of every `ratio`, (draws, units); NaN for a unit that saw one sample."""
-    there = np.isfinite(values)
-    per = np.where(there, 1.0 if per is None else per, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # About the plain ratio, so that no digits are lost in squares.
-        middle = np.where(there, values, 0.0).sum(axis=1) / np.nansum(per, axis=1)
-        rest = np.where(there, values - middle[:, None] * per, np.nan)
-        below = weighted_mean(weights, per)
-        shift = weighted_mean(weights, rest) / below
-        squares, products, others = (
-            weighted_mean(weights, term) for term in (rest**2, rest * per, per**2)
-        )
-        variance = np.maximum(squares - 2 * shift * products + shift**2 * others, 0)
-        return np.asarray(np.sqrt(variance / (there.sum(axis=1) - 1)) / below)
+def _finite_denominators(numerators: np.ndarray, denominators: np.ndarray | None) -> np.ndarray:
+    """Denominators, 1 for means, (units, samples); NaN where the numerator is not finite."""
+    return np.where(np.isfinite(numerators), 1.0 if denominators is None else denominators, np.nan)
+
+
+def _ratio_residuals(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+    """numerator - ratio · denominator, (units, samples); NaN where the numerator is not finite."""
+    finite = np.isfinite(numerators)
+    ratio = np.where(finite, numerators, 0.0).sum(axis=1) / np.nansum(denominators, axis=1)
+    return np.where(finite, numerators - ratio[:, None] * denominators, np.nan)

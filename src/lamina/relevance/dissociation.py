@@ -1,13 +1,16 @@
-"""Which units one task needs more than another: D = R(task) - R(rival), where R is accuracy relevance.
+"""Which units one task needs more than another: D = R(task) - R(rival), where R is accuracy
+relevance.
 
-A *double* dissociation has sure units of both signs. With units of only one sign, it may simply be easier to break one
-of the tasks. Draws of a task's relevance are those of its interval in table `relevance`. Two random halves of one task
-differ by chance alone; they give the band that a difference must leave.
+A *double* dissociation has significant units of both signs. With units of only one sign, it may
+simply be easier to break one of the tasks. Draws of a task's relevance are those of its interval in
+table `relevance`. Two random halves of one task differ by chance alone; they give the band that a
+difference must leave.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -18,84 +21,175 @@ from scipy.stats import false_discovery_control
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.metric_agreement import base_sweeps
 from lamina.relevance.metrics.answers import Accuracy
-from lamina.relevance.statistics import interval
+from lamina.relevance.statistics import percentile_interval
 
-DRAWS = 4000  # With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself
-HALVES = 1000
+N_DRAWS = 4000
+"""With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be significant
+by itself.
+"""
+
+N_SPLITS = 1000
+"""Random splits of a task into two halves."""
+
 LEVEL = 0.05
+"""False discovery rate below which a difference is called significant."""
 
 accuracy = Accuracy()
 
 
+@dataclass(frozen=True)
+class TaskRelevance:
+    """Accuracy relevance of every unit on one task."""
+
+    draws: np.ndarray
+    """(1 + draws, units); the first row is the estimate."""
+
+    split_differences: np.ndarray
+    """Relevance on one random half of the samples less that on the other, (splits, units).
+
+    NaN where a half is at chance and has no relevance.
+    """
+
+
+@dataclass(frozen=True)
+class Task:
+    """The sweep of the base model on one calibration."""
+
+    calibration: str
+    columns: Columns
+    context: Context
+
+
+class DissociationRow(TypedDict):
+    """A row of table `dissociations`; `lamina.tables` describes the columns."""
+
+    model: str
+    component: str
+    calibration: str
+    rival: str
+    n_samples: int
+    n_rival: int
+    unit: str
+    layer: int
+    difference: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+    q_value: float
+    null_low: float
+    null_high: float
+    sure: bool
+
+
 def dissociations(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[DissociationRow]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
-    by_kind: dict[tuple[str, str], list[tuple[str, Columns, Context]]] = {}
-    for row, kind, table in base_sweeps(calibrations, sweeps):
-        table = table.filter(pc.is_valid(table["correct"]))
-        if not len(table):
-            continue
-        columns, context = from_table(table), Context.of(row)
-        if columns.units and accuracy.undefined(columns, context) is None:
-            by_kind.setdefault((row["model"], kind), []).append(
-                (row["calibration"], columns, context)
-            )
-    for (model, kind), tasks in sorted(by_kind.items()):
-        drawn = [
-            _drawn(columns, context, number) for number, (_, columns, context) in enumerate(tasks)
-        ]
-        for one, other in combinations(range(len(tasks)), 2):
-            (name, columns, _), (rival, theirs, _) = tasks[one], tasks[other]
-            if columns.units != theirs.units:
-                continue
-            keys: dict[str, Any] = {
-                "model": model,
-                "component": kind,
-                "calibration": name,
-                "rival": rival,
-            }
-            keys |= {"n_samples": columns.n_samples, "n_rival": theirs.n_samples}
-            columns_of = compared(drawn[one], drawn[other])
-            for place, unit in enumerate(columns.units):
-                values = {key: column[place].item() for key, column in columns_of.items()}
-                yield keys | {"unit": unit, "layer": int(unit.split(".")[0])} | values
+    tasks_by_kind: dict[tuple[str, str], list[Task]] = {}
+    for calibration, kind, table in base_sweeps(calibrations, sweeps):
+        task = _defined_task(calibration, table)
+        if task:
+            tasks_by_kind.setdefault((calibration["model"], kind), []).append(task)
+
+    for (model, kind), tasks in sorted(tasks_by_kind.items(), key=lambda item: item[0]):
+        # Each task has another seed, so that their draws are independent.
+        relevances = [draw_relevance(task, seed) for seed, task in enumerate(tasks)]
+        for first, second in combinations(range(len(tasks)), 2):
+            if tasks[first].columns.units == tasks[second].columns.units:
+                differences = compare_tasks(relevances[first], relevances[second])
+                yield from _rows(model, kind, tasks[first], tasks[second], differences)
 
 
-def compared(
-    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Columns of the table, (units,) each, from the relevance of both tasks.
-
-    Each task gives its relevance, (1 + draws, units), whose first row is the estimate, and the differences between its
-    halves, (halves, units).
+def _defined_task(calibration: Mapping[str, Any], table: pa.Table) -> Task | None:
+    """The task of a calibration, or None where accuracy relevance was not measured or is
+    undefined.
     """
-    draws = first[0] - second[0]
-    draws = np.where(np.isfinite(draws), draws, np.nan)
-    low, high = interval(draws[1:])
-    low, high = np.fmin(low, draws[0]), np.fmax(high, draws[0])
-    beyond = 1 + np.minimum((draws[1:] <= 0).sum(axis=0), (draws[1:] >= 0).sum(axis=0))
-    p = np.minimum(1, 2 * beyond / len(draws))
-    bands = np.array([interval(halves) for halves in (first[1], second[1])])
-    null = {"null_low": bands[:, 0].min(axis=0), "null_high": bands[:, 1].max(axis=0)}
-    q = false_discovery_control(p)
-    outside = (draws[0] < null["null_low"]) | (draws[0] > null["null_high"])
-    tested = {"difference": draws[0], "ci_low": low, "ci_high": high, "p_value": p, "q_value": q}
-    return tested | null | {"sure": outside & (q <= LEVEL)}
+    answered = table.filter(pc.is_valid(table["correct"]))
+    if not len(answered):
+        return None
+    columns = from_table(answered)
+    context = Context.from_calibration(calibration)
+    if not columns.units or accuracy.undefined(columns, context) is not None:
+        return None
+    return Task(calibration["calibration"], columns, context)
 
 
-def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The relevance of a task for `compared`. Each task has another `seed`, so that their draws are independent."""
-    count = columns.n_samples
-    estimate = accuracy.score(columns, np.full((1, count), 1 / count), context)
-    draws = np.vstack([estimate, accuracy.posterior(columns, context, seed, DRAWS)])
+def _rows(
+    model: str, kind: str, task: Task, rival: Task, differences: dict[str, np.ndarray]
+) -> Iterator[DissociationRow]:
+    for index, unit in enumerate(task.columns.units):
+        yield {
+            "model": model,
+            "component": kind,
+            "calibration": task.calibration,
+            "rival": rival.calibration,
+            "n_samples": task.columns.n_samples,
+            "n_rival": rival.columns.n_samples,
+            "unit": unit,
+            "layer": int(unit.split(".")[0]),
+            "difference": differences["difference"][index].item(),
+            "ci_low": differences["ci_low"][index].item(),
+            "ci_high": differences["ci_high"][index].item(),
+            "p_value": differences["p_value"][index].item(),
+            "q_value": differences["q_value"][index].item(),
+            "null_low": differences["null_low"][index].item(),
+            "null_high": differences["null_high"][index].item(),
+            "sure": differences["sure"][index].item(),
+        }
+
+
+def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.ndarray]:
+    """Columns of the table, (units,) each, from the relevance on both tasks."""
+    differences = task.draws - rival.draws
+    differences = np.where(np.isfinite(differences), differences, np.nan)
+    estimate = differences[0]
+    drawn = differences[1:]
+    low, high = percentile_interval(drawn)
+
+    n_not_above = (drawn <= 0).sum(axis=0)
+    n_not_below = (drawn >= 0).sum(axis=0)
+    n_beyond = 1 + np.minimum(n_not_above, n_not_below)
+    p_values = np.minimum(1, 2 * n_beyond / len(differences))
+    q_values = false_discovery_control(p_values)
+
+    task_low, task_high = percentile_interval(task.split_differences)
+    rival_low, rival_high = percentile_interval(rival.split_differences)
+    null_low = np.minimum(task_low, rival_low)
+    null_high = np.maximum(task_high, rival_high)
+    is_outside = (estimate < null_low) | (estimate > null_high)
+    return {
+        "difference": estimate,
+        "ci_low": np.fmin(low, estimate),
+        "ci_high": np.fmax(high, estimate),
+        "p_value": p_values,
+        "q_value": q_values,
+        "null_low": null_low,
+        "null_high": null_high,
+        "sure": is_outside & (q_values <= LEVEL),
+    }
+
+
+def draw_relevance(task: Task, seed: int) -> TaskRelevance:
+    """Draws of the relevance of every unit on a task, and of its differences between random halves
+    of the samples.
+    """
+    n_samples = task.columns.n_samples
+    plain_mean = np.full((1, n_samples), 1 / n_samples)
+    estimate = accuracy.score(task.columns, plain_mean, task.context)
+    posterior = accuracy.posterior(task.columns, task.context, seed, N_DRAWS)
+
     generator = np.random.default_rng([seed, 1])
-    half = generator.random((HALVES, count)).argsort(axis=1).argsort(axis=1) < count // 2
-    one, other = (
-        accuracy.score(columns, side / side.sum(axis=1, keepdims=True), context)
-        for side in (half, ~half)
-    )
+    random_positions = generator.random((N_SPLITS, n_samples)).argsort(axis=1).argsort(axis=1)
+    in_first_half = random_positions < n_samples // 2
+    first_scores = accuracy.score(task.columns, _mean_weights(in_first_half), task.context)
+    second_scores = accuracy.score(task.columns, _mean_weights(~in_first_half), task.context)
     with np.errstate(invalid="ignore"):
-        apart = one - other
-    # A half that is at chance has no relevance.
-    return draws, np.where(np.isfinite(apart), apart, np.nan)
+        split_differences = first_scores - second_scores
+    split_differences = np.where(np.isfinite(split_differences), split_differences, np.nan)
+    return TaskRelevance(np.vstack([estimate, posterior]), split_differences)
+
+
+def _mean_weights(chosen: np.ndarray) -> np.ndarray:
+    """Weights of the mean over chosen samples, in the shape of `chosen`, (draws, samples)."""
+    weights: np.ndarray = chosen / chosen.sum(axis=1, keepdims=True)
+    return weights

@@ -1,22 +1,25 @@
-"""How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
+"""How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075,
+§4, C.2, C.3].
 
-The first and last two layers of eight or more are left out, as in the paper: every metric finds them relevant, and they
-alone would make a correlation.
+The first and last two layers of eight or more are left out, as in the paper: every metric finds
+them relevant, and they alone would make a correlation.
 
-Correlations and variances are those of the true scores, of endlessly many samples: what the noise of these samples does
-to them is taken off, as a paired bootstrap over samples tells it, in which each draw scores both metrics on the same
-samples of every task (`true_scores`). So they are larger than the plain correlation of the measured scores.
+Correlations and variances are those of the true scores, of infinitely many samples: what the noise
+of these samples does to them is taken off, as a paired bootstrap over samples tells it, in which
+each draw scores both metrics on the same samples of every task (`true_scores`). So they are larger
+than the plain correlation of the measured scores.
 
-Shares of misranked units need another one. What noise does to an order it does twice to that of a bootstrap draw, so
-that drawn shares lie too high. Instead, at once for all pairs of units and tasks and both metrics, we ask which scores
-differ for sure. This bounds every unit's places, and the places bound the shares [Mogstad, Romano, Shaikh and Wilhelm,
-Inference for Ranks, 2024]. They hold the true shares with at least 95 %, and always the estimates.
+Shares of misranked units need another way. What noise does to an order it does twice to that of a
+bootstrap draw, so that drawn shares are too high. Instead, at once for all pairs of units and tasks
+and both metrics, we ask which scores differ significantly. This bounds every unit's rank, and the
+ranks bound the shares [Mogstad, Romano, Shaikh and Wilhelm, Inference for Ranks, 2024]. They hold
+the true shares with at least 95 %, and always the estimates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,139 +40,280 @@ from lamina.relevance.true_scores import (
     true_variance_ratio,
 )
 
-EDGE = 2  # layers left out at either end, if as many as these remain
-BADLY = 0.25  # a unit is badly misranked if its two places are further apart than this share of the units
-TINY = 1e-12  # differences that rounding could make
-KINDS = {
-    "layer": r"^\d+$",
-    "attention": "attention$",
-    "mlp": "mlp$",
-}  # units of a kind, by their names
+EDGE = 2
+"""Layers left out at either end, if as many as these remain."""
+
+BADLY = 0.25
+"""A unit is badly misranked if its two ranks are further apart than this share of the units."""
+
+ROUNDING = 1e-12
+"""Differences that rounding could make."""
+
+KIND_PATTERNS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
+"""Kinds of units, and what their names match."""
+
+Draws = np.ndarray
+"""Scores of the units on one task under bootstrap weights, (1 + draws, units); the first row is the
+estimate.
+"""
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Agreement of two metrics over some tasks; intervals are (statistic, low, high)."""
+class MetricAgreement:
+    """How two metrics agree over some tasks; intervals are (estimate, low, high)."""
 
     n_units: int
-    pearson: (
-        Interval | None
-    )  # of the true scores over all units and tasks; None where all scores of a metric are equal
-    spearman: Interval | None  # likewise
-    misranked: Interval  # share of units in another place by the second metric; low is what is sure, high what may be
-    badly: Interval  # the same of places that are more than `BADLY` away
-    # Mean over units of the variance of true scores across tasks, that of the first metric divided by that of the
-    # second; scores are standardised over all units and tasks of a metric. None for one task, or without variance.
+
+    pearson: Interval | None
+    """Of the true scores over all units and tasks; None where all scores of a metric are equal."""
+
+    spearman: Interval | None
+    """Likewise, of the ranks."""
+
+    misranked: Interval
+    """Share of units with another rank by the second metric: low is what is certain, high what is
+    possible.
+    """
+
+    badly: Interval
+    """The same of ranks that are more than `BADLY` apart."""
+
     variance_ratio: Interval | None
-    p_value: (
-        float | None
-    )  # two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task
+    """Mean over units of the variance of true scores across tasks, of the first metric divided by
+    that of the second.
 
-
-def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples: int) -> Agreement:
-    """The agreement of two metrics. Each is one array per task, (1 + draws, units), whose first row is the estimate.
-
-    `n_samples` is the number of samples of the task with the fewest.
+    Scores are standardised over all units and tasks of a metric. None for one task, or without
+    variance.
     """
-    one, other = np.stack(first), np.stack(second)  # (tasks, 1 + draws, units)
-    pooled = [np.moveaxis(scores, 0, 1).reshape(scores.shape[1], -1) for scores in (one, other)]
-    # Among equals the deeper one is less relevant, as in every ranking.
-    points = [scores[:, 0, ::-1].round(12) for scores in (one, other)]
-    places = [rankdata(point, "ordinal", axis=-1)[:, ::-1] - 1 for point in points]
-    apart = np.abs(places[0] - places[1])
-    least, most, crossed = distances([one, other])
-    ratio, p_value = None, None
-    if len(one) > 1:
-        ratio, *spread = true_variance_ratio(one, other, n_samples)
+
+    p_value: float | None
+    """Two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task."""
+
+
+class Comparison(NamedTuple):
+    """Two metrics of one model and kind of unit."""
+
+    model: str
+    kind: str
+    metric: str
+    calibrations: list[str]
+    agreement: MetricAgreement
+
+
+class MetricReliability(NamedTuple):
+    """How sure the ranking of one metric on one calibration is."""
+
+    calibration: Mapping[str, Any]
+    kind: str
+    metric: str
+    n_units: int
+    value: Interval
+
+
+class UnitScores(NamedTuple):
+    """Scores of some units by one metric on one calibration."""
+
+    units: list[str]
+    draws: Draws
+
+
+class BaseSweep(NamedTuple):
+    """Rows of table `sweeps` of one base model, calibration (a row of that table) and kind of
+    unit.
+    """
+
+    calibration: Mapping[str, Any]
+    kind: str
+    table: pa.Table
+
+
+def compare(first: Sequence[Draws], second: Sequence[Draws], n_samples: int) -> MetricAgreement:
+    """The agreement of two metrics, from their scores by task.
+
+    n_samples: That of the task with the fewest.
+    """
+    first_draws = np.stack(first)  # (tasks, 1 + draws, units)
+    second_draws = np.stack(second)
+    n_units = first_draws.shape[-1]
+    first_pooled = _pool_tasks(first_draws)
+    second_pooled = _pool_tasks(second_draws)
+    misranked, badly = _misranked_shares(first_draws, second_draws)
+
+    variance_ratio = None
+    p_value = None
+    if len(first_draws) > 1:
+        variance_ratio, *variances = true_variance_ratio(first_draws, second_draws, n_samples)
         # scipy warns where two metrics vary alike to the last digit, and then says NaN.
-        if (abs(spread[0] - spread[1]) > TINY).any():
-            p_value = float(wilcoxon(*spread).pvalue)
+        if (abs(variances[0] - variances[1]) > ROUNDING).any():
+            p_value = float(wilcoxon(*variances).pvalue)
 
-    def share(limit: float) -> Interval:
-        surely = (least > limit).sum(axis=1)
-        if not limit:
-            surely = np.maximum(surely, crossed)
-        return (
-            float((apart > limit).mean()),
-            float(surely.sum() / apart.size),
-            float((most > limit).mean()),
-        )
-
-    return Agreement(
-        one.shape[-1],
-        true_correlation(pooled[0], pooled[1], n_samples),
-        true_correlation(pooled[0], pooled[1], n_samples, ranked=True),
-        share(0),
-        share(BADLY * one.shape[-1]),
-        ratio,
-        p_value,
+    return MetricAgreement(
+        n_units,
+        pearson=true_correlation(first_pooled, second_pooled, n_samples),
+        spearman=true_correlation(first_pooled, second_pooled, n_samples, ranked=True),
+        misranked=misranked,
+        badly=badly,
+        variance_ratio=variance_ratio,
+        p_value=p_value,
     )
 
 
-def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least and largest distance of a unit's true places by two metrics, (tasks, units) each, and the least number of
-    units with two different places, (tasks,).
+def _pool_tasks(draws: np.ndarray) -> np.ndarray:
+    """(tasks, 1 + draws, units) as (1 + draws, tasks · units)."""
+    return np.moveaxis(draws, 0, 1).reshape(draws.shape[1], -1)
 
-    `metrics` are scores of shape (tasks, 1 + draws, units). The greatest distance of any difference from its estimate,
-    in standard errors, has a 95 % quantile over the draws. The order of a pair of units is sure if its difference is
-    further from 0 than this quantile. If the metrics surely put two units in opposite orders, at least one of them has
-    two different places. So the number of such units is at least the least number that covers all these pairs, which is
-    at least half of a matching of the doubled pairs.
+
+def _misranked_shares(
+    first_draws: np.ndarray, second_draws: np.ndarray
+) -> tuple[Interval, Interval]:
+    """Shares of units of all tasks with another rank, and with one that is more than `BADLY`
+    away.
     """
-    tasks, draws, units = metrics[0].shape
-    errors = np.empty((len(metrics), tasks, units, units))
-    furthest = np.zeros(draws - 1)
+    distance = np.abs(_ranks(first_draws) - _ranks(second_draws))
+    bounds = rank_distances(first_draws, second_draws)
+
+    n_certain = np.maximum((bounds.least > 0).sum(axis=1), bounds.n_misranked)
+    misranked = (
+        float((distance > 0).mean()),
+        float(n_certain.sum() / distance.size),
+        float((bounds.most > 0).mean()),
+    )
+
+    limit = BADLY * distance.shape[-1]
+    n_certain_badly = (bounds.least > limit).sum(axis=1)
+    badly = (
+        float((distance > limit).mean()),
+        float(n_certain_badly.sum() / distance.size),
+        float((bounds.most > limit).mean()),
+    )
+    return misranked, badly
+
+
+def _ranks(draws: np.ndarray) -> np.ndarray:
+    """Ranks of the estimates of each task, (tasks, units), from 0.
+
+    Among equals the deeper unit is less relevant.
+    """
+    deepest_first = draws[:, 0, ::-1].round(12)
+    ranks: np.ndarray = rankdata(deepest_first, "ordinal", axis=-1)[:, ::-1] - 1
+    return ranks
+
+
+class RankDistances(NamedTuple):
+    """Bounds on how far apart the true ranks by two metrics are, with 95 % for all tasks and units
+    at once.
+    """
+
+    least: np.ndarray
+    """(tasks, units)."""
+
+    most: np.ndarray
+    """(tasks, units)."""
+
+    n_misranked: np.ndarray
+    """The least number of units with two different ranks, (tasks,)."""
+
+
+def rank_distances(first_draws: np.ndarray, second_draws: np.ndarray) -> RankDistances:
+    """Bounds on the distances of true ranks, from scores of shape (tasks, 1 + draws, units).
+
+    The greatest distance of any difference from its estimate, in standard errors, has a 95 %
+    quantile over the draws. The order of two units is certain if their difference is further from 0
+    than this quantile. If the metrics put two units in opposite orders for certain, at least one of
+    them has two different ranks. So the number of such units is at least the least number that
+    covers all these pairs, which is at least half of a matching of the doubled pairs.
+    """
+    first_errors, first_furthest = _difference_errors(first_draws)
+    second_errors, second_furthest = _difference_errors(second_draws)
+    quantile = np.quantile(np.maximum(first_furthest, second_furthest), 0.95)
+    first_above = _is_above(first_draws, quantile * first_errors)
+    second_above = _is_above(second_draws, quantile * second_errors)
+
+    first_low, first_high = _rank_bounds(first_above)
+    second_low, second_high = _rank_bounds(second_above)
+    apart = np.maximum(first_low - second_high, second_low - first_high)
+    least = np.maximum(0, apart)
+    most = np.maximum(first_high - second_low, second_high - first_low)
+    return RankDistances(least, most, _n_opposite(first_above, second_above))
+
+
+def _difference_errors(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard errors of the differences of all pairs of units, and how far the draws are from the
+    estimates at most.
+
+    The errors are (tasks, units, units). The distances are in standard errors, (draws,), over all
+    tasks and pairs.
+    """
+    n_tasks, n_rows, n_units = draws.shape
+    errors = np.empty((n_tasks, n_units, n_units))
+    furthest = np.zeros(n_rows - 1)
     # Task by task: the differences of all draws of all tasks would take gigabytes.
-    for number, task in np.ndindex(len(metrics), tasks):
-        gap = metrics[number][task][:, :, None] - metrics[number][task][:, None, :]
-        error = errors[number, task] = gap[1:].std(axis=0)
-        off = abs(gap[1:] - gap[0]) / np.where(
-            error > TINY, error, np.inf
-        )  # a difference without error is never off
-        furthest = np.maximum(furthest, off.max(axis=(1, 2)))
-    most = np.quantile(furthest, 0.95)
-    after, others_after = (
-        scores[:, 0, :, None] - scores[:, 0, None, :] > np.maximum(most * error, TINY)
-        for scores, error in zip(metrics, errors, strict=True)
-    )
-    opposite = after & others_after.swapaxes(1, 2)
-    crossed = [
-        (maximum_bipartite_matching(csr_array(both | both.T)) >= 0).sum() for both in opposite
-    ]
-    (low, high), (other_low, other_high) = (
-        (sure.sum(axis=2), sure.shape[1] - 1 - sure.sum(axis=1)) for sure in (after, others_after)
-    )
-    least = np.maximum(0, np.maximum(low - other_high, other_low - high))
-    return least, np.maximum(high - other_low, other_high - low), -(-np.array(crossed) // 2)
+    for task, task_draws in enumerate(draws):
+        differences = task_draws[:, :, None] - task_draws[:, None, :]
+        errors[task] = differences[1:].std(axis=0)
+        # A difference without error is never off.
+        divisor = np.where(errors[task] > ROUNDING, errors[task], np.inf)
+        distances = abs(differences[1:] - differences[0]) / divisor
+        furthest = np.maximum(furthest, distances.max(axis=(1, 2)))
+    return errors, furthest
+
+
+def _is_above(draws: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Whether the score of the first unit is certainly above that of the second, (tasks, units,
+    units).
+    """
+    estimates = draws[:, 0]
+    differences = estimates[:, :, None] - estimates[:, None, :]
+    above: np.ndarray = differences > np.maximum(thresholds, ROUNDING)
+    return above
+
+
+def _rank_bounds(above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest rank of each unit, from 0, (tasks, units) each."""
+    n_units = above.shape[1]
+    return above.sum(axis=2), n_units - 1 - above.sum(axis=1)
+
+
+def _n_opposite(first_above: np.ndarray, second_above: np.ndarray) -> np.ndarray:
+    """The least number of units of each task that are in a pair with opposite orders, (tasks,)."""
+    opposite = first_above & second_above.swapaxes(1, 2)
+    n_matched = []
+    for pairs in opposite:
+        matching = maximum_bipartite_matching(csr_array(pairs | pairs.T))
+        n_matched.append((matching >= 0).sum())
+    return -(-np.array(n_matched) // 2)
 
 
 @lru_cache(maxsize=1)
-def _weights(samples: int) -> np.ndarray:
-    return bootstrap_weights(samples, 0)
+def _weights(n_samples: int) -> np.ndarray:
+    return bootstrap_weights(n_samples, 0)
 
 
-def draws_of(
-    sweeps: pa.Table, metric: str, context: Context, samples: int
-) -> tuple[list[str], np.ndarray] | None:
-    """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
+def score_draws(
+    sweeps: pa.Table, metric: str, context: Context, n_samples: int
+) -> UnitScores | None:
+    """Scores of the units by one metric, from the sweeps of one base model and calibration, without
+    the outer layers.
 
-    Several passes may have rows; the rows with values of the metric count. None if the metric was not measured, is
-    undefined, or is not finite.
+    Several passes may have rows; the rows with values of the metric count. None if the metric was
+    not measured, is undefined, or is not finite.
     """
-    column = sweeps[METRICS[metric].columns[0]]
+    first_column = sweeps[METRICS[metric].columns[0]]
     # A calibration that only repairs read was never swept, and has no rows at all.
-    if column.null_count == len(column):
+    if first_column.null_count == len(first_column):
         return None
-    columns = from_table(
-        sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none")))
-    )
+    is_current_model = pc.equal(sweeps["unit"], "none")
+    columns = from_table(sweeps.filter(pc.or_(pc.is_valid(first_column), is_current_model)))
     if not columns.units:
         return None
+
     edge = EDGE if len(columns.units) >= 4 * EDGE else 0
-    keep = range(edge, len(columns.units) - edge)
-    ranked = ranking(columns, metric, context, _weights(samples)[:, : columns.n_samples])
-    scores = ranked.draws[:, keep]
-    return ([columns.units[i] for i in keep], scores) if np.isfinite(scores).all() else None
+    inner_units = range(edge, len(columns.units) - edge)
+    weights = _weights(n_samples)[:, : columns.n_samples]
+    draws = ranking(columns, metric, context, weights).draws[:, inner_units]
+    if not np.isfinite(draws).all():
+        return None
+    return UnitScores([columns.units[index] for index in inner_units], draws)
 
 
 def comparisons(
@@ -177,64 +321,81 @@ def comparisons(
     sweeps: pa.Table | dataset.Dataset,
     first: str,
     others: Sequence[str],
-) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
-    """(model, kind of unit, other metric, calibrations, agreement) of every model and kind on which `first` and another
-    metric were measured and distinguish units.
+) -> Iterator[Comparison]:
+    """Compare `first` with each of `others`, on every model and kind of unit where both distinguish
+    units.
 
-    `calibrations` are the rows of that table; a data set of sweeps is read calibration by calibration.
+    `calibrations` are the rows of that table; a data set of sweeps is read calibration by
+    calibration.
     """
-    counts = {(row["model"], row["calibration"]): row["n_samples"] for row in calibrations}
-    # By kind of unit and other metric the draws of both, by calibration.
-    draws: dict[tuple[str, str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    for row, kind, table in base_sweeps(calibrations, sweeps):
-        context = Context.of(row)
-        one = draws_of(table, first, context, row["n_samples"])
-        for metric in others if one else ():
-            other = draws_of(table, metric, context, row["n_samples"])
-            if one and other and one[0] == other[0]:
-                draws.setdefault((row["model"], kind, metric), {})[row["calibration"]] = (
-                    one[1],
-                    other[1],
-                )
-    order = {kind: place for place, kind in enumerate(KINDS)}
+    scores = _paired_scores(calibrations, sweeps, first, others)
+    kinds = list(KIND_PATTERNS)
+    n_samples = {(row["model"], row["calibration"]): row["n_samples"] for row in calibrations}
     for model, kind, metric in sorted(
-        draws, key=lambda key: (key[0], order[key[1]], others.index(key[2]))
+        scores, key=lambda key: (key[0], kinds.index(key[1]), others.index(key[2]))
     ):
-        pairs = draws[model, kind, metric]
-        least = min(counts[model, name] for name in pairs)
-        agreement = compare(
-            [one for one, _ in pairs.values()], [other for _, other in pairs.values()], least
-        )
+        pairs = scores[model, kind, metric]
+        fewest_samples = min(n_samples[model, calibration] for calibration in pairs)
+        first_draws = [first_scores for first_scores, _ in pairs.values()]
+        other_draws = [other_scores for _, other_scores in pairs.values()]
+        agreement = compare(first_draws, other_draws, fewest_samples)
         if agreement.pearson:
-            yield model, kind, metric, list(pairs), agreement
+            yield Comparison(model, kind, metric, list(pairs), agreement)
+
+
+def _paired_scores(
+    calibrations: Sequence[Mapping[str, Any]],
+    sweeps: pa.Table | dataset.Dataset,
+    first: str,
+    others: Sequence[str],
+) -> dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]]:
+    """By model, kind of unit and other metric: by calibration the draws of `first` and of the other
+    metric.
+    """
+    scores: dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]] = {}
+    for calibration, kind, table in base_sweeps(calibrations, sweeps):
+        context = Context.from_calibration(calibration)
+        first_scores = score_draws(table, first, context, calibration["n_samples"])
+        if first_scores is None:
+            continue
+        for metric in others:
+            other_scores = score_draws(table, metric, context, calibration["n_samples"])
+            if other_scores and first_scores.units == other_scores.units:
+                key = (calibration["model"], kind, metric)
+                pair = (first_scores.draws, other_scores.draws)
+                scores.setdefault(key, {})[calibration["calibration"]] = pair
+    return scores
 
 
 def reliabilities(
     calibrations: Sequence[Mapping[str, Any]],
     sweeps: pa.Table | dataset.Dataset,
     metrics: Sequence[str],
-) -> Iterator[tuple[Mapping[str, Any], str, str, int, Interval]]:
-    """(row of a calibration, kind of unit, metric, number of units, reliability) of every measured metric."""
-    for row, kind, table in base_sweeps(calibrations, sweeps):
+) -> Iterator[MetricReliability]:
+    """The reliability of the ranking by every measured metric, on every calibration and kind of
+    unit.
+    """
+    for calibration, kind, table in base_sweeps(calibrations, sweeps):
+        context = Context.from_calibration(calibration)
+        n_samples = calibration["n_samples"]
         for metric in metrics:
-            measured = draws_of(table, metric, Context.of(row), row["n_samples"])
-            if measured and (value := reliability(measured[1], row["n_samples"])):
-                yield row, kind, metric, len(measured[0]), value
+            scores = score_draws(table, metric, context, n_samples)
+            value = reliability(scores.draws, n_samples) if scores else None
+            if scores and value:
+                yield MetricReliability(calibration, kind, metric, len(scores.units), value)
 
 
 def base_sweeps(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
-) -> Iterator[tuple[Mapping[str, Any], str, pa.Table]]:
-    """(row of a calibration, kind of unit, its rows of `sweeps`) of unpruned models, read one by one."""
+) -> Iterator[BaseSweep]:
+    """The sweeps of base models, read one by one; `calibrations` are the rows of that table."""
     source = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
-    base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
-    for row in calibrations:
-        of_it = (dataset.field("model") == row["model"]) & (
-            dataset.field("calibration") == row["calibration"]
-        )
-        swept = source.to_table(filter=base & of_it)
-        for kind, pattern in KINDS.items():
-            units = pc.or_(
-                pc.match_substring_regex(swept["unit"], pattern), pc.equal(swept["unit"], "none")
-            )
-            yield row, kind, swept.filter(units)
+    is_base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
+    for calibration in calibrations:
+        is_model = dataset.field("model") == calibration["model"]
+        is_calibration = dataset.field("calibration") == calibration["calibration"]
+        table = source.to_table(filter=is_base & is_model & is_calibration)
+        for kind, pattern in KIND_PATTERNS.items():
+            is_kind = pc.match_substring_regex(table["unit"], pattern)
+            is_current_model = pc.equal(table["unit"], "none")
+            yield BaseSweep(calibration, kind, table.filter(pc.or_(is_kind, is_current_model)))

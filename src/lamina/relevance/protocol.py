@@ -1,7 +1,9 @@
-"""What a metric is: a class in a module of `lamina.relevance.metrics`. A new metric is a new class there, nothing else.
+"""What a metric is: a class in a module of `lamina.relevance.metrics`. A new metric is a new class
+there, nothing else.
 
-Its class attributes are literals, since the configuration reads them from the source and imports nothing of what
-computes numbers. The default of every method is that of a metric whose score is the mean of one column of `sweeps`.
+Its class attributes are literals, since the configuration reads them from the source and imports
+nothing of what computes numbers. The default of every method is that of a metric whose score is the
+mean of one column of `sweeps`.
 """
 
 from collections.abc import Mapping
@@ -11,73 +13,114 @@ import numpy as np
 
 from lamina.config.metrics import METRICS
 from lamina.modules import load
-from lamina.relevance.columns import Columns, Context, mean_skewness, ratio, ratio_errors
-from lamina.relevance.statistics import Ends, interval, studentised_interval
+from lamina.relevance.columns import (
+    Columns,
+    Context,
+    mean_skewness,
+    weighted_ratio,
+    weighted_ratio_errors,
+)
+from lamina.relevance.statistics import IntervalEnds, percentile_interval, studentised_interval
 
 
 class Metric:
     """One metric. Scores are high where a unit is relevant."""
 
     name: ClassVar[str]
-    pass_: ClassVar[
-        str
-    ]  # the cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`
-    columns: ClassVar[
-        tuple[str, ...]
-    ]  # of table `sweeps`; the first one has a value wherever the metric was measured
+
+    pass_: ClassVar[str]
+    """The cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`."""
+
+    columns: ClassVar[tuple[str, ...]]
+    """Columns of table `sweeps` that it reads; the first one has a value wherever the metric was
+    measured.
+    """
+
     help: ClassVar[str]
-    bound: ClassVar[float | None] = (
-        None  # the largest loss of a sample, if any, which the test of `race` needs
-    )
-    signed: ClassVar[bool] = False  # a loss may be below 0, which `exact` does not allow
-    adds: ClassVar[bool] = (
-        True  # the mean of `loss` over samples ranks removals, which budgets and searches need
-    )
-    runs: ClassVar[bool] = False  # a whole run of layers has a value, which `block` needs
-    halves: ClassVar[bool] = True  # half a layer has a value
-    remedy: ClassVar[str] = (
-        ""  # what to write where it is undefined; `{calibration}` is the calibration's name
-    )
+
+    bound: ClassVar[float | None] = None
+    """The largest loss of a sample, if there is one, which the test of budget `race` needs."""
+
+    signed: ClassVar[bool] = False
+    """Whether a loss may be below 0, which budget `exact` does not allow."""
+
+    adds: ClassVar[bool] = True
+    """Whether the mean of `loss` over samples ranks removals, which budgets and searches need."""
+
+    runs: ClassVar[bool] = False
+    """Whether a whole run of layers has a value, which strategy `block` needs."""
+
+    sublayers: ClassVar[bool] = True
+    """Whether a sub-layer has a value."""
+
+    remedy: ClassVar[str] = ""
+    """What to write in the configuration where it is undefined; `{calibration}` is the
+    calibration's name.
+    """
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numerators and denominators of a ratio of sums over samples, (units, samples) each; None for a mean."""
+        """Numerators and denominators of a ratio of sums over samples, (units, samples) each.
+
+        None for a mean.
+        """
         return columns.values[self.columns[0]][1:], None
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-        """The scores, (draws, units). Each row of `weights`, (draws, samples), weighs the samples and sums to 1."""
-        return ratio(weights, *self.terms(columns, context))
+        """The scores, (draws, units).
+
+        Each row of `weights`, (draws, samples), weighs the samples and sums to 1.
+        """
+        numerators, denominators = self.terms(columns, context)
+        return weighted_ratio(weights, numerators, denominators)
 
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> Ends:
-        """Ends of the 95 % intervals, (units,), from `scores` by bootstrap `weights`; the first row is the estimate."""
-        if type(self).score is Metric.score:
-            terms = self.terms(columns, context)
-            return studentised_interval(
-                scores, ratio_errors(weights, *terms), mean_skewness(*terms), columns.seen[1:]
-            )
-        return interval(np.where(np.isfinite(scores[1:]), scores[1:], np.nan), columns.n_samples)
+    ) -> IntervalEnds:
+        """Ends of the 95 % intervals, (units,) each, from the bootstrap; NaN where there is none.
+
+        scores: Those under the bootstrap `weights`, (1 + draws, units); the first row is the
+        estimate.
+        """
+        has_own_score = type(self).score is not Metric.score
+        if has_own_score:
+            finite_draws = np.where(np.isfinite(scores[1:]), scores[1:], np.nan)
+            return percentile_interval(finite_draws, columns.n_samples)
+        numerators, denominators = self.terms(columns, context)
+        return studentised_interval(
+            scores,
+            weighted_ratio_errors(weights, numerators, denominators),
+            mean_skewness(numerators, denominators),
+            columns.seen[1:],
+        )
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-        """Why there is no score, and keys that rank the units instead (None if nothing can), (units, keys), least
-        relevant first. None if the metric is defined.
+        """None if the metric is defined; else why it is not, and keys that rank the units instead.
+
+        The keys are (units, keys), of which the smallest is the least relevant; None if nothing can
+        rank the units.
         """
         return None
 
     def not_finite(self, columns: Columns) -> np.ndarray:
         """Number of samples on which each unit's removal gave no numbers, (units,)."""
-        return np.asarray(np.isinf(columns.values[self.columns[0]][1:]).sum(axis=1))
+        of_units = columns.values[self.columns[0]][1:]
+        return np.asarray(np.isinf(of_units).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        """Losses of candidates on samples from columns of `sweeps`, (candidates, samples) each, by `acc` or `acc_norm`.
+        """Losses of candidates on samples, (candidates, samples), from columns of `sweeps` of that
+        shape.
 
-        The candidate with the smallest mean loss is the metric's best one.
+        The candidate with the smallest mean loss is the metric's best one. `score` is `acc` or
+        `acc_norm`.
         """
         return values[self.columns[0]]
 
     def difficulty(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray | None:
-        """The larger, the larger a removal's loss on a sample is likely to be, from the columns of the model before the
-        removal, (1, samples) each. None where the losses of a good candidate tell that better.
+        """How large a removal's loss on each sample is likely to be, (1, samples), to see the
+        hardest samples first.
+
+        It is told from the columns of the model before the removal, (1, samples) each. None where
+        the losses of a good candidate tell that better.
         """
         return None
 
@@ -91,10 +134,10 @@ class Metric:
 
 
 def metric(name: str) -> Metric:
-    found: Any = next(
-        kind
-        for kind in vars(load(METRICS[name].module)).values()
-        if getattr(kind, "name", None) == name
+    """An instance of the metric with this name."""
+    module = load(METRICS[name].module)
+    metric_class: Any = next(
+        value for value in vars(module).values() if getattr(value, "name", None) == name
     )
-    own: Metric = found()
-    return own
+    instance: Metric = metric_class()
+    return instance

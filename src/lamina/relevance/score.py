@@ -1,8 +1,10 @@
-"""The ranking of a sweep's units by one metric, and the rows of table `relevance` for several metrics."""
+"""The ranking of a sweep's units by one metric, and the rows of table `relevance` for several
+metrics.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -17,131 +19,210 @@ from lamina.relevance.statistics import bootstrap_weights
 class Ranking:
     """Units by one metric, in the order of `columns.units`."""
 
-    draws: (
-        np.ndarray
-    )  # (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined
-    # (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units that
-    # left the sweep early come after those that saw more samples; scores that are not finite come last. None if nothing
-    # can be ranked.
+    draws: np.ndarray
+    """Scores under each weighting of the samples, (1 + draws, units); the first row is the
+    estimate.
+
+    NaN where the metric is undefined.
+    """
+
     ranks: list[int] | None
-    reason: str | None  # why the metric is undefined
+    """1 is the least relevant unit, which is removed first, and the deeper one of equals; None if
+    nothing can rank them.
+
+    Units that left the sweep early come after those that saw more samples; scores that are not
+    finite come last.
+    """
+
+    reason: str | None
+    """Why the metric is undefined."""
+
+
+class RelevanceRow(TypedDict):
+    """A row of table `relevance` without the keys of its sweep.
+
+    `lamina.tables.sweep` describes the columns.
+    """
+
+    metric: str
+    unit: str
+    layer: int
+    component: str
+    score: float | None
+    ci_low: float | None
+    ci_high: float | None
+    at_least: float | None
+    n_samples: int
+    n_not_finite: int
+    rank: int | None
+    reason: str | None
 
 
 def ranking(
     columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None
 ) -> Ranking:
-    """The units ranked by `metric`. `weights` are bootstrap draws; the default is the plain mean alone."""
+    """Rank the units by `metric`.
+
+    weights: Bootstrap weights of the samples, (1 + draws, samples); by default the plain mean
+    alone.
+    """
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    own = protocol.metric(metric)
-    why, keys, draws = None, None, None
-    if (undefined := own.undefined(columns, context)) is not None:
-        (why, keys), draws = undefined, np.full((len(weights), len(columns.units)), np.nan)
-        if keys is None:
-            return Ranking(draws, None, why)
-    else:
-        draws = own.score(columns, weights, context)
+    scorer = protocol.metric(metric)
+
+    undefined = scorer.undefined(columns, context)
+    if undefined is None:
+        draws = scorer.score(columns, weights, context)
         # Equal scores must compare equal however their sums were rounded.
         keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
-    layers = [int(unit.split(".")[0]) for unit in columns.units]
-    order = sorted(range(len(layers)), key=lambda i: (-columns.seen[i + 1], *keys[i], -layers[i]))
-    ranks = {index: place + 1 for place, index in enumerate(order)}
-    return Ranking(draws, [ranks[index] for index in range(len(layers))], why)
+        return Ranking(draws, _ranks(columns, keys), None)
+
+    reason, substitute_keys = undefined
+    no_draws = np.full((len(weights), len(columns.units)), np.nan)
+    ranks = None if substitute_keys is None else _ranks(columns, substitute_keys)
+    return Ranking(no_draws, ranks, reason)
+
+
+def _ranks(columns: Columns, keys: np.ndarray) -> list[int]:
+    """Ranks from 1 by ascending keys, (units, keys): first who saw the most samples, among equals
+    the deeper unit.
+    """
+    layers = [_layer_index(unit) for unit in columns.units]
+    order = sorted(
+        range(len(layers)),
+        key=lambda index: (-columns.seen[index + 1], *keys[index], -layers[index]),
+    )
+    ranks = [0] * len(layers)
+    for rank, index in enumerate(order, 1):
+        ranks[index] = rank
+    return ranks
 
 
 def was_measured(columns: Columns, metric: str, context: Context) -> bool:
     """Whether the sweep holds the numbers of a metric, or the reason why it is undefined."""
-    own = protocol.metric(metric)
-    return columns.has(own.columns[0]) or own.undefined(columns, context) is not None
+    scorer = protocol.metric(metric)
+    if columns.is_measured(scorer.columns[0]):
+        return True
+    return scorer.undefined(columns, context) is not None
 
 
 def relevance(
     sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int
-) -> list[dict[str, Any]]:
-    """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
+) -> list[RelevanceRow]:
+    """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep
+    measured.
 
-    A score that is not finite is null; its reason says on how many samples the removal gave no numbers. The score of a
-    unit that saw only the hardest samples is null too; `at_least` is its lower bound.
+    A score that is not finite is null; its reason says on how many samples the removal gave no
+    numbers. The score of a unit that saw only the hardest samples is null too; `at_least` is its
+    lower bound.
     """
     columns = from_table(sweep)
     weights = bootstrap_weights(columns.n_samples, seed)
-    return [
-        row
-        for metric in metrics
-        if was_measured(columns, metric, context)
-        for row in _rows(
-            metric, columns, context, ranking(columns, metric, context, weights), weights
-        )
-    ]
+    rows: list[RelevanceRow] = []
+    for metric in metrics:
+        if was_measured(columns, metric, context):
+            rows += _metric_rows(metric, columns, context, weights)
+    return rows
 
 
 def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
-    """A lower bound of each unit's score, (units,): the score if nothing were lost on the samples that it did not see.
+    """A lower bound of each unit's score, (units,): the score if nothing were lost on the samples
+    that it did not see.
 
     NaN for a metric without losses that add up, or whose losses may be below 0.
     """
     if METRICS[metric].signed or not METRICS[metric].adds:
         return np.full(len(columns.units), np.nan)
     values = {}
-    for name, column in columns.values.items():
-        answer = name in ANSWERS
-        best = (
-            column[:1]
-            if name == "n_tokens"
-            else np.where(np.isnan(column[:1]), np.nan, 1.0)
-            if answer
-            else 0.0
-        )
-        values[name] = np.where(np.isnan(column), best, column)
+    for name, measured in columns.values.items():
+        values[name] = np.where(np.isnan(measured), _best_value(name, measured[:1]), measured)
     return ranking(replace(columns, values=values), metric, context).draws[0]
 
 
-def _rows(
-    metric: str, columns: Columns, context: Context, order: Ranking, weights: np.ndarray
-) -> list[dict[str, Any]]:
-    early = (
-        columns.seen[1:] < columns.n_samples
-        if context.hard_first
-        else np.zeros(len(columns.units), dtype=bool)
-    )
-    point = np.where(early, np.nan, order.draws[0])
-    least = (
-        np.where(early, bounds(columns, metric, context), np.nan) if order.reason is None else point
-    )
-    low, high = point, point
-    own = protocol.metric(metric)
-    if order.reason is None and own.pass_ != "weights":
-        with np.errstate(all="ignore"):
-            low, high = own.interval(columns, context, order.draws, weights)
-            low, high = np.minimum(low, point), np.maximum(high, point)
-    not_finite = own.not_finite(columns)
-    rows = []
-    for i, unit in enumerate(columns.units):
-        finite, seen = bool(np.isfinite(point[i])), int(columns.seen[i + 1])
-        lost = (
-            f"{not_finite[i]} of {seen} samples not finite"
-            if not finite and not_finite[i]
-            else None
-        )
-        left = (
-            f"left early, after {seen} of the hardest samples, which tell no mean"
-            if early[i]
-            else None
-        )
+def _best_value(column: str, current_model: np.ndarray) -> np.ndarray | float:
+    """What a column would be on a sample if a removal lost nothing there, given that of the current
+    model, (1, samples).
+    """
+    if column == "n_tokens":
+        return current_model
+    if column in ANSWERS:
+        return np.where(np.isnan(current_model), np.nan, 1.0)
+    return 0.0
+
+
+def _metric_rows(
+    metric: str, columns: Columns, context: Context, weights: np.ndarray
+) -> list[RelevanceRow]:
+    """Rows of all units by one metric."""
+    scorer = protocol.metric(metric)
+    ranked = ranking(columns, metric, context, weights)
+    left_early = _left_early(columns, context)
+    scores = np.where(left_early, np.nan, ranked.draws[0])
+    low, high = _interval(scorer, columns, context, ranked, weights, scores)
+    lower_bounds = scores
+    if ranked.reason is None:
+        lower_bounds = np.where(left_early, bounds(columns, metric, context), np.nan)
+    n_not_finite = scorer.not_finite(columns)
+
+    rows: list[RelevanceRow] = []
+    for index, unit in enumerate(columns.units):
+        has_score = bool(np.isfinite(scores[index]))
+        n_seen = int(columns.seen[index + 1])
+        reason = ranked.reason
+        if not reason and not has_score and n_not_finite[index]:
+            reason = f"{n_not_finite[index]} of {n_seen} samples not finite"
+        if not reason and left_early[index]:
+            reason = f"left early, after {n_seen} of the hardest samples, which tell no mean"
         rows.append(
             {
                 "metric": metric,
                 "unit": unit,
-                "layer": int(unit.split(".")[0]),
+                "layer": _layer_index(unit),
                 "component": unit.partition(".")[2] or "layer",
-                "score": float(point[i]) if finite else None,
-                "ci_low": float(low[i]) if finite and np.isfinite(low[i]) else None,
-                "ci_high": float(high[i]) if finite and np.isfinite(high[i]) else None,
-                "at_least": float(least[i]) if np.isfinite(least[i]) else None,
-                "n_samples": 0 if own.pass_ == "weights" else seen,
-                "n_not_finite": int(not_finite[i]),
-                "rank": order.ranks[i] if order.ranks else None,
-                "reason": order.reason or lost or left,
+                "score": _finite(scores[index]),
+                "ci_low": _finite(low[index]) if has_score else None,
+                "ci_high": _finite(high[index]) if has_score else None,
+                "at_least": _finite(lower_bounds[index]),
+                "n_samples": 0 if scorer.pass_ == "weights" else n_seen,
+                "n_not_finite": int(n_not_finite[index]),
+                "rank": ranked.ranks[index] if ranked.ranks else None,
+                "reason": reason,
             }
         )
     return rows
+
+
+def _left_early(columns: Columns, context: Context) -> np.ndarray:
+    """Whether each unit saw the hardest samples only, (units,)."""
+    if context.hard_first:
+        return columns.seen[1:] < columns.n_samples
+    return np.zeros(len(columns.units), dtype=bool)
+
+
+def _interval(
+    scorer: protocol.Metric,
+    columns: Columns,
+    context: Context,
+    ranked: Ranking,
+    weights: np.ndarray,
+    scores: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of each score, (units,) each, which holds the score.
+
+    The score itself if no sample is behind it.
+    """
+    if ranked.reason is not None or scorer.pass_ == "weights":
+        return scores, scores
+    with np.errstate(all="ignore"):
+        low, high = scorer.interval(columns, context, ranked.draws, weights)
+        return np.minimum(low, scores), np.maximum(high, scores)
+
+
+def _layer_index(unit: str) -> int:
+    """Layer of a unit such as `12` or `12.mlp`."""
+    return int(unit.split(".")[0])
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None if it is NaN or infinite."""
+    return float(value) if np.isfinite(value) else None

@@ -1,139 +1,215 @@
-"""Error bars: bootstrap weights, and intervals of means and proportions."""
+"""Error bars: weights of a bootstrap, and 95 % intervals of means, ratios and proportions.
+
+Every interval of the package is defined here once, except those of true scores (`true_scores`) and
+of counted answers (`metrics.answers.Accuracy`). Which interval holds the truth how often:
+reports/coverage.md.
+"""
+
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtr, stdtrit
 
-DRAWS = 1000  # 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits
-# What is left out at either end of a 95 % interval, and the standard errors on either side of it.
-TAIL, Z95 = 0.025, 1.959964
+N_DRAWS = 1000
+"""Bootstrap draws: the ends of a 95 % interval are at the 25th and 975th value, enough for two
+digits.
+"""
+
+TAIL = 0.025
+"""What is left out at either end of a 95 % interval."""
+
+Z95 = 1.959964
+"""Half the width of the 95 % interval of a normal number, in standard errors."""
 
 MIN_SAMPLES = 50
-"""Means of fewer samples have no interval: a loss that lies on a tenth of them may not have been seen at all."""
+"""Means of fewer samples have no interval: a loss that lies on a tenth of them may not have been
+seen at all.
+"""
 
-Ends = tuple[np.ndarray, np.ndarray]  # of intervals, low and high
+IntervalEnds = tuple[np.ndarray, np.ndarray]
+"""Low and high ends of intervals, one number per unit each."""
 
 
-def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarray:
-    """Weights of a paired bootstrap over samples, (1 + draws, n_samples); the first row is the plain mean.
+class EstimateRow(TypedDict):
+    """Columns of table `diagnoses` that an estimate fills.
 
-    The same row weighs every unit, so that common effects of the samples cancel in differences between units.
+    The ends are None if there is one document.
+    """
+
+    value: float
+    ci_low: float | None
+    ci_high: float | None
+    n_samples: int
+
+
+def bootstrap_weights(n_samples: int, seed: int, draws: int = N_DRAWS) -> np.ndarray:
+    """Weights of a paired bootstrap over samples, (1 + draws, n_samples).
+
+    The first row is the plain mean.
+
+    The same row weighs every unit, so that common effects of the samples cancel in differences
+    between units.
     """
     generator = np.random.default_rng(seed)
-    counts = generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=draws)
+    uniform = np.full(n_samples, 1 / n_samples)
+    counts = generator.multinomial(n_samples, uniform, size=draws)
     return np.vstack([np.ones(n_samples), counts]) / n_samples
 
 
 def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
-    """`bootstrap_weights` over documents: some samples are copies; `documents` (samples,) numbers theirs from 0."""
-    numbers = np.asarray(documents)
-    weights = bootstrap_weights(1 + int(numbers.max()), seed)[:, numbers]
+    """`bootstrap_weights` over documents, which some samples share, (1 + draws, samples).
+
+    documents: The number of each sample's document, from 0, (samples,).
+    """
+    document_numbers = np.asarray(documents)
+    n_documents = 1 + int(document_numbers.max())
+    weights = bootstrap_weights(n_documents, seed)[:, document_numbers]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def tail(n_samples: int) -> float:
-    """Share of bootstrap draws beyond either end of a 95 % interval of a mean of so many samples [Hesterberg 2015].
+def percentile_tail(n_samples: int) -> float:
+    """Share of bootstrap draws beyond either end of a 95 % interval of a mean [Hesterberg 2015].
 
-    The spread of drawn means is too small by √((n - 1) / n), and Student's t is wider than the normal: 0.016 at 20.
+    The spread of drawn means is too small by √((n - 1) / n), and Student's t is wider than the
+    normal distribution: 0.016 for 20 samples.
     """
     if n_samples < 2:
         return 0.0
-    return float(ndtr(np.sqrt(n_samples / (n_samples - 1)) * stdtrit(n_samples - 1, TAIL)))
+    widening = np.sqrt(n_samples / (n_samples - 1))
+    return float(ndtr(widening * stdtrit(n_samples - 1, TAIL)))
 
 
-def interval(draws: np.ndarray, n_samples: int | None = None) -> Ends:
-    """Ends of the 95 % percentile interval over the first axis, of means of `n_samples` samples; NaN for one sample."""
+def percentile_interval(draws: np.ndarray, n_samples: int | None = None) -> IntervalEnds:
+    """Ends of the 95 % percentile interval over the first axis of `draws`; NaN for one sample.
+
+    With `n_samples`, the draws are means of so many samples, and the interval is widened by
+    `percentile_tail`.
+    """
     if n_samples == 1:
-        return np.full(draws.shape[1:], np.nan), np.full(draws.shape[1:], np.nan)
-    share = 100 * (tail(n_samples) if n_samples else TAIL)
-    low, high = np.nanpercentile(draws, [share, 100 - share], axis=0)
+        unknown = np.full(draws.shape[1:], np.nan)
+        return unknown, unknown.copy()
+    tail_percent = 100 * (percentile_tail(n_samples) if n_samples else TAIL)
+    low, high = np.nanpercentile(draws, [tail_percent, 100 - tail_percent], axis=0)
     return low, high
 
 
 def studentised_interval(
     draws: np.ndarray, errors: np.ndarray, skewness: np.ndarray, n_samples: np.ndarray
-) -> Ends:
+) -> IntervalEnds:
     """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
 
-    draws, errors: Bootstrap draws and their standard errors, (1 + draws, units); the first row is the estimate.
-    skewness: That of each mean, (units,), which `mean_skewness` estimates.
-    n_samples: The number of samples of each unit, (units,). Units with fewer than `MIN_SAMPLES` get NaN.
+    draws, errors: Bootstrap draws and their standard errors, (1 + draws, units); the first row is
+        the estimate.
+    skewness: That of each mean, (units,), which `columns.mean_skewness` estimates.
+    n_samples: The number of samples of each unit, (units,). Units with fewer than `MIN_SAMPLES` get
+        NaN.
 
-    The largest of the losses are the rarest, and the samples may lack them. So on the side of the long tail the interval
-    reaches further, the more skewed the samples are (`skewed_tail`).
+    The largest losses are the rarest, and the samples may lack them. So on the side of the long
+    tail the interval reaches further, the more skewed the samples are (`skewed_tail`).
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        off = (draws[1:] - draws[0]) / errors[1:]
-    # Draws of samples that are all alike tell no error but that of rounding.
-    off = np.where(np.isfinite(off) & (errors[1:] > 1e-6 * errors[0]), off, np.nan)
-    off = np.where(np.isnan(off).all(axis=0), 0.0, off)  # all samples are alike
+    deviations = _studentised_deviations(draws, errors)
     low = np.full(len(n_samples), np.nan)
     high = np.full(len(n_samples), np.nan)
+
     for unit in np.flatnonzero(n_samples >= MIN_SAMPLES):
+        # A draw without the rare large losses lies too low, and tells how far above the estimate
+        # the mean may be.
         lower_tail = 100 * skewed_tail(-skewness[unit])
         upper_tail = 100 * skewed_tail(skewness[unit])
-        # A draw that lies too low, as it does without the rare large losses, tells how far up the mean may be.
-        furthest = np.nanpercentile(off[:, unit], [100 - lower_tail, upper_tail])
-        low[unit], high[unit] = draws[0, unit] - furthest * errors[0, unit]
+        extremes = np.nanpercentile(deviations[:, unit], [100 - lower_tail, upper_tail])
+        low[unit], high[unit] = draws[0, unit] - extremes * errors[0, unit]
     return low, high
 
 
 def skewed_tail(skewness: float) -> float:
-    """Share of bootstrap draws beyond the end of a 95 % interval on the side of the long tail of the mean's distribution.
+    """Share of bootstrap draws that a 95 % interval leaves out on the side of the long tail.
 
-    Without skewness it is `TAIL`, as it is on the other side, where the skewness is negative. The tenth of it at a
-    skewness of .3 was found by trying exponential, lognormal and rare losses: see reports/coverage.md.
+    It is `TAIL` without skewness, and on the other side, where the skewness counts as negative. A
+    tenth of it at a skewness of .3 was found by trying exponential, lognormal and rare losses: see
+    reports/coverage.md.
     """
     return float(np.interp(skewness, [0.1, 0.3], [TAIL, TAIL / 10]))
 
 
-def share_interval(right: np.ndarray, total: np.ndarray) -> Ends:
-    """95 % interval of proportions by Jeffreys, also wide for 0 of n and n of n [Brown, Cai and DasGupta 2001]."""
-    low, high = (betaincinv(right + 0.5, total - right + 0.5, end) for end in (TAIL, 1 - TAIL))
-    return np.where(right <= 0, 0.0, low), np.where(right >= total, 1.0, high)
+def _studentised_deviations(draws: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Deviation of each draw from the estimate in its own standard errors, (draws, units).
 
-
-def wilson_interval(right: float, total: int) -> tuple[float, float]:
-    """95 % interval of a proportion, also correct near 0 and 1 [Wilson 1927]."""
-    z = Z95
-    share, shift = right / total, z * z / total
-    middle = (share + shift / 2) / (1 + shift)
-    half = z * np.sqrt(share * (1 - share) / total + shift / (4 * total)) / (1 + shift)
-    high = middle + half
-    # Both ends solve one quadratic equation. Their product gives the lower one without a difference of near equals,
-    # which would put a model that is never right above a chance of next to nothing.
-    return float(share * share / (1 + shift) / high), float(high)
-
-
-def ratios(
-    sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike
-) -> list[dict[str, float | int | None]]:
-    """Values, their intervals and the number of samples of sum / number, bootstrapped over documents.
-
-    sums: What each sample adds to each measure, (samples, measures).
-    numbers: What each sample adds to the count that divides the sum, (samples,); samples of 0 are left out.
-    copies: The document of each sample.
+    NaN without an error.
     """
-    kept = numbers > 0
-    samples = int(kept.sum())
-    if not samples:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = (draws[1:] - draws[0]) / errors[1:]
+
+    # The error of a draw whose samples are all alike is only that of rounding.
+    has_error = errors[1:] > 1e-6 * errors[0]
+    deviations = np.where(np.isfinite(deviations) & has_error, deviations, np.nan)
+
+    all_samples_alike = np.isnan(deviations).all(axis=0)
+    return np.where(all_samples_alike, 0.0, deviations)
+
+
+def jeffreys_interval(n_successes: np.ndarray, n_trials: np.ndarray) -> IntervalEnds:
+    """95 % interval of proportions by Jeffreys, also wide for 0 of n and n of n [Brown, Cai and
+    DasGupta 2001].
+    """
+    alpha = n_successes + 0.5
+    beta = n_trials - n_successes + 0.5
+    low = betaincinv(alpha, beta, TAIL)
+    high = betaincinv(alpha, beta, 1 - TAIL)
+    return np.where(n_successes <= 0, 0.0, low), np.where(n_successes >= n_trials, 1.0, high)
+
+
+def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion, also correct near 0 and 1 [Wilson 1927]."""
+    proportion = n_successes / n_trials
+    shift = Z95 * Z95 / n_trials
+    middle = (proportion + shift / 2) / (1 + shift)
+    variance = proportion * (1 - proportion) / n_trials + shift / (4 * n_trials)
+    half_width = Z95 * np.sqrt(variance) / (1 + shift)
+    high = middle + half_width
+
+    # Both ends solve one quadratic equation. Their product gives the lower one without a difference
+    # of near equals, which would put a model that is never right above a chance of next to nothing.
+    low = proportion * proportion / (1 + shift) / high
+    return float(low), float(high)
+
+
+def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[EstimateRow]:
+    """Estimates and intervals of sum / number of each measure, bootstrapped over documents.
+
+    None without samples.
+
+    sums: What each sample adds to the numerator of each measure, (samples, measures).
+    numbers: What each sample adds to their common denominator, (samples,); samples of 0 are left
+        out.
+    copies: The document of each sample, (samples,).
+    """
+    counts = numbers > 0
+    n_samples = int(counts.sum())
+    if not n_samples:
         return []
-    _, documents = np.unique(np.asarray(copies)[kept], return_inverse=True)
+    _, documents = np.unique(np.asarray(copies)[counts], return_inverse=True)
     weights = document_weights(documents, seed=0)
-    draws = (weights @ sums[kept]) / (weights @ numbers[kept])[:, None]
-    return interval_rows(draws, 1 + int(documents.max()), samples)
+    draws = (weights @ sums[counts]) / (weights @ numbers[counts])[:, None]
+    return interval_rows(draws, 1 + int(documents.max()), n_samples)
 
 
-def interval_rows(
-    draws: np.ndarray, documents: int, samples: int
-) -> list[dict[str, float | int | None]]:
-    """Values, intervals (None for one document) and the number of samples of measures, (1 + draws, measures) each."""
-    ends = (
-        np.array(interval(draws[1:])).T.tolist()
-        if documents > 1
-        else [(None, None)] * draws.shape[1]
-    )
-    return [
-        {"value": float(value), "ci_low": low, "ci_high": high, "n_samples": samples}
-        for value, (low, high) in zip(draws[0], ends, strict=True)
-    ]
+def interval_rows(draws: np.ndarray, documents: int, samples: int) -> list[EstimateRow]:
+    """Estimates and intervals of measures from draws over so many `documents` with so many
+    `samples` in all.
+
+    draws: (1 + draws, measures); the first row is the estimate.
+    """
+    low, high = percentile_interval(draws[1:])
+    has_interval = documents > 1
+    rows: list[EstimateRow] = []
+    for measure, value in enumerate(draws[0]):
+        rows.append(
+            {
+                "value": float(value),
+                "ci_low": float(low[measure]) if has_interval else None,
+                "ci_high": float(high[measure]) if has_interval else None,
+                "n_samples": samples,
+            }
+        )
+    return rows

@@ -1,12 +1,16 @@
-"""Correlations and variances of true scores, which infinitely many samples would give, from the scores of some samples.
+"""Correlations and variances of true scores, which infinitely many samples would give, from the
+scores of some samples.
 
-Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the percentiles of drawn
-correlations lie too low. What it adds to sums of squares and of products, in the mean, is how far the draws' sums are
-above the estimate's, and that is taken off. Where the noise is as large as the differences between units, intervals
-are wide.
+Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the
+percentiles of drawn correlations are too low. What it adds to sums of squares and of products, in
+the mean, is how far the draws' sums are above the estimate's, and that is taken off. Where the
+noise is as large as the differences between units, intervals are wide.
 
-How sure a ranking is, its reliability, is how well it would agree with a ranking from as many other samples.
+How sure a ranking is, its reliability, is how well it would agree with a ranking from as many other
+samples.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -16,235 +20,404 @@ from lamina.relevance.statistics import TAIL
 Interval = tuple[float, float, float]
 """Estimate, low end, high end."""
 
-# Correlations that are tried, as steps of Fisher's z, with both ends; and draws of each trial.
-TRIED = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
-DRAWS = 300
-# Sizes of the differences between tasks that are tried, in units of those seen.
-SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
-LEAST = 0.02  # a variance is at least so much of what was seen, however large the noise
-TRUTHS, PAIRS = 100, 20  # true scores that are drawn in each way, and pairs of rankings from each
-ENOUGH = 0.8
+TRIED_CORRELATIONS = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
+"""True correlations that are tried: equal steps of Fisher's z, with both ends."""
+
+N_TRIAL_DRAWS = 300
+"""Bootstrap draws whose noise is added to the scores of each trial."""
+
+TRIED_SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
+"""Sizes of the differences between tasks that are tried, in units of those measured."""
+
+LEAST_SHARE = 0.02
+"""A variance is at least so much of what was measured, however large the noise."""
+
+N_TRUTHS = 100
+"""Sets of true scores that are drawn in each way for a reliability."""
+
+N_PAIRS = 20
+"""Pairs of rankings that are drawn from each set of true scores."""
+
+N_MAXIMISATIONS = 40
+"""Steps of expectation maximisation."""
+
+ROUNDING = 1e-12
+"""Scores count to twelve digits."""
+
+SUFFICIENT_RELIABILITY = 0.8
 """Reliability from which a ranking is called sure."""
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Pearson's correlation over the last axis; NaN where one side is constant."""
-    one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
+    first_centred = first - first.mean(axis=-1, keepdims=True)
+    second_centred = second - second.mean(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        coefficient: np.ndarray = (one * other).sum(axis=-1) / np.sqrt(
-            (one**2).sum(axis=-1) * (other**2).sum(axis=-1)
-        )
+        products = (first_centred * second_centred).sum(axis=-1)
+        squares = (first_centred**2).sum(axis=-1) * (second_centred**2).sum(axis=-1)
+        coefficient: np.ndarray = products / np.sqrt(squares)
     return coefficient
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Spearman's correlation over the last axis; NaN where one side is constant."""
+    return correlation(ranks(first), ranks(second))
+
+
+def ranks(scores: np.ndarray) -> np.ndarray:
+    """Ranks along the last axis, from 1.
+
+    Equal scores share their mean rank; only twelve digits count.
+    """
+    return np.asarray(rankdata(scores.round(12), axis=-1))
 
 
 def true_correlation(
     first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False
 ) -> Interval | None:
-    """Pearson's correlation of the true scores, or Spearman's if `ranked`; None where one side is constant.
+    """Pearson's correlation of the true scores, or Spearman's if `ranked`.
 
-    `first` and `second` are paired draws, (1 + draws, pairs), from `n_samples` samples; the first row is the estimate.
-    Many correlations are tried. For each, true scores are constructed that have this correlation and the variances
-    without noise, and are otherwise as close as possible to the measured scores. The noise of the draws is added to
-    them. The estimate is the correlation whose draws have the measured correlation as their median. The interval holds
-    the correlations for which the measured one is not in the extreme 5 % of the draws. The true order of two close
-    units is unknown, so the interval of Spearman's leaves out the extreme 2.5 % only. Of a few units, the order of two
-    moves it by a step; so it also holds the middle 95 % of the correlations after the noise is taken off once more, at
-    random. With that it is rather too wide than too narrow.
+    None where one side is constant.
+
+    first, second: Paired draws, (1 + draws, pairs), from `n_samples` samples; the first row is the
+        estimate.
+
+    Many correlations are tried. For each, true scores are constructed that have this correlation
+    and the variances without noise, and are otherwise as close as possible to the measured scores.
+    The noise of the draws is added to them. The estimate is the correlation whose draws have the
+    measured correlation as their median. The interval holds the correlations for which the measured
+    one is not in the extreme 5 % of the draws. The true order of two close units is unknown, so the
+    interval of Spearman's leaves out the extreme 2.5 % only. Of a few units, the order of two moves
+    it by a step; so it also holds the middle 95 % of the correlations after the noise is taken off
+    once more, at random. With that it is rather too wide than too narrow.
     """
-    means = [scores[0] - scores[0].mean() for scores in (first, second)]
-    # Twelve digits count, as in ranks.
-    if any(
-        np.ptp(scores[0]) <= 1e-12 * max(np.abs(scores[0]).max(), 1) for scores in (first, second)
-    ):
+    if _is_constant(first[0]) or _is_constant(second[0]):
         return None
-    drawn_alike = correlation(first, second)
-    # One and the same scores. A draw without any difference between units has no correlation.
-    if np.allclose(drawn_alike[~np.isnan(drawn_alike)], 1, atol=1e-12):
+    if _are_identical(first, second):
         return 1.0, 1.0, 1.0
-    noise = [
-        np.sqrt(n_samples / max(n_samples - 1, 1)) * (s[1 : DRAWS + 1] - s[0])
-        for s in (first, second)
-    ]
-    sizes = [
-        np.sqrt(_without_noise((mean**2).sum(), each))
-        for mean, each in zip(means, noise, strict=True)
-    ]
-    one, other = (mean / np.sqrt((mean**2).sum()) for mean in means)
-    along, across = _direction(one + other, one - other), _direction(one - other, one + other)
 
-    def measure(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return correlation(ranks(one), ranks(other)) if ranked else correlation(one, other)
+    widening = np.sqrt(n_samples / max(n_samples - 1, 1))
+    first_noise = widening * (first[1 : N_TRIAL_DRAWS + 1] - first[0])
+    second_noise = widening * (second[1 : N_TRIAL_DRAWS + 1] - second[0])
+    construction = _ScoreConstruction.around(first[0], second[0], first_noise, second_noise)
+    measure = rank_correlation if ranked else correlation
+    tail_percent = 100 * TAIL / (2 if ranked else 1)
 
-    truths, curves = [], []
-    for tried in TRIED:
-        same, apart = np.sqrt((1 + tried) / 2) * along, np.sqrt((1 - tried) / 2) * across
-        laid = sizes[0] * (same + apart), sizes[1] * (same - apart)
-        truths.append(float(measure(*laid)) if ranked else tried)
-        drawn = measure(laid[0] + noise[0], laid[1] + noise[1])
-        tail = 100 * TAIL / (2 if ranked else 1)
-        curves.append(np.nanpercentile(drawn, [50, 100 - tail, tail]))
-    rising = np.maximum.accumulate(np.array(curves), axis=0).T
+    true_values: list[float] = []
+    drawn_quantiles: list[np.ndarray] = []
+    for tried in TRIED_CORRELATIONS:
+        first_true, second_true = construction.with_correlation(tried)
+        true_values.append(float(measure(first_true, second_true)) if ranked else tried)
+        drawn = measure(first_true + first_noise, second_true + second_noise)
+        drawn_quantiles.append(np.nanpercentile(drawn, [50, 100 - tail_percent, tail_percent]))
+
     measured = float(measure(first[0], second[0]))
-    point, low, high = (
-        float(np.interp(measured, curve, np.maximum.accumulate(truths))) for curve in rising
+    rising_values = np.maximum.accumulate(true_values)
+    rising_quantiles = np.maximum.accumulate(np.array(drawn_quantiles), axis=0).T
+    estimate, low, high = (
+        float(np.interp(measured, quantiles, rising_values)) for quantiles in rising_quantiles
     )
     if ranked:
-        ends = np.nanpercentile(
-            measure(first[0] - noise[0], second[0] - noise[1]), [100 * TAIL, 100 - 100 * TAIL]
+        without_noise = measure(first[0] - first_noise, second[0] - second_noise)
+        ends = np.nanpercentile(without_noise, [100 * TAIL, 100 - 100 * TAIL])
+        low = min(low, float(ends[0]))
+        high = max(high, float(ends[1]))
+    return estimate, low, high
+
+
+def _is_constant(scores: np.ndarray) -> bool:
+    """Whether all scores are equal but for rounding."""
+    largest = max(np.abs(scores).max(), 1)
+    return bool(np.ptp(scores) <= ROUNDING * largest)
+
+
+def _are_identical(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether both sides are one and the same scores, up to their unit: every draw correlates
+    perfectly.
+    """
+    drawn = correlation(first, second)
+    # A draw without any difference between units has no correlation.
+    has_correlation = ~np.isnan(drawn)
+    return np.allclose(drawn[has_correlation], 1, atol=ROUNDING)
+
+
+class _ScoreConstruction(NamedTuple):
+    """True scores with any correlation, as close as possible to two sides of measured ones."""
+
+    first_size: float
+    """Length of the first side's centred true scores."""
+
+    second_size: float
+
+    along: np.ndarray
+    """Direction that both sides share, (pairs,), of length 1."""
+
+    across: np.ndarray
+    """Direction in which they are opposite, (pairs,), of length 1 and orthogonal to `along`."""
+
+    @classmethod
+    def around(
+        cls,
+        first: np.ndarray,
+        second: np.ndarray,
+        first_noise: np.ndarray,
+        second_noise: np.ndarray,
+    ) -> "_ScoreConstruction":
+        """Around measured scores, (pairs,) each, and the noise of their draws, (draws, pairs)
+        each.
+        """
+        first_centred = first - first.mean()
+        second_centred = second - second.mean()
+        first_square = (first_centred**2).sum()
+        second_square = (second_centred**2).sum()
+        first_unit = first_centred / np.sqrt(first_square)
+        second_unit = second_centred / np.sqrt(second_square)
+        total = first_unit + second_unit
+        difference = first_unit - second_unit
+        return cls(
+            np.sqrt(_without_noise(first_square, first_noise)),
+            np.sqrt(_without_noise(second_square, second_noise)),
+            _direction(total, difference),
+            _direction(difference, total),
         )
-        low, high = min(low, float(ends[0])), max(high, float(ends[1]))
-    return point, low, high
 
-
-def true_variance_ratio(
-    first: np.ndarray, second: np.ndarray, n_samples: int
-) -> tuple[Interval | None, np.ndarray, np.ndarray]:
-    """Ratio of the variances across tasks of standardised true scores, first metric by second, and both variances.
-
-    The variances of the ratio are means over units. Both metrics are paired draws of shape (tasks, 1 + draws, units).
-    The ratio is None where a metric does not vary across tasks. The variances by unit, (units,) each, are 0 where they
-    are only noise.
-
-    For each metric, many sizes of the differences between tasks are tried. Under the noise of each draw, one size gives
-    the measured variance. The true variances of these sizes, draw by draw, give the distribution of the ratio.
-    """
-    variances = [
-        _variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)
-    ]
-    (own, spread), (others, other_spread) = variances
-    if own is None or others is None:
-        return None, spread, other_spread
-    low, point, high = np.exp(np.percentile(own - others, [100 * TAIL, 50, 100 - 100 * TAIL]))
-    return (float(point), float(low), float(high)), spread, other_spread
-
-
-def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, np.ndarray]:
-    """Logarithms of the share of variance that is within units, one per draw, and the share of each unit, (units,).
-
-    The logarithms are None if units vary across tasks only by rounding.
-    """
-    estimate, noise = scores[:, 0], widening * (scores[:, 1:] - scores[:, :1])
-    units = estimate.mean(axis=0)
-    inside, between = estimate - units, units - units.mean()
-    seen, apart = (inside**2).mean(), (between**2).mean()
-    # What noise adds to both, in the mean over draws and in each, and what it has in common with what was measured.
-    noise_between = noise.mean(axis=0)
-    noise_inside = noise - noise_between
-    noise_between = noise_between - noise_between.mean(axis=-1, keepdims=True)
-    left = (inside**2).mean(axis=0) - (noise_inside**2).mean(axis=(0, 1))
-    added = (noise_between**2).mean(axis=-1)
-    true_apart = max(apart - added.mean(), LEAST * apart)
-    total = max(left.mean(), LEAST * seen) + true_apart
-    shares = np.maximum(left, 0) / total if total > 0 else left
-    if seen <= 1e-12 * (seen + apart):
-        return None, shares
-    shrunk = np.sqrt(true_apart / apart) if apart > 0 else 0.0
-    within = SIZES[:, None] ** 2 * seen + (noise_inside**2).mean(axis=(0, 2))
-    within = within + 2 * SIZES[:, None] * (inside[:, None] * noise_inside).mean(axis=(0, 2))
-    others = true_apart + 2 * shrunk * (between * noise_between).mean(axis=-1) + added
-    with np.errstate(divide="ignore"):
-        measured = np.maximum.accumulate(np.log(within / (within + others)), axis=0)
-    true_within = np.maximum(SIZES**2, LEAST) * seen
-    truths = np.log(true_within / (true_within + true_apart))
-    return np.array(
-        [np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]
-    ), shares
+    def with_correlation(self, tried: float) -> tuple[np.ndarray, np.ndarray]:
+        """Centred true scores of both sides, (pairs,) each, with Pearson's correlation `tried`."""
+        same = np.sqrt((1 + tried) / 2) * self.along
+        opposite = np.sqrt((1 - tried) / 2) * self.across
+        return self.first_size * (same + opposite), self.second_size * (same - opposite)
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
-    """A sum of squares less the mean sum that noise adds to it."""
-    added = ((noise - noise.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1).mean()
-    return float(max(square - added, LEAST * square))
+    """A sum of squares over the last axis less the mean sum that noise, (draws, pairs), adds to
+    it.
+    """
+    centred_noise = noise - noise.mean(axis=-1, keepdims=True)
+    noise_square = (centred_noise**2).sum(axis=-1).mean()
+    return float(max(square - noise_square, LEAST_SHARE * square))
 
 
 def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The vector at length 1; if it is nearly 0, another vector with mean 0 that is orthogonal to `across`."""
+    """The vector at length 1.
+
+    If it is nearly 0, another vector with mean 0 that is orthogonal to `across`.
+    """
     if np.sqrt((vector**2).sum()) <= 1e-9:
         rising = np.arange(len(vector)) - (len(vector) - 1) / 2
         vector = rising - (rising @ across) / (across @ across) * across
         if np.sqrt((vector**2).sum()) <= 1e-9:  # `across` rises evenly itself
             vector = rising**2 - (rising**2).mean()
-    unit: np.ndarray = vector / np.sqrt((vector**2).sum())
-    return unit
+    unit_vector: np.ndarray = vector / np.sqrt((vector**2).sum())
+    return unit_vector
 
 
-def ranks(scores: np.ndarray) -> np.ndarray:
-    """Places along the last axis, from 1. Equal scores share their mean place; only twelve digits count."""
-    return np.asarray(rankdata(scores.round(12), axis=-1))
+def true_variance_ratio(
+    first: np.ndarray, second: np.ndarray, n_samples: int
+) -> tuple[Interval | None, np.ndarray, np.ndarray]:
+    """Ratio of the variances across tasks of standardised true scores, first metric by second, and
+    both variances.
+
+    first, second: Paired draws of both metrics, (tasks, 1 + draws, units).
+
+    The variances of the ratio are means over units. The ratio is None where a metric does not vary
+    across tasks. The variances by unit, (units,) each, are 0 where they are only noise.
+
+    For each metric, many sizes of the differences between tasks are tried. Under the noise of each
+    draw, one size gives the measured variance. The true variances of these sizes, draw by draw,
+    give the distribution of the ratio.
+    """
+    widening = np.sqrt(n_samples / max(n_samples - 1, 1))
+    first_log_shares, first_variances = _variance_shares(first, widening)
+    second_log_shares, second_variances = _variance_shares(second, widening)
+    if first_log_shares is None or second_log_shares is None:
+        return None, first_variances, second_variances
+    percentiles = [100 * TAIL, 50, 100 - 100 * TAIL]
+    log_ratios = first_log_shares - second_log_shares
+    low, estimate, high = np.exp(np.percentile(log_ratios, percentiles))
+    return (float(estimate), float(low), float(high)), first_variances, second_variances
+
+
+def _variance_shares(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, np.ndarray]:
+    """Share of the variance of true scores that is within units, across tasks.
+
+    scores: (tasks, 1 + draws, units); the noise of the draws counts `widening` times.
+
+    Returns the logarithm of the share under the noise of each draw, (draws,), and the part of each
+    unit, (units,). The logarithms are None if units vary across tasks only by rounding.
+    """
+    estimate = scores[:, 0]
+    unit_means = estimate.mean(axis=0)
+    within = estimate - unit_means
+    between = unit_means - unit_means.mean()
+    measured_within = (within**2).mean()
+    measured_between = (between**2).mean()
+
+    noise = widening * (scores[:, 1:] - scores[:, :1])
+    noise_means = noise.mean(axis=0)
+    noise_within = noise - noise_means
+    noise_between = noise_means - noise_means.mean(axis=-1, keepdims=True)
+    added_between = (noise_between**2).mean(axis=-1).mean()
+
+    true_within = (within**2).mean(axis=0) - (noise_within**2).mean(axis=(0, 1))
+    true_between = max(measured_between - added_between, LEAST_SHARE * measured_between)
+    total = max(true_within.mean(), LEAST_SHARE * measured_within) + true_between
+    unit_shares = np.maximum(true_within, 0) / total if total > 0 else true_within
+    if measured_within <= ROUNDING * (measured_within + measured_between):
+        return None, unit_shares
+
+    log_shares = _drawn_log_shares(within, between, noise_within, noise_between, true_between)
+    return log_shares, unit_shares
+
+
+def _drawn_log_shares(
+    within: np.ndarray,
+    between: np.ndarray,
+    noise_within: np.ndarray,
+    noise_between: np.ndarray,
+    true_between: float,
+) -> np.ndarray:
+    """Logarithm of the true share within units, under the noise of each draw, (draws,).
+
+    within: Deviations of the scores of each task from the units' means, (tasks, units).
+    between: Deviations of the units' means, (units,).
+    noise_within, noise_between: The same of the draws' noise, (tasks, draws, units) and (draws,
+        units).
+    true_between: Variance between units without noise.
+
+    Of the sizes that are tried for the differences within units, it is the one that has the measured
+    share once the draw's noise is added: squares, noise, and twice the products.
+    """
+    measured_within = (within**2).mean()
+    measured_between = (between**2).mean()
+    sizes = TRIED_SIZES[:, None]
+    products_within = (within[:, None] * noise_within).mean(axis=(0, 2))
+    drawn_within = sizes**2 * measured_within + (noise_within**2).mean(axis=(0, 2))
+    drawn_within = drawn_within + 2 * sizes * products_within
+
+    shrinkage = np.sqrt(true_between / measured_between) if measured_between > 0 else 0.0
+    products_between = (between * noise_between).mean(axis=-1)
+    added_between = (noise_between**2).mean(axis=-1)
+    drawn_between = true_between + 2 * shrinkage * products_between + added_between
+    with np.errstate(divide="ignore"):
+        drawn_shares = np.log(drawn_within / (drawn_within + drawn_between))
+    rising_shares = np.maximum.accumulate(drawn_shares, axis=0)
+
+    tried_within = np.maximum(TRIED_SIZES**2, LEAST_SHARE) * measured_within
+    tried_shares = np.log(tried_within / (tried_within + true_between))
+    measured_share = np.log(measured_within / (measured_within + measured_between))
+    log_shares = [np.interp(measured_share, shares, tried_shares) for shares in rising_shares.T]
+    return np.array(log_shares)
 
 
 def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
-    """Spearman's correlation of two rankings, each from as many other samples; None for fewer than three units.
+    """Spearman's correlation of two rankings, each from as many other samples.
 
-    `draws` are scores of shape (1 + draws, units), whose first row is the estimate. True scores are drawn that they may
-    come from, and two noises of the draws make two rankings of each. The correlation of the scores themselves would be
-    that of a few units far from the others, and say nothing of the places of these. The interval holds what `shrunk`
-    and `deconvolved` true scores give.
+    None for fewer than three units.
+
+    draws: Scores, (1 + draws, units), from `n_samples` samples; the first row is the estimate.
+
+    True scores are drawn that they may come from, and two noises of the draws make two rankings of
+    each. The correlation of the scores themselves would be that of a few units far from the others,
+    and say nothing of the ranks of these. The interval holds what `shrink_scores` and
+    `deconvolve_scores` give.
     """
-    count = draws.shape[1]
-    if n_samples < 2 or count < 3 or float(draws[0].var()) <= 1e-24:
+    n_units = draws.shape[1]
+    if n_samples < 2 or n_units < 3 or float(draws[0].var()) <= 1e-24:
         return None
+    scores = draws[0] - draws[0].mean()
     noise = draws[1:] - draws[0]
     # What all units share moves no rank.
-    noise = np.sqrt(n_samples / (n_samples - 1)) * (noise - noise.mean(axis=1, keepdims=True))
-    scores, generator = draws[0] - draws[0].mean(), np.random.default_rng(0)
+    noise = noise - noise.mean(axis=1, keepdims=True)
+    noise = np.sqrt(n_samples / (n_samples - 1)) * noise
 
-    def drawn(*shape: int) -> np.ndarray:
-        return noise[generator.integers(0, len(noise), shape)]
-
-    found = []
-    for truths in (shrunk(scores, noise, generator), deconvolved(scores, noise, generator)):
-        one, other = (ranks(truths[:, None] + drawn(TRUTHS, PAIRS)) for _ in range(2))
-        found.append(np.nan_to_num(correlation(one, other)).mean(axis=1))
-    low, high = np.quantile(found, [TAIL, 1 - TAIL], axis=1)
-    value, low, high = np.maximum(0, [np.median(found), low.min(), high.max()])
-    return float(value), float(low), float(high)
-
-
-def shrunk(scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """True scores (TRUTHS, units) as if drawn from a normal distribution: the share of the variance of `scores` that is
-    no noise is 1 - N / V [Lord and Novick 1968], which is uncertain as a variance of so few units is.
-    """
-    count = len(scores)
-    explained = float((noise**2).mean()) * count / (scores**2).sum()
-    left = np.maximum(0, 1 - explained * generator.chisquare(count - 1, TRUTHS) / (count - 1))[
-        :, None
-    ]
-    return np.asarray(
-        left * scores + np.sqrt(left) * noise[generator.integers(0, len(noise), TRUTHS)]
+    generator = np.random.default_rng(0)
+    # Both ways draw from one generator, so all true scores come before the rankings.
+    shrunk_scores = shrink_scores(scores, noise, generator)
+    deconvolved_scores = deconvolve_scores(scores, noise, generator)
+    agreements = np.array(
+        [
+            _ranking_agreements(shrunk_scores, noise, generator),
+            _ranking_agreements(deconvolved_scores, noise, generator),
+        ]
     )
+    low, high = np.quantile(agreements, [TAIL, 1 - TAIL], axis=1)
+    estimate, low, high = np.maximum(0, [np.median(agreements), low.min(), high.max()])
+    return float(estimate), float(low), float(high)
 
 
-def deconvolved(
+def _ranking_agreements(
+    true_scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Mean correlation of two rankings of each set of true scores, (N_TRUTHS, units), under drawn
+    noise, (N_TRUTHS,).
+    """
+    shape = (N_TRUTHS, N_PAIRS)
+    first_noise = noise[generator.integers(0, len(noise), shape)]
+    second_noise = noise[generator.integers(0, len(noise), shape)]
+    first_scores = true_scores[:, None] + first_noise
+    second_scores = true_scores[:, None] + second_noise
+    correlations = np.nan_to_num(rank_correlation(first_scores, second_scores))
+    means: np.ndarray = correlations.mean(axis=1)
+    return means
+
+
+def shrink_scores(
     scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """True scores (TRUTHS, units) from the likeliest distribution on the measured ones [Kiefer and Wolfowitz 1956], by
-    expectation maximisation, under random weights of the units [Rubin 1981].
+    """True scores, (N_TRUTHS, units), as if drawn from a normal distribution.
+
+    scores, noise: Centred scores, (units,), and the noise of draws, (draws, units).
+
+    The share of the variance of `scores` that is no noise is 1 - N / V [Lord and Novick 1968],
+    which is uncertain as a variance of so few units is.
     """
+    n_units = len(scores)
+    noise_share = float((noise**2).mean()) * n_units / (scores**2).sum()
+    chi_squares = generator.chisquare(n_units - 1, N_TRUTHS)
+    true_share = np.maximum(0, 1 - noise_share * chi_squares / (n_units - 1))[:, None]
+    drawn_noise = noise[generator.integers(0, len(noise), N_TRUTHS)]
+    return np.asarray(true_share * scores + np.sqrt(true_share) * drawn_noise)
+
+
+def deconvolve_scores(
+    scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """True scores, (N_TRUTHS, units), from the likeliest distribution on the measured ones [Kiefer
+    and Wolfowitz 1956].
+
+    scores, noise: Centred scores, (units,), and the noise of draws, (draws, units).
+
+    It is found by expectation maximisation, under random weights of the units [Rubin 1981].
+    """
+    n_units = len(scores)
     errors = np.sqrt((noise**2).mean(axis=0))
-    errors = np.maximum(errors, 1e-3 * max(errors.max(), np.ptp(scores) / len(scores)))[:, None]
-    likelihood = (
-        np.exp(-0.5 * ((scores[:, None] - scores) / errors) ** 2) / errors
-    )  # (units, places)
-    weights = generator.dirichlet(np.ones(len(scores)), TRUTHS)[:, :, None]
-    places = np.full((TRUTHS, 1, len(scores)), 1 / len(scores))
-    for _ in range(40):
-        chances = likelihood * places
-        chances /= chances.sum(axis=2, keepdims=True)
-        places = (weights * chances).sum(axis=1, keepdims=True)
-    at = (generator.random((TRUTHS, len(scores), 1)) < chances.cumsum(axis=2)).argmax(axis=2)
-    return np.asarray(scores[at])
+    smallest_error = 1e-3 * max(errors.max(), np.ptp(scores) / n_units)
+    errors = np.maximum(errors, smallest_error)[:, None]
+    deviations = (scores[:, None] - scores) / errors
+    likelihoods = np.exp(-0.5 * deviations**2) / errors  # (units, scores)
+
+    unit_weights = generator.dirichlet(np.ones(n_units), N_TRUTHS)[:, :, None]
+    prior = np.full((N_TRUTHS, 1, n_units), 1 / n_units)
+    for _ in range(N_MAXIMISATIONS):
+        posterior = likelihoods * prior
+        posterior /= posterior.sum(axis=2, keepdims=True)
+        prior = (unit_weights * posterior).sum(axis=1, keepdims=True)
+
+    uniform = generator.random((N_TRUTHS, n_units, 1))
+    score_indices = (uniform < posterior.cumsum(axis=2)).argmax(axis=2)
+    return np.asarray(scores[score_indices])
 
 
 def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
-    """The number of samples with the reliability `wanted`, if `n_samples` have `reliability`; infinite if that is 0.
+    """The number of samples with the reliability `wanted`, if `n_samples` have `reliability`.
 
-    With k times the samples, a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown 1910].
+    Infinite if that is 0.
+
+    With k times the samples, a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown
+    1910].
     """
     if reliability <= 0:
         return float("inf")
-    return (
-        n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted))
-        if reliability < 1
-        else 1.0
-    )
+    if reliability >= 1:
+        return 1.0
+    return n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted))

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from lamina.relevance.statistics import Z95
-from lamina.relevance.true_scores import ENOUGH, samples_for
+from lamina.relevance.true_scores import SUFFICIENT_RELIABILITY, samples_for
 from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
 from lamina.report.figures.style import repair_name
@@ -190,20 +190,22 @@ def _first(lines: list[str], most: int = 4) -> str:
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
-    reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
+    reliabilities = answer(connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY)
     sentences = []
     for (model,), mine in grouped(reliabilities, "model").items():
         least = mine[0]
-        sure = sum(row["value"] >= ENOUGH for row in mine)
+        sure = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in mine)
         sentence = (
             f"{model}: a ranking of layers by accuracy is sure (Spearman's correlation with one from other samples is "
-            f"{ENOUGH:.2f} or more) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
+            f"{SUFFICIENT_RELIABILITY:.2f} or more) on {sure} of {len(mine)} calibrations. "
+            f"The least sure is {least['calibration']}: "
             f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
             f"{', too few to say' if least['ci_high'] - least['ci_low'] > 0.5 else ''}"
         )
-        if least["value"] < ENOUGH:
+        if least["value"] < SUFFICIENT_RELIABILITY:
             fewest, most = (
-                samples_for(ENOUGH, least[end], least["n_samples"]) for end in ("ci_high", "ci_low")
+                samples_for(SUFFICIENT_RELIABILITY, least[end], least["n_samples"])
+                for end in ("ci_high", "ci_low")
             )
             if not isfinite(fewest):
                 sentence += "; nothing says how many would do"

@@ -6,7 +6,7 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context, hits, weighted_mean
 from lamina.relevance.protocol import Metric
-from lamina.relevance.statistics import DRAWS, TAIL, Ends, wilson_interval
+from lamina.relevance.statistics import N_DRAWS, TAIL, IntervalEnds, wilson_interval
 
 
 class Accuracy(Metric):
@@ -23,79 +23,92 @@ class Accuracy(Metric):
     )
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0) [arXiv 2605.14075, eq. 3], (draws, units); r is chance.
+        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units), where r is chance [arXiv
+        2605.14075, eq. 3].
 
-        weights: (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the
-            mean).
-
-        0 means that nothing is lost, and negative that the model is better without the unit. A unit that left the sweep
-        early is compared with the model on the samples that both saw.
+        0 means that nothing is lost, and negative that the model is better without the unit. A unit
+        that left the sweep early is compared with the model on the samples that both saw.
         """
         right = hits(columns.values, context.score)
-        without = right[1:]
-        paired = np.where(np.isfinite(without), right[:1], np.nan)
-        above, above_before = (
-            np.maximum(weighted_mean(weights, x) - context.chance, 0) for x in (without, paired)
-        )
+        right_without_unit = right[1:]
+        right_with_unit = np.where(np.isfinite(right_without_unit), right[:1], np.nan)
+        above_without = weighted_mean(weights, right_without_unit) - context.chance
+        above_with = weighted_mean(weights, right_with_unit) - context.chance
         with np.errstate(divide="ignore", invalid="ignore"):
-            return 1 - above / above_before
+            return 1 - np.maximum(above_without, 0) / np.maximum(above_with, 0)
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-        """Why the metric is undefined here, and keys that rank the units instead: (units, keys), least relevant first.
+        """Undefined where the current model's accuracy is not distinguishable from chance (95 %).
 
-        That is where the current model's accuracy is not distinguishable from chance (95 %). The unpruned model is then
-        not ranked (None); later steps go by what leaves the most right answers, then by the lowest loss.
+        The base model is then not ranked; later steps go by what leaves the most right answers,
+        then by the lowest loss.
         """
         right = hits(columns.values, context.score)
-        own = right[0][np.isfinite(right[0])]
-        low, high = wilson_interval(own.sum(), len(own))
+        current_right = right[0][np.isfinite(right[0])]
+        low, high = wilson_interval(current_right.sum(), len(current_right))
         if low > context.chance:
             return None
         reason = (
-            f"the model scores {own.mean():.3f} (95 % interval {low:.3f} to {high:.3f}, {len(own)} samples), "
-            f"not above chance ({context.chance:.3f})"
+            f"the model scores {current_right.mean():.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            f"{len(current_right)} samples), not above chance ({context.chance:.3f})"
         )
         if context.removed == 0:
             return reason, None
-        keys = np.stack(
-            [-np.nanmean(right, axis=1), np.nanmean(columns.values["nll"], axis=1)], axis=1
-        )
-        return f"{reason}; ranked by raw accuracy, then by loss", keys[1:]
+        most_right_first = -np.nanmean(right, axis=1)
+        losses = np.nanmean(columns.values["nll"], axis=1)
+        keys = np.stack([most_right_first, losses], axis=1)[1:]
+        return f"{reason}; ranked by raw accuracy, then by loss", keys
 
     def posterior(self, columns: Columns, context: Context, seed: int, draws: int) -> np.ndarray:
-        """Draws of the scores, (draws, units), given how many answers stayed right, were lost, won, or neither.
+        """Draws of the scores, (draws, units), given how many answers stayed right, were lost, won,
+        or stayed wrong.
 
-        Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the samples would be
-        certain if no answer changed, or if there is one sample; this posterior is not.
+        Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the
+        samples would be certain if no answer changed, or if there is one sample; this posterior is
+        not.
+        """
+        counts = self._answer_counts(columns, context)
+        generator = np.random.default_rng([seed, 4])
+        gammas = generator.standard_gamma(counts + 0.5, size=(draws, *counts.shape))
+        shares = gammas / gammas.sum(axis=1, keepdims=True)  # Dirichlet, (draws, 4, units)
+        share_kept, share_lost, share_won, _ = np.moveaxis(shares, 1, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above_without = np.maximum(share_kept + share_won - context.chance, 0)
+            above_with = np.maximum(share_kept + share_lost - context.chance, 0)
+            return np.asarray(1 - above_without / above_with)
+
+    def _answer_counts(self, columns: Columns, context: Context) -> np.ndarray:
+        """Numbers of answers that stayed right, were lost, were won, and stayed wrong without each
+        unit, (4, units).
         """
         right = hits(columns.values, context.score)
-        there = np.isfinite(right[1:]) & np.isfinite(right[:1])
-        base, without = (np.where(there, answers, 0.0) for answers in (right[:1], right[1:]))
-        both = (base * without).sum(axis=1)
-        lost, won = base.sum(axis=1) - both, without.sum(axis=1) - both
-        counts = np.stack([both, lost, won, there.sum(axis=1) - both - lost - won])  # (4, units)
-        drawn = np.random.default_rng([seed, 4]).standard_gamma(
-            counts + 0.5, size=(draws, *counts.shape)
-        )
-        stays, goes, comes, _ = np.moveaxis(drawn / drawn.sum(axis=1, keepdims=True), 1, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above, before = (
-                np.maximum(stays + other - context.chance, 0) for other in (comes, goes)
-            )
-            return np.asarray(1 - above / before)
+        seen_by_both = np.isfinite(right[1:]) & np.isfinite(right[:1])
+        right_with_unit = np.where(seen_by_both, right[:1], 0.0)
+        right_without_unit = np.where(seen_by_both, right[1:], 0.0)
+        n_kept = (right_with_unit * right_without_unit).sum(axis=1)
+        n_lost = right_with_unit.sum(axis=1) - n_kept
+        n_won = right_without_unit.sum(axis=1) - n_kept
+        n_wrong = seen_by_both.sum(axis=1) - n_kept - n_lost - n_won
+        return np.stack([n_kept, n_lost, n_won, n_wrong])
 
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> Ends:
-        """From the `posterior`, not the bootstrap. It never exceeds 1, the largest possible score."""
-        draws = self.posterior(columns, context, context.seed, DRAWS)
+    ) -> IntervalEnds:
+        """From the `posterior`, not the bootstrap.
+
+        It never exceeds 1, the largest possible score.
+        """
+        draws = self.posterior(columns, context, context.seed, N_DRAWS)
         draws = np.where(np.isnan(draws), -np.inf, draws)
         with np.errstate(invalid="ignore"):
             low, high = np.quantile(draws, [TAIL, 1 - TAIL], axis=0, method="nearest")
         return low, high
 
     def not_finite(self, columns: Columns) -> np.ndarray:
-        """An answer without finite scores is wrong, which does not show in its column; it does in the loss."""
+        """An answer without finite scores is wrong, which does not show in its column.
+
+        It does in the loss.
+        """
         return np.asarray(np.isinf(columns.values["nll"][1:]).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
@@ -103,9 +116,10 @@ class Accuracy(Metric):
 
     def difficulty(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
         """Samples that the model answers wrong, or right by a small margin, come first."""
-        lead = _lead(values, score)
-        # A sample without choices has no margin; the loss of its answer is on another scale, but orders them too.
-        return np.where(np.isnan(lead), values["nll"], -lead)
+        margins = gold_margins(values, score)
+        # A sample without choices has no margin; the loss of its answer is on another scale, but
+        # orders them too.
+        return np.where(np.isnan(margins), values["nll"], -margins)
 
     def at_chance(self, loss: float, chance: float) -> bool:
         return 1 - loss <= chance
@@ -115,7 +129,10 @@ class Accuracy(Metric):
 
 
 class Margin(Metric):
-    """How far the right choice's lead falls: accuracy's forward passes without its 0/1 noise [arXiv 2605.07271]."""
+    """How far the right choice's margin falls: accuracy without its 0/1 noise [arXiv 2605.07271].
+
+    It takes the same forward passes.
+    """
 
     name = "margin"
     pass_ = "removal"
@@ -125,22 +142,26 @@ class Margin(Metric):
     remedy = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, None]:
-        """Drop of the decision margin, in nats (per character for `acc_norm`).
+        """Drop of the margin, in nats (per character for `acc_norm`), (units, samples).
 
         A unit that left the sweep early is compared with the model on the samples that both saw.
         """
-        of = _lead(columns.values, context.score)
-        return of[:1] - of[1:], None
+        margins = gold_margins(columns.values, context.score)
+        return margins[:1] - margins[1:], None
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, None] | None:
-        """Samples without choices have no margin; the mean over the others would use only a part of the calibration."""
-        lacking = int(np.isnan(columns.values["correct_norm"][0]).sum())
-        if not lacking:
+        """Samples without choices have no margin.
+
+        The mean over the others would use only a part of the calibration.
+        """
+        n_without_choices = int(np.isnan(columns.values["correct_norm"][0]).sum())
+        if not n_without_choices:
             return None
-        return f"{lacking} of {columns.n_samples} samples have no choices to lead over", None
+        reason = f"{n_without_choices} of {columns.n_samples} samples have no choices to lead over"
+        return reason, None
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        return -_lead(values, score)
+        return -gold_margins(values, score)
 
 
 class Perplexity(Metric):
@@ -152,11 +173,15 @@ class Perplexity(Metric):
     help = "how much the loss rises"
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
-        """Rise of the loss in nats, and scored tokens."""
-        nll, tokens = columns.values["nll"], columns.values["n_tokens"]
-        return nll[1:] - nll[:1], np.broadcast_to(tokens[:1], nll[1:].shape)
+        """Rise of the loss in nats, and number of scored tokens, (units, samples) each."""
+        losses = columns.values["nll"]
+        n_tokens = columns.values["n_tokens"]
+        rises = losses[1:] - losses[:1]
+        return rises, np.broadcast_to(n_tokens[:1], rises.shape)
 
 
-def _lead(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-    """Score of the gold choice less that of the best other choice."""
+def gold_margins(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
+    """Log-likelihood of the right choice less that of the best other one, compared as `score`
+    says.
+    """
     return values["gold_margin_norm" if score == "acc_norm" else "gold_margin"]

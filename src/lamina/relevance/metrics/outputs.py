@@ -1,16 +1,17 @@
-"""Metrics of the outputs at scored positions, compared with those of the unpruned model."""
+"""Metrics of the outputs at scored positions, compared with those of the base model."""
 
 import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.protocol import Metric
-from lamina.relevance.statistics import Ends, share_interval
+from lamina.relevance.statistics import IntervalEnds, jeffreys_interval
 
-ENOUGH = 30  # so many samples with a changed token are enough for a bootstrap
+MANY_CHANGES = 30
+"""So many samples with a changed token are enough for a bootstrap."""
 
 
-class Cosine(Metric):
-    """How far the output turns: 1 - cos of its logits and those of the unpruned model [FinerCut]."""
+class OutputCosine(Metric):
+    """How far the output turns: 1 - cos of its logits and those of the base model [FinerCut]."""
 
     name = "output_cosine"
     pass_ = "removal"
@@ -19,8 +20,8 @@ class Cosine(Metric):
     bound = 2.0
 
 
-class Norm(Metric):
-    """How far the output moves: L2 distance between its logits and the unpruned model's [FinerCut]."""
+class OutputNorm(Metric):
+    """How far the output moves: L2 distance between its logits and the base model's [FinerCut]."""
 
     name = "output_norm"
     pass_ = "removal"
@@ -29,7 +30,7 @@ class Norm(Metric):
 
 
 class JensenShannon(Metric):
-    """How different the distribution of next tokens is, symmetrically: JS(base, f_-u), in nats [FinerCut]."""
+    """How different the distribution of next tokens is: JS(base, f_-u), in nats [FinerCut]."""
 
     name = "output_js"
     pass_ = "removal"
@@ -39,7 +40,7 @@ class JensenShannon(Metric):
 
 
 class KullbackLeibler(Metric):
-    """How much of the unpruned model's distribution is lost: KL(base ‖ f_-u) of next tokens, in nats [EvoPress]."""
+    """How much of the distribution of next tokens is lost: KL(base ‖ f_-u), in nats [EvoPress]."""
 
     name = "output_kl"
     pass_ = "removal"
@@ -48,10 +49,10 @@ class KullbackLeibler(Metric):
 
 
 class Acceptance(Metric):
-    """How often the unpruned model would reject a draft by the cut model: 1 - mean of Σ_v min(p, q).
+    """How often the base model would reject a draft by the cut model: 1 - mean of Σ_v min(p, q).
 
-    This is the total variation of base and f_-u: a token drafted from q is accepted with chance Σ_v min(p, q)
-    [Leviathan et al., arXiv 2211.17192, cor. 3.6].
+    This is the total variation of base and f_-u: a token drafted from q is accepted with chance Σ_v
+    min(p, q) [Leviathan et al., arXiv 2211.17192, cor. 3.6].
     """
 
     name = "acceptance"
@@ -61,10 +62,12 @@ class Acceptance(Metric):
     bound = 1.0
 
 
-class Agreement(Metric):
-    """How often another token becomes the likeliest one: 1 - share of scored tokens where the argmax stays.
+class TokenAgreement(Metric):
+    """How often another token becomes the likeliest one: 1 - share of scored tokens where the
+    argmax stays.
 
-    For greedy decoding, this is how often a draft by f_-u would be rejected [Leviathan et al., arXiv 2211.17192].
+    For greedy decoding, this is how often a draft by f_-u would be rejected [Leviathan et al.,
+    arXiv 2211.17192].
     """
 
     name = "agreement"
@@ -73,33 +76,39 @@ class Agreement(Metric):
     help = "share of tokens where another one becomes likeliest"
     bound = 1.0
 
-    def proportion(self, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """95 % interval where each sample has one position or few have a changed token, (units,); NaN elsewhere.
-
-        There the score is a proportion, and 0 of n samples do not prove that it is 0. Samples of several positions are
-        counted as the number of single positions with the same error [Korn and Graubard 1998].
-        """
-        flips = columns.values["output_flips"][1:]
-        there = ~np.isnan(flips)
-        count, flips = there.sum(axis=1), np.where(there, flips, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = flips.sum(axis=1) / count
-            variance = (np.where(there, flips - share[:, None], 0.0) ** 2).sum(axis=1) / count**2
-            alike = share * (1 - share) / variance
-        # Of samples that are all alike, nothing says how many tokens are as good as one.
-        size = np.where(np.isfinite(alike), np.maximum(alike, count), count)
-        low, high = share_interval(share * size, size)
-        counted = ((flips == 0) | (flips == 1)).all(axis=1) | ((flips > 0).sum(axis=1) < ENOUGH)
-        return np.where(counted, low, np.nan), np.where(counted, high, np.nan)
-
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
-    ) -> Ends:
-        """By bootstrap, but for a `proportion`."""
-        ends = zip(
-            self.proportion(columns),
-            super().interval(columns, context, scores, weights),
-            strict=True,
-        )
-        low, high = (np.where(np.isnan(own), other, own) for own, other in ends)
+    ) -> IntervalEnds:
+        """That of a proportion where `counted_interval` has one, else by bootstrap."""
+        counted_low, counted_high = self.counted_interval(columns)
+        drawn_low, drawn_high = super().interval(columns, context, scores, weights)
+        low = np.where(np.isnan(counted_low), drawn_low, counted_low)
+        high = np.where(np.isnan(counted_high), drawn_high, counted_high)
         return low, high
+
+    def counted_interval(self, columns: Columns) -> IntervalEnds:
+        """95 % interval where each sample has one position or few have a changed token, (units,) each.
+
+        NaN elsewhere.
+
+        There the score is a proportion, and 0 of n samples do not prove that it is 0. Samples of
+        several positions are counted as the number of single positions with the same error [Korn
+        and Graubard 1998].
+        """
+        flips = columns.values["output_flips"][1:]
+        seen = ~np.isnan(flips)
+        n_seen = seen.sum(axis=1)
+        flips = np.where(seen, flips, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = flips.sum(axis=1) / n_seen
+            deviations = np.where(seen, flips - share[:, None], 0.0)
+            variance = (deviations**2).sum(axis=1) / n_seen**2
+            n_equivalent = share * (1 - share) / variance
+
+        # Of samples that are all alike, nothing says how many tokens are as good as one.
+        n_positions = np.where(np.isfinite(n_equivalent), np.maximum(n_equivalent, n_seen), n_seen)
+        low, high = jeffreys_interval(share * n_positions, n_positions)
+        has_one_position = ((flips == 0) | (flips == 1)).all(axis=1)
+        has_few_changes = (flips > 0).sum(axis=1) < MANY_CHANGES
+        is_counted = has_one_position | has_few_changes
+        return np.where(is_counted, low, np.nan), np.where(is_counted, high, np.nan)

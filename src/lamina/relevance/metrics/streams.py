@@ -14,7 +14,9 @@ class Cosine(Metric):
 
 
 class Angular(Metric):
-    """The turn at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π [arXiv 2403.17887, eq. 6]."""
+    """The turn at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π [arXiv 2403.17887, eq.
+    6].
+    """
 
     name = "angular"
     pass_ = "stream"
@@ -24,7 +26,7 @@ class Angular(Metric):
 
 
 class Residual(Metric):
-    """The share of the stream that no linear patch could give back if a unit were removed.
+    """The share of the stream that no linear patch could restore if a unit were removed.
 
     The sum over the runs of removed layers of ‖Y - Ŷ‖² / ‖Y - mean‖² at their ends, cross-fitted.
     """
@@ -33,4 +35,4 @@ class Residual(Metric):
     pass_ = "fit"
     columns = ("residual",)
     help = "what no linear patch gives back of the stream"
-    halves = False
+    sublayers = False

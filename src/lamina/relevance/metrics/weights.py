@@ -16,15 +16,17 @@ class Magnitude(Metric):
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
         """It does not depend on samples, so all draws are equal."""
-        value = np.nanmax(columns.values["magnitude"][1:], axis=1)
-        return np.broadcast_to(value, (len(weights), len(value)))
+        magnitudes = np.nanmax(columns.values["magnitude"][1:], axis=1)
+        return np.broadcast_to(magnitudes, (len(weights), len(magnitudes)))
 
 
 class Taylor(Metric):
-    """The change of the loss, to first order, if a unit's weights were removed: the sum of abs(w · ∂loss/∂w).
+    """The change of the loss, to first order, if a unit's weights were removed: the sum of abs(w ·
+    ∂loss/∂w).
 
-    A sample's share of that sum is its own first-order loss change along the signs of the mean gradient, so the mean of
-    the shares is the score and their spread its sampling error [LLM-Pruner, Shortened LLaMA].
+    A sample's share of that sum is its own first-order loss change along the signs of the mean
+    gradient, so the mean of the shares is the score and their spread its sampling error
+    [LLM-Pruner, Shortened LLaMA].
     """
 
     name = "taylor"
@@ -42,7 +44,7 @@ class Random(Metric):
     help = "a seeded permutation, as a baseline"
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-        """Places 1 … units. No sample is used, so all draws are equal."""
-        n = len(columns.units)
-        places = np.random.default_rng(context.seed).permutation(n) + 1.0
-        return np.broadcast_to(places, (len(weights), n))
+        """Ranks 1 … units. No sample is used, so all draws are equal."""
+        n_units = len(columns.units)
+        random_ranks = np.random.default_rng(context.seed).permutation(n_units) + 1.0
+        return np.broadcast_to(random_ranks, (len(weights), n_units))

@@ -63,7 +63,7 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     points: style.Rows = []
     for group, asked in style.grouped(rows(connection, _RANKINGS), "model", "calibration").items():
         model, calibration = group
-        context = Context.of(asked[0])
+        context = Context.from_calibration(asked[0])
         table = answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for name in (row["metric"] for row in asked if row["metric"] in METRICS):
             # Several passes may have been run: the rows that hold the metric count.
