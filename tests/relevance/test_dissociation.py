@@ -1,53 +1,57 @@
 """Which layers tasks need: against plain loops, and a planted double dissociation."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.relevance import dissociation
-from lamina.store import parquet as store
+from lamina.relevance.dissociation import dissociations
+from lamina.store import parquet
 
-# Share of right answers without each layer; the whole model has .9 and chance is .5 on every task.
-WITHOUT = {"a": [0.5, 0.9, 0.7, 0.9], "b": [0.9, 0.5, 0.7, 0.9], "guess": [0.5] * 4}
+# Accuracy without each layer; the whole model has .9 and chance is .5 on every task.
+ACCURACY_WITHOUT = {"a": [0.5, 0.9, 0.7, 0.9], "b": [0.9, 0.5, 0.7, 0.9], "guess": [0.5] * 4}
 
 
-def swept(without: dict[str, list[float]], n: int, base: float = 0.9) -> list[dict[str, Any]]:
-    """Rows of table `sweeps`: a removal costs the answers of the last samples of an order of its own."""
+def sweep_rows(
+    accuracy_without: dict[str, list[float]], n_samples: int, base_accuracy: float = 0.9
+) -> list[dict[str, Any]]:
+    """Rows of table `sweeps`.
+
+    A removal costs the answers of the last samples in a random order of its own.
+    """
     rows = []
-    for number, (task, shares) in enumerate(without.items()):
-        rng = np.random.default_rng(number)
-        whole = 0.5 if task == "guess" else base
-        for unit, share in [
-            ("none", whole),
-            *((str(layer), share) for layer, share in enumerate(shares)),
-        ]:
-            right = np.zeros(n, bool)
-            right[: round(whole * n)] = True
-            right[rng.permutation(round(whole * n))[round(share * n) :]] = False
-            for sample in range(n):
-                keys = {
-                    "model": "m",
-                    "calibration": task,
-                    "selector": "base",
-                    "removed": 0,
-                    "unit": unit,
-                }
-                yes = bool(right[sample])
-                rows.append(
-                    keys
-                    | {
-                        "sample": sample,
-                        "correct": yes,
-                        "correct_norm": yes,
-                        "nll": 1.0,
-                        "n_tokens": 1,
-                    }
-                )
+    for task_number, (task, accuracies) in enumerate(accuracy_without.items()):
+        rng = np.random.default_rng(task_number)
+        task_accuracy = 0.5 if task == "guess" else base_accuracy
+        n_right = round(task_accuracy * n_samples)
+        units = {"none": task_accuracy}
+        units |= {str(layer): accuracy for layer, accuracy in enumerate(accuracies)}
+        for unit, accuracy in units.items():
+            is_right = np.zeros(n_samples, bool)
+            is_right[:n_right] = True
+            is_right[rng.permutation(n_right)[round(accuracy * n_samples) :]] = False
+            for sample in range(n_samples):
+                rows.append(sweep_row(task, unit, sample, bool(is_right[sample])))
     return rows
 
 
-def facts(tasks: Any) -> list[dict[str, Any]]:
+def sweep_row(task: str, unit: str, sample: int, is_right: bool) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "calibration": task,
+        "selector": "base",
+        "removed": 0,
+        "unit": unit,
+        "sample": sample,
+        "correct": is_right,
+        "correct_norm": is_right,
+        "nll": 1.0,
+        "n_tokens": 1,
+    }
+
+
+def calibration_rows(tasks: Iterable[str]) -> list[dict[str, Any]]:
     return [
         {"model": "m", "calibration": task, "chance_accuracy": 0.5, "choice_score": "acc_norm"}
         for task in tasks
@@ -55,68 +59,82 @@ def facts(tasks: Any) -> list[dict[str, Any]]:
 
 
 def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
-    """By hand: without layer 0, task a loses all that is above chance and b nothing, so D = 1; layer 1 the reverse."""
-    rows = list(
-        dissociation.dissociations(facts(WITHOUT), store.from_rows("sweeps", swept(WITHOUT, 200)))
-    )
-    assert {(row["calibration"], row["rival"]) for row in rows} == {("a", "b")}, (
-        "a task at chance has no relevance"
-    )
+    """By hand: without layer 0, task a loses all that is above chance and b nothing, so D = 1.
+
+    Without layer 1 it is the reverse.
+    """
+    sweeps = parquet.from_rows("sweeps", sweep_rows(ACCURACY_WITHOUT, 200))
+    rows = list(dissociations(calibration_rows(ACCURACY_WITHOUT), sweeps))
+    pairs = {(row["calibration"], row["rival"]) for row in rows}
+    assert pairs == {("a", "b")}, "a task at chance has no relevance"
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
     assert [row["sure"] for row in rows] == [True, True, False, False]
     assert [row["n_samples"] for row in rows] == [200] * 4
     # Both keep every answer without layer 3, which is no proof that none would change.
-    assert -0.05 < rows[3]["ci_low"] < -0.01 and rows[3]["p_value"] > 0.9
+    assert -0.05 < rows[3]["ci_low"] < -0.01
+    assert rows[3]["p_value"] > 0.9
 
 
 def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
-    without = {"a": [0.55, 0.8, 0.62], "b": [0.7, 0.72, 0.85]}
-    table = store.from_rows("sweeps", swept(without, 60))
-    rows = list(dissociation.dissociations(facts(without), table))
-    right: dict[tuple[str, str], list[int]] = {}
+    accuracy_without = {"a": [0.55, 0.8, 0.62], "b": [0.7, 0.72, 0.85]}
+    table = parquet.from_rows("sweeps", sweep_rows(accuracy_without, 60))
+    rows = list(dissociations(calibration_rows(accuracy_without), table))
+    answers: dict[tuple[str, str], list[int]] = {}
     for row in table.to_pylist():
-        right.setdefault((row["calibration"], row["unit"]), []).append(int(row["correct"]))
+        answers.setdefault((row["calibration"], row["unit"]), []).append(int(row["correct"]))
 
-    def relevance(task: str, unit: str, chosen: list[int]) -> float:
-        base, cut = (np.mean([right[task, name][i] for i in chosen]) for name in ("none", unit))
-        return 1 - max(cut - 0.5, 0) / max(base - 0.5, 0)
+    def relevance(task: str, unit: str, samples: list[int]) -> float:
+        base_accuracy = np.mean([answers[task, "none"][sample] for sample in samples])
+        cut_accuracy = np.mean([answers[task, unit][sample] for sample in samples])
+        return 1 - max(cut_accuracy - 0.5, 0) / max(base_accuracy - 0.5, 0)
 
-    rng, everyone = np.random.default_rng(7), list(range(60))
+    rng = np.random.default_rng(7)
     drawn: dict[str, list[float]] = {unit: [] for unit in "012"}
-    apart: dict[str, dict[str, list[float]]] = {unit: {"a": [], "b": []} for unit in "012"}
+    split_differences: dict[tuple[str, str], list[float]] = {}
     for _ in range(1500):
-        ones, others = (rng.integers(0, 60, 60).tolist() for _ in range(2))
-        mixed = rng.permutation(60).tolist()
+        samples_of_a = rng.integers(0, 60, 60).tolist()
+        samples_of_b = rng.integers(0, 60, 60).tolist()
+        order = rng.permutation(60).tolist()
         for unit in "012":
-            drawn[unit].append(relevance("a", unit, ones) - relevance("b", unit, others))
+            difference = relevance("a", unit, samples_of_a) - relevance("b", unit, samples_of_b)
+            drawn[unit].append(difference)
             for task in "ab":
-                apart[unit][task].append(
-                    relevance(task, unit, mixed[:30]) - relevance(task, unit, mixed[30:])
-                )
+                first_half = relevance(task, unit, order[:30])
+                second_half = relevance(task, unit, order[30:])
+                differences = split_differences.setdefault((task, unit), [])
+                differences.append(first_half - second_half)
+
+    all_samples = list(range(60))
     for row in rows:
         unit = row["unit"]
-        assert row["difference"] == pytest.approx(
-            relevance("a", unit, everyone) - relevance("b", unit, everyone)
-        )
+        difference = relevance("a", unit, all_samples) - relevance("b", unit, all_samples)
+        assert row["difference"] == pytest.approx(difference)
         ends = np.percentile(drawn[unit], [2.5, 97.5])
         assert [row["ci_low"], row["ci_high"]] == pytest.approx(ends, abs=0.05)
-        least = min(np.mean(np.array(drawn[unit]) <= 0), np.mean(np.array(drawn[unit]) >= 0))
-        assert row["p_value"] == pytest.approx(min(1, 2 * least), abs=0.04)
-        bands = [np.percentile(apart[unit][task], [2.5, 97.5]) for task in "ab"]
+
+        share_not_above = np.mean(np.array(drawn[unit]) <= 0)
+        share_not_below = np.mean(np.array(drawn[unit]) >= 0)
+        p_value = min(1, 2 * min(share_not_above, share_not_below))
+        assert row["p_value"] == pytest.approx(p_value, abs=0.04)
+
+        bands = [np.percentile(split_differences[task, unit], [2.5, 97.5]) for task in "ab"]
         assert row["null_low"] == pytest.approx(min(low for low, _ in bands), abs=0.06)
         assert row["null_high"] == pytest.approx(max(high for _, high in bands), abs=0.06)
-    # Benjamini and Hochberg: the k-th smallest of m times m / k, and never less than one before.
-    ordered = sorted(rows, key=lambda row: row["p_value"])
-    least = 1.0
-    for place in (3, 2, 1):
-        least = min(least, ordered[place - 1]["p_value"] * 3 / place)
-        assert ordered[place - 1]["q_value"] == pytest.approx(least)
+    assert_benjamini_hochberg(rows)
     assert any(row["sure"] for row in rows)
 
 
+def assert_benjamini_hochberg(rows: list[Any]) -> None:
+    """The k-th smallest of m p values times m / k, and never less than one before."""
+    by_p_value = sorted(rows, key=lambda row: row["p_value"])
+    q_value = 1.0
+    for k in range(len(rows), 0, -1):
+        q_value = min(q_value, by_p_value[k - 1]["p_value"] * len(rows) / k)
+        assert by_p_value[k - 1]["q_value"] == pytest.approx(q_value)
+
+
 def test_random_halves_of_one_task_do_not_dissociate() -> None:
-    """Two draws of one task as two calibrations: no layer is sure."""
-    table = store.from_rows(
-        "sweeps", swept({"a": [0.6, 0.8, 0.7, 0.75], "b": [0.6, 0.8, 0.7, 0.75]}, 150)
-    )
-    assert not any(row["sure"] for row in dissociation.dissociations(facts("ab"), table))
+    """Two draws of one task as two calibrations: no layer is significant."""
+    accuracies = [0.6, 0.8, 0.7, 0.75]
+    table = parquet.from_rows("sweeps", sweep_rows({"a": accuracies, "b": accuracies}, 150))
+    assert not any(row["sure"] for row in dissociations(calibration_rows("ab"), table))

@@ -8,27 +8,40 @@ from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import reliability, samples_for
 
 
-@pytest.mark.parametrize(("n", "spread"), [(40, 0.05), (40, 0.3), (300, 0.1)])
-def test_it_is_the_agreement_with_rankings_from_other_samples(n: int, spread: float) -> None:
-    """Noise is 1 a sample, half of it shared by all units."""
-    rng, found, true = np.random.default_rng(n), [], []
+@pytest.mark.parametrize(("n_samples", "spread"), [(40, 0.05), (40, 0.3), (300, 0.1)])
+def test_it_is_the_agreement_with_rankings_from_other_samples(
+    n_samples: int, spread: float
+) -> None:
+    """The noise of a sample has a standard deviation of 1 by unit, and 1 more that units share."""
+    rng = np.random.default_rng(n_samples)
+    estimates = []
+    true_agreements = []
     for study in range(100):
-        truth = spread * rng.normal(size=24)
-        samples = truth[:, None] + rng.normal(size=(24, n)) + rng.normal(size=n)
-        value = reliability(bootstrap_weights(n, study, 200) @ samples.T, n)
-        assert value is not None and value[1] <= value[0] <= value[2]
-        found.append(value[0])
-        one, other = (truth + rng.normal(size=24) / n**0.5 for _ in range(2))
-        true.append(spearmanr(one, other).statistic)
-    assert np.mean(found) == pytest.approx(np.mean(true), abs=0.09)
+        true_scores = spread * rng.normal(size=24)
+        samples = (
+            true_scores[:, None] + rng.normal(size=(24, n_samples)) + rng.normal(size=n_samples)
+        )
+        draws = bootstrap_weights(n_samples, study, 200) @ samples.T
+        interval = reliability(draws, n_samples)
+        assert interval is not None
+        estimate, low, high = interval
+        assert low <= estimate <= high
+        estimates.append(estimate)
+
+        first_scores = true_scores + rng.normal(size=24) / n_samples**0.5
+        second_scores = true_scores + rng.normal(size=24) / n_samples**0.5
+        true_agreements.append(spearmanr(first_scores, second_scores).statistic)
+    assert np.mean(estimates) == pytest.approx(np.mean(true_agreements), abs=0.09)
 
 
 def test_two_units_far_from_the_others_do_not_make_a_ranking_sure() -> None:
     rng = np.random.default_rng(0)
-    truth = np.where(np.arange(12) < 2, 5.0, 0.0)
-    samples = truth[:, None] + rng.normal(size=(12, 50))
-    value = reliability(bootstrap_weights(50, 0, 200) @ samples.T, 50)
-    assert value is not None and value[1] < 0.42 < value[2], "the ten others are alike"
+    true_scores = np.where(np.arange(12) < 2, 5.0, 0.0)
+    samples = true_scores[:, None] + rng.normal(size=(12, 50))
+    interval = reliability(bootstrap_weights(50, 0, 200) @ samples.T, 50)
+    assert interval is not None
+    _, low, high = interval
+    assert low < 0.42 < high, "the ten others are alike"
 
 
 def test_without_noise_a_ranking_is_sure_and_of_two_units_there_is_none() -> None:

@@ -70,20 +70,27 @@ def test_sizes_double_up_to_half_of_the_samples() -> None:
 def test_stability_is_the_correlation_of_two_halves() -> None:
     """With 64 samples a pair splits them: against scipy on the same splits, in plain loops."""
     rng = np.random.default_rng(1)
-    losses = rng.exponential(size=(1, 64)) + np.vstack(
-        [np.zeros(64), rng.normal(np.arange(6)[:, None] / 4, 1, (6, 64))]
-    )
+    base_losses = rng.exponential(size=(1, 64))
+    rises = rng.normal(np.arange(6)[:, None] / 4, 1, (6, 64))
+    losses = base_losses + np.vstack([np.zeros(64), rises])
     columns = Columns(
         tuple("012345"), {"nll": losses, "n_tokens": np.ones((7, 64))}, np.full(7, 64)
     )
-    ((size, found),) = stability(columns, "perplexity", Context(), seed=3)
-    draws, plain = np.random.default_rng(3), []
+    ((size, interval),) = stability(columns, "perplexity", Context(), seed=3)
+
+    generator = np.random.default_rng(3)
+    correlations = []
     for _ in range(200):
-        order = draws.permutation(64)
-        first, second = (
-            losses[1:, half].mean(1) - losses[0, half].mean() for half in (order[:32], order[32:])
-        )
-        plain.append(spearmanr(first, second).statistic)
-    low, middle, high = np.percentile(plain, [2.5, 50, 97.5])
-    assert size == 32 and found == pytest.approx((middle, low, high))
-    assert 0 < found[1] < found[2] <= 1
+        order = generator.permutation(64)
+        first_rises = mean_rises(losses, order[:32])
+        second_rises = mean_rises(losses, order[32:])
+        correlations.append(spearmanr(first_rises, second_rises).statistic)
+    low, median, high = np.percentile(correlations, [2.5, 50, 97.5])
+    assert size == 32
+    assert interval == pytest.approx((median, low, high))
+    assert 0 < interval[1] < interval[2] <= 1
+
+
+def mean_rises(losses: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Mean rise of the loss without each unit over some samples, (units,)."""
+    return losses[1:, samples].mean(1) - losses[0, samples].mean()
