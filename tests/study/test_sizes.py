@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models import sizes
 from lamina.models.materialise import materialise
+from lamina.models.units import all_units
 from lamina.study import requests as studies
 from tests import ROOT
 from tests.given import tiny
@@ -175,6 +177,43 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
             expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
     assert studies.outcomes(config) == expected
     assert configuration.load(copy.deepcopy(config.plain()), root) == config
+
+
+def weights_of(removed: frozenset[str]) -> float:
+    """Bytes of the weights of the tiny model in bfloat16 without some sub-layers, really cut."""
+    model = materialise(tiny.model("gemma3_text"), {"units": sorted(removed)} if removed else None)
+    return 2 * sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("order", [["half", "mostly_attention"], ["mostly_attention", "half"]])
+def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Path) -> None:
+    """Two selectors whose sub-layers count by other costs need other numbers of units for the same bytes."""
+    costs = {"half": 0.5, "mostly_attention": 0.9}
+    raw: Raw = minimal()
+    raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
+    chosen = {"metric": "perplexity", "strategy": "iterative", "units": "both"}
+    for name, cost in costs.items():
+        raw["selectors"][name] = chosen | {"cost": cost}
+    study = {"models": ["tiny"], "calibrations": ["recall"], "selectors": order}
+    whole = weights_of(frozenset())
+    limit = 0.76 * whole
+    study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
+    config = configuration.load(put(raw, "studies", {"sized": study}), root)
+    counts = {v.selector: v.removed for v in studies.variants(config) if v.model == "tiny"}
+    assert counts["half"] < counts["mostly_attention"]
+
+    # By brute force: the set of sub-layers that saves least of those that count enough.
+    units = all_units(DEPTH, "both")
+    saved = {unit: whole - weights_of(frozenset({unit})) for unit in units}
+    cache = 2 * 2 * 2 * 8  # of one token in a layer, in bytes; it goes with the attention
+    for name, cost in costs.items():
+        price = {unit: cost if unit.endswith("attention") else 1 - cost for unit in units}
+        sets = [frozenset(s) for n in range(len(units)) for s in combinations(units, n)]
+        enough = [s for s in sets if sum(price[u] for u in s) >= counts[name] - 1e-9]
+        lost = [sum(saved[u] + cache * u.endswith("attention") for u in s) for s in enough]
+        assert whole + DEPTH * cache - min(lost) <= limit
+    told = studies.outcomes(config)
+    assert len(told) == 2 and all(f" by {name}: without" in " ".join(told) for name in costs)
 
 
 REFUSED = [
