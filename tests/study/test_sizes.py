@@ -15,13 +15,13 @@ import yaml
 
 from lamina.checks import load as configuration
 from lamina.config.configuration import Configuration
-from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models import sizes
+from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.study import requests as studies
 from tests import ROOT
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, put, workplace
 
@@ -51,10 +51,8 @@ def saved(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", SHAPES)
 def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     attention, mlp, used, norms, beside, held = SHAPES[name]
-    found = sizes.read(
-        Model(source="model", layers=DEPTH), saved(name, tmp_path / "model"), "models.model"
-    )
-    assert found is not None
+    folder = saved(name, tmp_path / "model")
+    found = sizes.of_model(manifest.skeleton(folder, "model", False), 4)
     layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
 
     whole, gone = found.amounts("parameters", CONTEXT)
@@ -85,6 +83,57 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
         assert worth == pytest.approx(
             [4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH
         )
+
+
+def parameters_of(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts, other settings.
+@pytest.mark.parametrize(
+    "family",
+    ["recurrent_gemma", "jamba", "lfm2", "gpt2", "gptj", "codegen", "gpt_bigcode", "falcon"]
+    + ["deepseek_v3", "bamba", "phi3", "gpt_neo"],
+)
+def test_sizes_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
+    model = configurations.model(family).eval()
+    model.save_pretrained(tmp_path)
+    found = sizes.of_model(manifest.skeleton(tmp_path, family, False), 4)
+    whole, saved = found.amounts("parameters", CONTEXT)
+    assert whole == parameters_of(model)
+    for kind, suffix in (("layer", ""), ("attention", ".attention"), ("mlp", ".mlp")):
+        for number, amount in enumerate(saved[kind]):
+            cut = materialise(model, {"units": [f"{number}{suffix}"]})
+            assert parameters_of(model) - parameters_of(cut) == amount, (kind, number)
+
+    with torch.no_grad():
+        cache = getattr(model(tiny.tokens(1, CONTEXT), use_cache=True), "past_key_values", None)
+    if cache is not None:  # recurrent_gemma keeps it in its layers
+        held = [
+            0 if getattr(layer, "keys", None) is None else layer.keys.numel() + layer.values.numel()
+            for layer in cache.layers
+        ]
+        assert held == [found.cached_numbers * min(CONTEXT, n) for n in found.cached_tokens]
+        # Of the whole context, which the default of 4,096 tokens exceeds.
+        weights = 4 * parameters_of(model)
+        assert found.amounts("memory", 4096)[0] == weights + sum(
+            4 * found.cached_numbers * min(configurations.CONTEXT, n) for n in found.cached_tokens
+        )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "codegen", "gpt_bigcode"])
+def test_a_size_between_those_at_the_context_and_beyond_it_is_allowed(
+    family: str, root: Path
+) -> None:
+    """The cache of 4,096 tokens would be many times that of the 128 that the model takes."""
+    model = configurations.model(family)
+    model.save_pretrained(root / "tiny")
+    (root / "tiny/tokenizer.json").write_text("{}")
+    config = study(root, {"memory": f"{2 * parameters_of(model) / 1e3:.0f}KB"})
+    (removed,) = counts(config)
+    with pytest.raises(LaminaError, match="leaves 'tiny' as it is"):
+        study(root, {"memory": "1MB"})
+    assert 0 < removed < DEPTH
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from lamina.config.replicates import expand_checkpoints, replicate
 from lamina.config.selectors import Selector
 from lamina.config.studies import Prune, ReachedSize, Size, Study
 from lamina.errors import LaminaError
-from lamina.models import sizes
+from lamina.models import checkpoint, manifest, sizes
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
@@ -282,9 +282,7 @@ def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) ->
     for model in study.models:
         entry = config.models[model]
         wanted = [size for size in study.removed if isinstance(size, Size)]
-        shapes = None
-        if wanted and entry.layers:
-            shapes = sizes.read(entry, root / entry.source, files.entry_of(config, model))
+        shapes = _shapes(root, config, model) if wanted else None
         if wanted and shapes is None:
             raise LaminaError(
                 f"{where}.removed: {wanted[0]} follows from the shapes of '{model}', which are read from a folder of "
@@ -305,6 +303,20 @@ def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) ->
                 reached = _reached_size(config, where, model, name, size, shapes)
                 config.reached_sizes[model, name, size] = reached
             _check_count(config, where, model, name, size)
+
+
+def _shapes(root: Path, config: Configuration, model: str) -> sizes.Sizes | None:
+    """The sizes of a model in a folder; None of one whose weights are elsewhere or quantised."""
+    entry, where = config.models[model], files.entry_of(config, model)
+    folder = root / entry.source
+    if entry.layers is None or not folder.is_dir() or checkpoint.is_quantised(folder):
+        return None
+    settings = checkpoint.read_settings(folder, where, entry.source)
+    tensors = checkpoint.read_weights(folder, where)
+    skeleton = manifest.skeleton(folder, entry.source, entry.trust_remote_code)
+    decoder = checkpoint.decoder_settings(settings)
+    width = checkpoint.stored_width(entry.dtype, decoder, tensors)
+    return sizes.of_model(skeleton, width)
 
 
 def _check_protected(name: str, selector: Selector, model: str, n_layers: int) -> None:
