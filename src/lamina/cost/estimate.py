@@ -39,7 +39,7 @@ ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered t
 def estimate(
     config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each `stage`, the FLOP of the job behind each output, and `notes`.
+    """What results/cost.json says: the cost of each `stage`, the work of the job behind each output, and `notes`.
 
     manifests, drawn, tested: Files of the models, of their calibrations, and of the benchmark tasks.
     """
@@ -70,7 +70,12 @@ def estimate(
     return {
         "stages": {name: asdict(stage) for name, stage in stages(works).items()},
         "jobs": {
-            output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs
+            output: {
+                "layer_tokens": cost.layer_tokens / cost.jobs,
+                "flops": cost.flops / cost.jobs,
+            }
+            for _, outputs, cost in works
+            for output in outputs
         },
         "notes": studies.outcomes(config) + ([note] if early else []),
     }

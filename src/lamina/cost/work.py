@@ -13,13 +13,11 @@ from typing import Any
 from lamina.config.repairs import Repair
 from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import all_units, replaced
+from lamina.models.workload import ALONE, TRAINING
 
-# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
-TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
 PREFILLS = 3  # prompts that a timed run reads
-ALONE = 16  # a token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt
 DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 

@@ -23,7 +23,7 @@ from lamina.engine.memory import room
 from lamina.errors import LaminaError
 from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective, tokens
-from lamina.store.timeleft import TimeLeft
+from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
 VALIDATION_SHARE = 0.15
@@ -120,8 +120,8 @@ def train(
         best = {name: weight.detach().clone() for name, weight in weights.items()}
     else:
         rows, best = saved[1]["rows"], _restored(saved[0], masters, optimiser)
+        done.earlier += saved[1]["layer_tokens"]
     objective.variant.train()
-    left = TimeLeft(len(steps), rows[-1]["step"])
     for number, step in enumerate(steps[rows[-1]["step"] :], rows[-1]["step"] + 1):
         rate = options.learning_rate * schedule(number, warmup, len(steps))
         for group in optimiser.param_groups:
@@ -147,8 +147,8 @@ def train(
                 chosen["chosen"], rows[-1]["chosen"] = False, True
                 best = {name: weight.detach().clone() for name, weight in weights.items()}
         if progress and (step.last or number % SAVE_STEPS == 0):
-            progress.save(_state(masters, best, optimiser), {"rows": rows})
-        left.step(1)
+            facts = {"rows": rows, "layer_tokens": done.total}
+            progress.save(_state(masters, best, optimiser), facts)
     masters.release()
     for name, weight in weights.items():
         weight.data.copy_(best[name])

@@ -77,7 +77,8 @@ def of_model(model: "PreTrainedModel", width: int) -> Sizes:
     from lamina.models.structure import halves, layers_of, text_config
 
     used = used_parameters(model)
-    parts, active = [], []
+    parts: list[dict[str, float]] = []
+    active: list[dict[str, float]] = []
     for layer in layers_of(model):
         whole = {weight: float(weight.numel()) for weight in layer.parameters()}
         modules = {
