@@ -18,7 +18,7 @@ from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
 from lamina.cost import work
 from lamina.cost.forecast import STAGES, Stage
-from lamina.cost.rehearsal import search_work
+from lamina.cost.rehearsal import SearchedModel, search_work
 from lamina.cost.work import Tokens, layer_flops
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
@@ -232,17 +232,32 @@ class Works:
 
     def _searches(self) -> Iterator[Work]:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
-            tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
-            manifest = self.models[model]
-            cost = search_work(
-                tokens,
+            entry, manifest = self.config.selectors[selector], self.models[model]
+            names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
+            repairs = [name for name in (entry.repair, *entry.repairs) if name]
+            searched = SearchedModel(
                 manifest["n_layers"],
-                sizes,
-                entry,
+                manifest["hidden_size"],
+                self._budget,
                 entry.attention(manifest["attention_share"]),
             )
-            written = [paths.search(f"{model}/{calibration}/{selector}")]
-            yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
+            work = search_work(
+                calibration,
+                {name: self.calibrations[model, name] for name in names},
+                searched,
+                sizes,
+                entry,
+                {name: self.config.repairs[name] for name in repairs},
+            )
+            flops = layer_flops(manifest, self.calibrations[model, calibration])
+            cost = Stage(
+                jobs=1,
+                layer_tokens=work.layer_tokens,
+                flops=work.layer_tokens * flops + work.patches,
+                naive_layer_tokens=work.naive,
+                naive_flops=work.naive * flops + work.patches,
+            )
+            yield "search", [paths.search(f"{model}/{calibration}/{selector}")], cost
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {

@@ -1,54 +1,201 @@
 """The work of a search, which no formula gives: the search itself runs, on losses that are drawn."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lamina.cost.work import Tokens, alone
-from lamina.engine.candidates import Candidate, grow
+from lamina.config.metrics import METRICS
+from lamina.config.repairs import Repair
+from lamina.cost.work import Tokens, alone, patch_flops, sweep_work
+from lamina.engine.candidates import Candidate, carried, grow
+from lamina.engine.moments import MEMORY
+from lamina.engine.session import groups
+from lamina.models.boundary import Boundary
 from lamina.models.units import all_units, parse
 from lamina.modules import load
+from lamina.selection.looped import boundaries
 from lamina.selection.plans import Prices
+from lamina.selection.strategies.portfolio import NONE, Judges
 from lamina.selection.trials import Trials, run
 
 SEARCHED = 100  # samples of the rehearsal, which stand for those of a calibration
 
 
+@dataclass(frozen=True)
+class SearchedModel:
+    """What the work of a search depends on, of a model and its configuration."""
+
+    n_layers: int
+    channels: int
+    tokens: int  # budget of a pass
+    attention: float = 0.0  # share of a layer that its attention has, where sub-layers are removed
+
+
+@dataclass
+class SearchWork:
+    """Layer-tokens of a search by the engine and naively, and the arithmetic of its patches, in FLOP."""
+
+    layer_tokens: float = 0.0
+    naive: float = 0.0
+    patches: float = 0.0
+
+
 def search_work(
-    tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any, attention: float = 0.0
-) -> tuple[float, float]:
-    """Layer-tokens of a search for sets of these sizes and their measurement at the end, by the engine and naively.
+    own: str,
+    read: Mapping[str, Tokens],
+    model: SearchedModel,
+    sizes: Sequence[int],
+    options: Any,
+    repairs: Mapping[str, Repair],
+) -> SearchWork:
+    """The work of a search for sets of these sizes and of their measurement at the end.
 
-    Nothing is measured: the engine's tree counts the models that the search asks for. `options` are those of the
-    selector, and `attention` is the share of a layer that its attention has. Units lose random amounts, so that the
-    sets that a search keeps have units in common, as with true losses.
+    Nothing is measured: the engine's tree counts the models that the search asks for. Units lose random amounts, so
+    that the sets that a search keeps have units in common, as with true losses.
+
+    own: The calibration whose samples are searched on.
+    read: Tokens of all calibrations that the search reads, by name.
+    options: Those of the selector.
+    repairs: The repairs that are in place or tried, by name.
     """
-    draw, work = np.random.default_rng(0), np.zeros(2)
-    lost = defaultdict[str, float](draw.random)
+    rehearsal = Rehearsal(own, read, model, options, repairs)
+    free = options.free(model.n_layers)
+    units = [unit for unit in all_units(model.n_layers, options.units) if free[parse(unit)[0]]]
+    strategy: Any = load(f"{options.PACKAGE}.{options.strategy}")
+    if hasattr(strategy, "rehearse"):
+        strategy.rehearse(rehearsal, units, sizes, options)
+    else:
+        trials = rehearsal.trials(rehearsal.fit_folds if options.repair else lambda _: None)
+        run(trials, units, sizes, options, rehearsal.choosing, rehearsal.judging, rehearsal.lengths)
+    return rehearsal.work
 
-    class Rehearsed:
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            shown = len(list(numbers))
-            layers = [grow(candidates, [], n_layers, True).layers, alone(candidates, n_layers)]
-            work[:] += np.array(layers) * shown / SEARCHED
-            # What units lose together is more or less than the sum.
-            sums = [sum(lost[unit] for unit in sorted(each.removed)) for each in candidates]
-            return (np.array(sums) * draw.uniform(0.5, 1.5, len(sums)))[:, None].repeat(
-                shown, axis=1
-            )
 
-    free = options.free(n_layers)
-    units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
-    trials = Trials(Rehearsed(), SEARCHED, prices=Prices(options.units, attention))
-    own: Any = load(f"{options.PACKAGE}.{options.strategy}")
-    if hasattr(own, "rehearse"):
-        own.rehearse(trials, units, sizes, options, round(SEARCHED * options.held_back))
-        return float(tokens.packed * work[0]), float(tokens.rows * work[1])
-    held_back, seen = np.split(
-        np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)]
-    )
-    lengths = np.full(SEARCHED, tokens.stream / SEARCHED)
-    run(trials, units, sizes, options, seen, held_back, lengths)
-    return float(tokens.packed * work[0]), float(tokens.rows * work[1])
+class Rehearsal:
+    """Stands for the model and the samples of a search, and counts what they are asked for.
+
+    Samples have numbers: those that choose come first, then those that judge, calibration by calibration.
+
+    choosing, judging: Numbers of the samples that choose and of those that judge.
+    judges: Those that judge, by calibration, with what each weighs.
+    lengths: Tokens of every sample.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        read: Mapping[str, Tokens],
+        model: SearchedModel,
+        options: Any,
+        repairs: Mapping[str, Repair],
+    ) -> None:
+        self.work, self.prices = SearchWork(), Prices(options.units, model.attention)
+        self._model, self._own, self._read, self._repairs = model, own, read, repairs
+        self._outputs = METRICS[options.metric].outputs
+        self._draw = np.random.default_rng(0)
+        self._lost = defaultdict[str, float](self._draw.random)
+        self._patches: dict[tuple[str, Boundary], Any] = {}
+        self._fitted: dict[str, set[Boundary]] = {name: set() for name in repairs}
+
+        held = min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)
+        judge = options.judge if options.judge and options.judge != own else own
+        parts = [(own, SEARCHED if judge != own else SEARCHED - held)]
+        parts.append((judge, SEARCHED if judge != own else held))
+        parts += [(name, held) for name in options.also if name != judge]
+        # Patches are fitted on samples that do not judge.
+        self._seen = dict.fromkeys((*options.also, own), 1 - held / SEARCHED)
+        self._seen[own] = parts[0][1] / SEARCHED
+
+        tokens = [read[name] for name, count in parts for _ in range(count)]
+        self._packed = np.array([each.packed / SEARCHED for each in tokens])
+        self._rows = np.array([each.rows / SEARCHED for each in tokens])
+        self._width = np.array([each.packed / each.samples for each in tokens])
+        self.lengths = np.array([each.stream / SEARCHED for each in tokens])
+        ends = np.cumsum([count for _, count in parts])
+        numbers = np.split(np.arange(len(tokens)), ends[:-1])
+        weights = [1.0, *(options.also[name] for name, _ in parts[2:])]
+        self.choosing, self.judging = numbers[0], np.concatenate(numbers[1:])
+        self.judges = Judges(numbers[1:], weights)
+
+    def trials(self, prepare: Any = lambda candidates: None) -> Trials:
+        """Trials that ask the rehearsal; it calls `prepare` with the candidates first."""
+        return Trials(self, len(self.lengths), prepare=prepare, prices=self.prices)
+
+    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+        """Drawn losses (candidates, samples): what units lose together is more or less than the sum."""
+        numbers = list(numbers)
+        for kind in np.unique(self._width[numbers]):
+            samples = [number for number in numbers if self._width[number] == kind]
+            layers = self._layers(list(candidates), math.ceil(kind))
+            self.work.layer_tokens += layers * float(self._packed[samples].sum())
+        rows = float(self._rows[numbers].sum())
+        self.work.naive += alone(candidates, self._model.n_layers) * rows
+        sums = [sum(self._lost[unit] for unit in sorted(each.removed)) for each in candidates]
+        losses = np.array(sums) * self._draw.uniform(0.5, 1.5, len(sums))
+        return losses[:, None].repeat(len(numbers), axis=1)
+
+    def _layers(self, candidates: list[Candidate], width: int) -> int:
+        """Layers that a token of a line of this width runs through, in passes as a session makes them."""
+        n_carried = int(self._outputs)
+        parts = groups(list(candidates), width, self._model.tokens, n_carried)
+        trees = [
+            grow(carried(part, self._outputs), [], self._model.n_layers, True) for part in parts
+        ]
+        return sum(tree.layers for tree in trees)
+
+    def sweep(self, kind: str) -> None:
+        """Count a sweep of single removals on the samples that choose."""
+        share = len(self.choosing) / SEARCHED
+        engine, naive = sweep_work(self._read[self._own], self._model.n_layers, 0, "removal", kind)
+        self.work.layer_tokens += share * engine
+        self.work.naive += share * naive
+
+    def capture(self) -> None:
+        """Count a pass for the similarities of the streams of the samples that choose."""
+        self._both(float(self.lengths[self.choosing].sum()) * self._model.n_layers)
+
+    def fit(self, repair: str, runs: Collection[Boundary]) -> None:
+        """Count the fit of a repair to the runs of removed units that it was not fitted to."""
+        known = self._fitted[repair]
+        new = set(runs) - known
+        if not new:
+            return
+        known |= new
+        # One pass collects the moments of as many runs as it has memory for.
+        passes = math.ceil(len(new) * 4 * 8 * self._model.channels**2 / MEMORY)
+        tokens = sum(
+            self._read[name].stream * self._seen.get(name, 1.0)
+            for name in self._repairs[repair].weights(self._own, auto=0.0)
+        )
+        self._both(passes * tokens * max(end for _, end in new))
+        self.work.patches += patch_flops(self._model.channels, tokens, new)
+
+    def forms(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
+        """The candidates of sets, bare and with each repair, whose fits are counted."""
+        bare = {units: Candidate(units) for units in sets}
+        for repair in self._repairs:
+            self.fit(repair, boundaries(bare.values(), self._model.n_layers))
+        forms: dict[frozenset[str], dict[str, Candidate]] = {}
+        for units, candidate in bare.items():
+            forms[units] = {NONE: candidate}
+            runs = boundaries([candidate], self._model.n_layers)
+            for repair in self._repairs:
+                patches = {run: self._patch(repair, run) for run in runs}
+                forms[units][repair] = Candidate(units, patches)
+        return forms
+
+    def _patch(self, repair: str, run: Boundary) -> Any:
+        """What stands for the patch of a run: sets that lack the run share it, and so their streams."""
+        return self._patches.setdefault((repair, run), object())
+
+    def fit_folds(self, candidates: Sequence[Candidate]) -> None:
+        """Count the fits of the repair in place of candidates; each of two folds is fitted on half of the samples."""
+        for repair in self._repairs:
+            self.fit(repair, boundaries(candidates, self._model.n_layers))
+
+    def _both(self, layer_tokens: float) -> None:
+        self.work.layer_tokens += layer_tokens
+        self.work.naive += layer_tokens

@@ -4,7 +4,7 @@ A layer-token is one token through one decoder layer, the unit in which evaluati
 engine's own trees say what its passes run, apart from padding.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean
@@ -119,6 +119,16 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
     """Layer-tokens that take as long as timing so many structures, each in turn with the unpruned model."""
     written = ALONE * options.batch * options.generate
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
+
+
+def patch_flops(channels: int, tokens: float, runs: Collection[tuple[float, float]]) -> float:
+    """FLOP of the patches of runs of layers, as many operations in float64 counted twice.
+
+    Of each run the products of the streams before and after it, of each start those of one with itself; then two
+    decompositions for each run, of some 17 C³ operations with their products.
+    """
+    sums = 2 * channels**2 * tokens * (len(runs) + len({start for start, _ in runs}))
+    return 2 * (sums + 2 * 17 * channels**3 * len(runs))
 
 
 def fit_work(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -312,6 +312,22 @@ def halved(layers: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{layer}.{part}" for layer in layers for part in COMPONENTS[1:])
 
 
+class Rehearsal(Protocol):
+    """Stands for the model and the samples of a search, and counts what they are asked for."""
+
+    choosing: np.ndarray
+    judges: Judges
+    lengths: np.ndarray
+    prices: Prices
+
+    def trials(self) -> Trials: ...
+    def sweep(self, kind: str) -> None: ...
+    def capture(self) -> None: ...
+    def forms(
+        self, sets: Iterable[frozenset[str]]
+    ) -> Mapping[frozenset[str], Mapping[str, Candidate]]: ...
+
+
 def exchanged(
     units: frozenset[str],
     free: Iterable[str],
@@ -342,50 +358,41 @@ def exchanged(
 
 
 def rehearse(
-    trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int
+    rehearsal: Rehearsal, units: Sequence[str], sizes: Sequence[int], options: Any
 ) -> None:
-    """Ask for what a search asks for, with drawn proposals, to count its models; `held` of the samples judge."""
+    """Ask for what a search asks for, with drawn proposals, so that `rehearsal` counts it."""
     import numpy as np
 
-    from lamina.engine.candidates import Candidate
     from lamina.modules import load
     from lamina.selection.trials import Search
 
-    draw, choosing, prices = np.random.default_rng(0), np.arange(held, trials.count), trials.prices
-    members, singles = list(options.members), [frozenset({unit}) for unit in units]
+    draw, prices = np.random.default_rng(0), rehearsal.prices
+    members = list(options.members)
+    kinds = [options.units]
     if options.units == "both":
-        singles += map(halved, dict.fromkeys(unit.split(".")[0] for unit in units))
+        kinds.append("layer")
         members += [name + OF_LAYERS for name in members if name in METRICS]
-    trials.losses([Candidate(), *map(Candidate, singles)], choosing)
-    for kind in Selector.kinds():
-        if kind.SEARCHES and kind.title() in options.members:
+    for kind in kinds:
+        rehearsal.sweep(kind)
+    searching = [kind for kind in Selector.kinds() if kind.SEARCHES]
+    if {*options.members} - {*METRICS, *(kind.title() for kind in searching)}:
+        rehearsal.capture()
+    for kind in searching:
+        if kind.title() in options.members:
             own = kind.from_options({"strategy": kind.title(), "metric": options.metric})
-            search = Search(kind.title(), trials, choosing, np.ones(trials.count))
+            search = Search(kind.title(), rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
             load(f"{Selector.PACKAGE}.{kind.title()}").find(search, units, sizes, own)
-    drawn = {
-        size: {
-            each: frozenset(prices.enough(draw.permutation(units).tolist(), size))
-            for each in members
-        }
-        for size in sizes
-    }
+
+    proposals: dict[int, dict[str, frozenset[str]]] = {}
+    for size in sizes:
+        drawn = [prices.enough(draw.permutation(units).tolist(), size) for _ in members]
+        proposals[size] = dict(zip(members, map(frozenset, drawn), strict=True))
     scores = {unit: float(draw.random()) for unit in units}
-    patches: Any = {name: object() for name in options.repairs}
-
-    def form(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
-        ends = {units: (0, max(parse(unit)[0] for unit in units) + 1) for units in sets}
-        return {
-            units: {NONE: Candidate(units)}
-            | {name: Candidate(units, {end: patch}) for name, patch in patches.items()}
-            for units, end in ends.items()
-        }
-
-    judges = Judges([np.arange(held)], [1.0])
     decide(
-        trials,
-        judges,
-        drawn,
+        rehearsal.trials(),
+        rehearsal.judges,
+        proposals,
         lambda each: exchanged(each, units, scores, options.exchanges, prices),
-        form,
+        rehearsal.forms,
         0,
     )
