@@ -42,7 +42,6 @@ _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads files
 _MEASURED = 60.0  # seconds of jobs before anything is said of the time left
 _UNKNOWN = 1.0  # seconds of a job that computes nothing, before one has ended
-_MOST = 0.95  # of what was forecast: a job that did more has not ended all the same
 _NAMED = 2  # rules in a line
 # What `lamina.models.workload` writes into the log of a job.
 _WORKED = re.compile(
@@ -107,7 +106,7 @@ class JobRecord:
         """The share of its forecast work that is done; None where it is not known."""
         if self.worked is None or not self.layer_tokens:
             return None
-        return min(_MOST, (self.worked.layer_tokens + self.worked.earlier) / self.layer_tokens)
+        return (self.worked.layer_tokens + self.worked.earlier) / self.layer_tokens
 
 
 @dataclass
@@ -132,7 +131,7 @@ class Pace:
                 continue
             done = 1.0
             if job.ended is None:
-                done = min(_MOST, job.worked.layer_tokens / job.layer_tokens)
+                done = job.worked.layer_tokens / job.layer_tokens
             else:
                 starts.append(max(0.0, job.seconds(now) - job.worked.seconds))
             worked.setdefault(job.rule, []).append((job.worked.seconds, done * job.flops))
@@ -146,10 +145,12 @@ class Pace:
         )
 
     def left(self, job: JobRecord, now: float) -> float | None:
-        """Seconds until a job ends; None if nothing like it was measured."""
+        """Seconds until a job ends; None if nothing like it was measured, or it has done more than was forecast."""
         if job.ended is not None:
             return 0.0
         if job.share is not None and job.worked and job.worked.layer_tokens:
+            if job.share >= 1:
+                return None
             done = job.worked.layer_tokens / job.layer_tokens
             return job.worked.seconds * (1 - job.share) / done
         if job.flops:
@@ -236,7 +237,7 @@ class Progress:
         if self.stages[rule] > 1:
             return f"{rule} {self.finished[rule]} of {self.stages[rule]}"
         (share, *_) = [job.share for job in self.running if job.rule == rule]
-        return rule if share is None else f"{rule} {100 * share:.0f} %"
+        return rule if share is None or share >= 1 else f"{rule} {100 * share:.0f} %"
 
     def _forecast(self) -> None:
         """Give the jobs what the cost of the run says of them, once it is there."""
