@@ -92,6 +92,7 @@ def counted(samples: Sequence[Sample]) -> Tokens:
         stream=sum(len(sample.sequence()) for sample in samples),
         longest=max((len(line.tokens) for line in lines), default=0),
         scored=sum(len(packing.scored_positions(line)) for line in lines),
+        lines=tuple(sorted(len(line.tokens) for line in lines)),
     )
 
 

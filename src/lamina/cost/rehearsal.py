@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,12 @@ import numpy as np
 from lamina.config.metrics import METRICS
 from lamina.config.repairs import Repair
 from lamina.cost.work import Tokens, alone, patch_flops, sweep_work
+from lamina.engine import packing
+from lamina.engine.batches import TOKENS
 from lamina.engine.candidates import Candidate, carried, grow
-from lamina.engine.moments import MEMORY
+from lamina.engine.moments import BATCH, MEMORY
 from lamina.engine.session import groups
+from lamina.engine.taps import positions
 from lamina.models.boundary import Boundary
 from lamina.models.units import all_units, parse
 from lamina.modules import load
@@ -110,9 +113,12 @@ class Rehearsal:
         self._seen[own] = parts[0][1] / SEARCHED
 
         tokens = [read[name] for name, count in parts for _ in range(count)]
-        self._packed = np.array([each.packed / SEARCHED for each in tokens])
         self._rows = np.array([each.rows / SEARCHED for each in tokens])
-        self._width = np.array([each.packed / each.samples for each in tokens])
+        # The length of a line of each sample, and how many such lines it stands for.
+        drawn = [self._drawn_lines(read[name], count) for name, count in parts]
+        self._lengths = np.concatenate(drawn)
+        self._lines = np.array([len(each.lines) / SEARCHED for each in tokens])
+        self._source = np.repeat([name for name, _ in parts], [count for _, count in parts])
         self.lengths = np.array([each.stream / SEARCHED for each in tokens])
         ends = np.cumsum([count for _, count in parts])
         numbers = np.split(np.arange(len(tokens)), ends[:-1])
@@ -126,16 +132,37 @@ class Rehearsal:
 
     def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
         """Drawn losses (candidates, samples): what units lose together is more or less than the sum."""
-        numbers = list(numbers)
-        for kind in np.unique(self._width[numbers]):
-            samples = [number for number in numbers if self._width[number] == kind]
-            layers = self._layers(list(candidates), math.ceil(kind))
-            self.work.layer_tokens += layers * float(self._packed[samples].sum())
+        numbers, most = np.array(list(numbers)), len(candidates) + int(self._outputs)
+        for source in np.unique(self._source[numbers]):
+            samples = numbers[self._source[numbers] == source]
+            for longest, lines in self._batches(samples, self._model.tokens / most):
+                layers = self._layers(list(candidates), round(longest * max(1.0, lines)))
+                self.work.layer_tokens += layers * longest * lines
         rows = float(self._rows[numbers].sum())
         self.work.naive += alone(candidates, self._model.n_layers) * rows
         sums = [sum(self._lost[unit] for unit in sorted(each.removed)) for each in candidates]
         losses = np.array(sums) * self._draw.uniform(0.5, 1.5, len(sums))
         return losses[:, None].repeat(len(numbers), axis=1)
+
+    def _drawn_lines(self, tokens: Tokens, count: int) -> np.ndarray:
+        """Lengths of so many of a calibration's lines, from the shortest to the longest, in drawn order."""
+        places = (np.arange(count) + 0.5) / count
+        return self._draw.permutation(np.quantile(tokens.lines, places, method="nearest"))
+
+    def _batches(self, samples: np.ndarray, budget: float) -> Iterator[tuple[int, float]]:
+        """The longest line and the number of lines of each batch, as `packing.batches` makes them of these samples."""
+        order = samples[np.argsort(-self._lengths[samples], kind="stable")]
+        longest, lines = 0, 0.0
+        for sample in order.tolist():
+            length, more = int(self._lengths[sample]), float(self._lines[sample])
+            is_short = length < packing.SHORT * longest and longest * lines > budget / 16
+            if lines and (longest * (lines + more) > budget or is_short):
+                yield longest, lines
+                lines = 0.0
+            longest = longest if lines else length
+            lines += more
+        if lines:
+            yield longest, lines
 
     def _layers(self, candidates: list[Candidate], width: int) -> int:
         """Layers that a token of a line of this width runs through, in passes as a session makes them."""
@@ -155,7 +182,9 @@ class Rehearsal:
 
     def capture(self) -> None:
         """Count a pass for the similarities of the streams of the samples that choose."""
-        self._both(float(self.lengths[self.choosing].sum()) * self._model.n_layers)
+        budget = positions(self._model.tokens, self._model.n_layers + 1)
+        tokens = self._padded(self._own, len(self.choosing) / SEARCHED, budget)
+        self._both(tokens * self._model.n_layers)
 
     def fit(self, repair: str, runs: Collection[Boundary]) -> None:
         """Count the fit of a repair to the runs of removed units that it was not fitted to."""
@@ -166,11 +195,13 @@ class Rehearsal:
         known |= new
         # One pass collects the moments of as many runs as it has memory for.
         passes = math.ceil(len(new) * 4 * 8 * self._model.channels**2 / MEMORY)
-        tokens = sum(
-            self._read[name].stream * self._seen.get(name, 1.0)
-            for name in self._repairs[repair].weights(self._own, auto=0.0)
-        )
-        self._both(passes * tokens * max(end for _, end in new))
+        budget = positions(min(TOKENS, BATCH // self._model.channels), 2 * len(new))
+        tokens, padded = 0.0, 0.0
+        for name in self._repairs[repair].weights(self._own, auto=0.0):
+            share = self._seen.get(name, 1.0)
+            tokens += share * self._read[name].stream
+            padded += self._padded(name, share, budget)
+        self._both(passes * padded * max(end for _, end in new))
         self.work.patches += patch_flops(self._model.channels, tokens, new)
 
     def forms(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
@@ -195,6 +226,17 @@ class Rehearsal:
         """Count the fits of the repair in place of candidates; each of two folds is fitted on half of the samples."""
         for repair in self._repairs:
             self.fit(repair, boundaries(candidates, self._model.n_layers))
+
+    def _padded(self, name: str, share: float, budget: int) -> float:
+        """Tokens of a pass over a share of a calibration's samples, with the padding of its batches."""
+        tokens = self._read[name]
+        lengths = [length * tokens.stream / tokens.packed for length in reversed(tokens.lines)]
+        padded, start = 0.0, 0
+        while start < len(lengths):
+            batch = lengths[start : start + max(1, int(budget / share / lengths[start]))]
+            padded += batch[0] * len(batch)
+            start += len(batch)
+        return share * padded
 
     def _both(self, layer_tokens: float) -> None:
         self.work.layer_tokens += layer_tokens

@@ -26,6 +26,7 @@ class Tokens:
     """Tokens of samples: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold).
 
     `longest` is the number of tokens of the longest packed line. `scored` is the number of packed tokens with logits.
+    `lines` has the lengths of the packed lines, ascending.
     """
 
     samples: int
@@ -34,18 +35,23 @@ class Tokens:
     stream: int
     longest: int = 0
     scored: int = 0
+    lines: tuple[int, ...] = ()
 
     def scaled(self, samples: int) -> "Tokens":
         """The same mean lengths with another number of samples."""
         counts = {
-            name: round(count * (samples / self.samples)) for name, count in asdict(self).items()
+            name: round(count * (samples / self.samples))
+            for name, count in asdict(self).items()
+            if name != "lines"
         }
-        return Tokens(**counts | {"samples": samples, "longest": self.longest})
+        same = {"longest": self.longest, "lines": self.lines}
+        return Tokens(**counts | {"samples": samples} | same)
 
     def plus(self, other: "Tokens") -> "Tokens":
         """The tokens of both together."""
         counts = {name: count + getattr(other, name) for name, count in asdict(self).items()}
-        return Tokens(**counts | {"longest": max(self.longest, other.longest)})
+        lines = tuple(sorted(self.lines + other.lines))
+        return Tokens(**counts | {"longest": max(self.longest, other.longest), "lines": lines})
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
