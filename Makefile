@@ -26,7 +26,7 @@ BIN := .venv/bin
 CONFIG ?=
 # What a user writes is taken as it stands (make would run what is in $(…)) and reaches recipes in the environment, never
 # as text of a command line.
-WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET FILE
+WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET FILE CALIBRATE WIDE CSV SLOW
 $(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
 export $(WRITTEN)
 $(foreach name,config cores variant form shard a b q rate preset file,$(if $(filter command,$(firstword $(origin $(name)))),\
@@ -44,16 +44,25 @@ $(error CONFIG='$(CONFIG)' holds a blank: give the file a name without one)
 endif
 endif
 
-.PHONY: cores run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
+# The switch $1 is 1 or it is left out: CALIBRATE=0 would switch it on.
+switch = $(if $(filter-out 1,$($1)),$(error $1=$($1): write $1=1, or leave $1 out))
+
+.PHONY: cores rate run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
 
 cores:
 	@case "$$CORES" in all) ;; ''|0*|*[!0-9]*) echo "lamina: CORES=$$CORES: write a number from 1 on, or all" >&2; exit 2 ;; esac
+
+# Before any job; a number above 1e9 TFLOP/s is no rate either.
+rate:
+	$(call switch,CALIBRATE)@[ -z "$$RATE" ] || awk 'BEGIN {rate = ENVIRON["RATE"]; number = "^([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$$"; \
+		exit !(rate ~ number && 0 < rate + 0 && rate + 0 < 1e9)}' || { \
+		echo "lamina: RATE=$$RATE: no device computes at that rate. Write its TFLOP/s, such as RATE=100" >&2; exit 2; }
 
 run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina
 	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.ending
 
-plan: cores .venv/installed
+plan: cores rate .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {n = $$2} END {print n}') && \
 		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
@@ -73,7 +82,7 @@ test-slow: .venv/installed
 	$(PYTEST) -m slow $(RUNS)
 
 test-cluster: .venv/installed
-	tests/slurm/cluster.sh install
+	$(call switch,SLOW)tests/slurm/cluster.sh install
 	$(BIN)/python -m pytest --durations=20 --cluster $(if $(SLOW),,-m 'not slow') tests/slurm
 
 # Prints a report for whoever has a GPU: what docs/models.md says that no test can show without one.
@@ -124,7 +133,7 @@ sql: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	$(call switch,WIDE)$(call switch,CSV)@PYTHONPATH=src $(BIN)/python -P -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went

@@ -12,7 +12,16 @@ import pytest
 import yaml
 
 from lamina.checks import load as config
-from lamina.config import calibrations, configuration, healings, models, repairs, selectors, text
+from lamina.config import (
+    calibrations,
+    configuration,
+    healings,
+    models,
+    repairs,
+    selectors,
+    studies,
+    text,
+)
 from lamina.config.entry import Entry
 from lamina.config.studies import Maps, Size
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
@@ -194,10 +203,10 @@ def test_the_embedded_corpus_goes_by_its_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)]
+    ("share", "count"), [("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)]
 )
-def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, count: int) -> None:
-    assert config.removed_count(entry, 8) == count
+def test_a_share_of_layers_is_rounded_down_to_at_least_one(share: str, count: int) -> None:
+    assert studies.share_of_layers(share, 8) == count
 
 
 @pytest.mark.parametrize(

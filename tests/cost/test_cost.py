@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.checks.load import load
@@ -15,20 +16,25 @@ from lamina.config import repairs, selectors
 from lamina.config.healings import Healing
 from lamina.cost import estimate, forecast, rehearsal, work
 from lamina.cost.forecast import Stage
+from lamina.cost.rehearsal import SearchedModel
 from lamina.cost.work import Tokens
-from lamina.data import encoding, lm_tasks
-from lamina.data.calibrations import Sample
+from lamina.data import calibrations, encoding, lm_tasks
+from lamina.data.calibrations import Calibration, Sample
 from lamina.engine import packing, sources
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate, swept
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
+from lamina.models import workload
 from lamina.models.manifest import layer_parameters
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import weighing
+from lamina.selection import judging
 from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.options import Loop
+from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run
 from lamina.store import parquet as store
 from lamina.study import paths
@@ -184,9 +190,69 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         )
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
-    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
-    assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
-    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
+    about = ("own", {"own": tokens}, SearchedModel(8, 32, 100_000), [2, 4], selector, {})
+    predicted = rehearsal.search_work(*about)
+    assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
+    assert predicted.naive > predicted.layer_tokens and not predicted.patches
+    assert rehearsal.search_work(*about) == predicted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"also": {"text": 0.5}},
+        {"repairs": ["ghost"]},
+        {"also": {"text": 0.5}, "repairs": ["ghost", "second"]},
+        {"judge": "text"},
+        {"members": ["perplexity", "pairwise"]},
+        {"members": ["perplexity", "block"], "units": "both", "repairs": ["ghost"]},
+    ],
+)
+def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]) -> None:
+    """Against what the layers of a model really run, with text that judges, other judges, and fits of repairs."""
+    model, own = tiny.model(depth=8), build_calibration(40, 12)
+    text = build_calibration(24, 40, seed=1)
+    told = {"strategy": "portfolio", "metric": "perplexity", "exchanges": 8}
+    options = selectors.Selector.from_options(told | changes)
+    ghost = repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "text": 0.1}})
+    loop = Loop(repair=ghost, weights=[("own", 1.0), ("text", 0.1)], protect=[], seed=0)
+    request = SearchRequest(
+        model,
+        {"own": own, "text": text},
+        options,
+        [2, 3],
+        {"model": "m", "calibration": "own", "selector": "s"},
+        "acc",
+        4000,
+        loops=dict.fromkeys(options.repairs, loop),
+        manifest={"attention_share": {"parameters": 0.4}},
+    )
+    workload.watch(model)
+    before = workload.done.layer_tokens
+    judging.searched(request)
+    truth = workload.done.layer_tokens - before
+
+    read = {"own": estimate.counted(own.samples), "text": estimate.counted(text.samples)}
+    about = SearchedModel(8, 32, 4000, 0.4)
+    tried = dict.fromkeys(options.repairs, ghost)
+    forecast_ = rehearsal.search_work("own", read, about, [2, 3], options, tried)
+    assert 1 / 1.4 < truth / forecast_.layer_tokens < 1.4
+    assert bool(forecast_.patches) == bool(options.repairs)
+
+
+def build_calibration(count: int, length: int, seed: int = 0) -> Calibration:
+    """Different lines of one length."""
+    drawn = torch.Generator().manual_seed(seed)
+    ids = torch.randint(4, tiny.VOCABULARY, (count, length), generator=drawn)
+    samples = tiny.samples(ids.tolist(), context=length // 2)
+    return calibrations.build(samples, tiny.VOCABULARY, source="test", split="test", seed=0)
+
+
+def test_the_arithmetic_of_patches_by_hand() -> None:
+    """Two runs with one start: three products of 5 tokens with 4 channels, two times two decompositions; all doubled."""
+    runs = [(1, 2), (1, 3)]
+    assert work.patch_flops(4, 5, runs) == 2 * (3 * 2 * 16 * 5 + 2 * 2 * 17 * 64)
 
 
 def test_more_samples_cost_in_proportion() -> None:

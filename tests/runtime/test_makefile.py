@@ -51,7 +51,7 @@ def test_nothing_runs_in_what_a_user_writes(name: str, written: str, project: Pa
         command, cwd=project, env=environment, capture_output=True, timeout=60, check=False
     )
     assert not (project / "ran").exists()
-    if name == "CORES":  # it is no number
+    if name in ("CORES", "RATE"):  # it is no number
         assert not (project / "told").exists()
     elif name != "CONFIG":  # a name with such letters in it may be no file to make
         told = (project / "told").read_text()
@@ -80,6 +80,40 @@ def test_cores_are_a_number_from_one_on(target: list[str], cores: str, project: 
     )
     assert done.returncode and f"CORES={cores}: write a number from 1 on, or all" in done.stderr
     assert not (project / "told").exists()
+
+
+@pytest.mark.parametrize("rate", ["fast", "0", "-3", "nan", "inf", "1e999", "100TFLOP/s", "1 2"])
+def test_a_rate_that_no_device_has_is_refused_before_any_job(rate: str, project: Path) -> None:
+    done = subprocess.run(
+        ["make", "plan", f"RATE={rate}"], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode and f"RATE={rate}: no device computes at that rate" in done.stderr
+    assert not (project / "told").exists()
+
+
+@pytest.mark.parametrize("rate", ["100", "2.5", ".5", "1e2", "1."])
+def test_a_rate_reaches_the_plan_as_it_is_written(rate: str, project: Path) -> None:
+    subprocess.run(["make", "plan", f"RATE={rate}"], cwd=project, capture_output=True, check=True)
+    told = (project / "told").read_text().splitlines()
+    assert told[told.index("--rate") + 1] == rate
+
+
+@pytest.mark.parametrize(
+    ("target", "switch"),
+    [("plan", "CALIBRATE"), ("query", "WIDE"), ("query", "CSV"), ("test-cluster", "SLOW")],
+)
+def test_a_switch_is_one_or_left_out(target: str, switch: str, project: Path) -> None:
+    """What a user writes to switch it off would switch it on."""
+    for written in ("0", "no", "$(shell touch ran)"):
+        done = subprocess.run(
+            ["make", target, f"{switch}={written}"],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode and f"{switch}={written}: write {switch}=1" in done.stderr
+    assert not (project / "told").exists() and not (project / "ran").exists()
 
 
 @pytest.mark.parametrize("written", ["config=config/mine.yaml", "cores=2", "q=which_layers_matter"])

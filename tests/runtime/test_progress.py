@@ -11,10 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.runtime.progress import LogHandler, Progress
-from lamina.store.timeleft import spoken
+from lamina.models import workload
+from lamina.models.materialise import materialise
+from lamina.models.workload import Workload
+from lamina.runtime.progress import JobRecord, LogHandler, Progress, spoken, spoken_range
+from tests.given import tiny
 
 
 class Terminal(io.StringIO):
@@ -85,8 +89,8 @@ def test_a_pipe_gets_a_line_for_each_tenth_and_no_control_codes() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0] == "0 of 20 jobs (0 %)" and lines[-1] == "Complete log(s): /x.log"
     assert [line.split(" of")[0] for line in lines[1:-1]] == [str(done) for done in range(2, 21, 2)]
-    assert lines[-2] == "20 of 20 jobs (100 %), all 1 of 1, 3 min"
-    assert lines[5].startswith("10 of 20 jobs (50 %), sweep_units 10 of 19, ")
+    assert lines[-2] == "20 of 20 jobs (100 %), 3 min"
+    assert lines[5].startswith("10 of 20 jobs (50 %), 2 min; ")
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x1b]", stream.getvalue())
     assert "temporary" not in stream.getvalue() and "Select" not in stream.getvalue()
 
@@ -97,34 +101,139 @@ def test_a_long_run_says_something_every_minute() -> None:
     assert 1000 / 6 - 2 <= len(stream.getvalue().splitlines()) <= 1000 / 6 + 12
 
 
-def test_time_left_is_the_work_that_is_left_at_the_pace_so_far(tmp_path: Path) -> None:
-    """Two sweeps of 1e12 operations took 100 s each: those of half of it and of ten times it take in proportion."""
-    cost = tmp_path / "cost.json"
-    outputs = {job: (str(job),) for job in range(4)}
-    found = Progress(Counter({"sweep_units": 4, "total": 4}), outputs, cost, begun=50)
-    assert found.left(100) is None
-    for job in (0, 1):
-        found.start(job, "sweep_units")
-        found.finish(job)
-    found.done = 2
-    assert found.left(250) == 200  # nothing is counted yet
-    assert found.line(250) == "2 of 4 jobs (50 %), sweep_units 2 of 4, 3 min, about 3 min left"
-    cost.write_text(json.dumps({"jobs": {"0": 1e12, "1": 1e12, "2": 0.5e12, "3": 1e13}}))
-    assert found.left(250) == pytest.approx(1050, rel=0.02)
-    cost.write_text("{")
-    assert found.left(250) == 200
+LAYER_TOKENS = 1e6  # that each forecast of these tests has for an operation of 1e12
 
 
-def test_a_progress_reads_no_cost_but_that_of_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def forecast(file: Path, **operations: float) -> Path:
+    """A cost file with a forecast for the outputs of these names."""
+    jobs = {
+        name: {"layer_tokens": LAYER_TOKENS * flops / 1e12, "flops": flops}
+        for name, flops in operations.items()
+    }
+    file.write_text(json.dumps({"jobs": jobs}))
+    return file
+
+
+def work(log: Path, layer_tokens: float, seconds: float, earlier: float = 0.0) -> None:
+    """What a job of a model writes into its log, among other lines."""
+    done = Workload()
+    done.layer_tokens, done.earlier = layer_tokens, earlier
+    with log.open("a") as file:
+        handler = logging.StreamHandler(file)
+        logger = logging.getLogger("lamina")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        done._started = time.monotonic() - seconds
+        done.report()
+        logger.removeHandler(handler)
+        file.write("a warning of a library\n")
+
+
+def progress(folder: Path, **operations: float) -> Progress:
+    """A run of jobs of rule `search_plans` with these forecasts; `other` jobs compute nothing."""
+    jobs = {
+        number: JobRecord("search_plans" if flops else "other", (name,), folder / f"{name}.log")
+        for number, (name, flops) in enumerate(operations.items())
+    }
+    computing = {name: flops for name, flops in operations.items() if flops}
+    counts = Counter(job.rule for job in jobs.values()) + Counter(total=len(jobs))
+    return Progress(counts, jobs, forecast(folder / "cost.json", **computing))
+
+
+def test_what_a_running_job_has_done_counts(tmp_path: Path) -> None:
+    """One search of an hour: it says how far it is, and so does the run, before any job has ended."""
+    found = progress(tmp_path, search=1e12)
+    found.start(0, "search_plans", 0.0)
+    for minutes in (2, 6, 15, 30, 54):
+        work(tmp_path / "search.log", LAYER_TOKENS * minutes / 60, 60 * minutes)
+        assert found.left(60.0 * minutes) == pytest.approx(3600 - 60 * minutes, rel=0.01)
+    assert found.line(3300.0).startswith("0 of 1 jobs (0 %), 55 min: search_plans 90 %; ")
+
+
+def test_nothing_is_said_before_a_minute_was_measured(tmp_path: Path) -> None:
+    found = progress(tmp_path, search=1e12)
+    found.start(0, "search_plans", 0.0)
+    assert found.left(600.0) is None  # it says nothing yet: it may be waiting for its model
+    work(tmp_path / "search.log", LAYER_TOKENS / 100, 59)
+    assert found.left(660.0) is None
+    work(tmp_path / "search.log", LAYER_TOKENS / 60, 61)
+    assert found.left(662.0) is not None
+
+
+def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
+    """One of 1e12 operations took 100 s, 5 of them before it computed. Three wait, of 1e12, 2e12, and none."""
+    found = progress(tmp_path, one=1e12, two=1e12, three=2e12, four=0)
+    found.start(0, "search_plans", 0.0)
+    work(tmp_path / "one.log", LAYER_TOKENS, 95)
+    found.finish(0, 100.0)
+    assert found.left(100.0) == pytest.approx(100 + 195 + 1, rel=0.01)
+    # Two at a time, of which the longer one decides.
+    found.start(1, "search_plans", 100.0)
+    found.start(2, "search_plans", 100.0)
+    assert found.left(150.0) == pytest.approx(145, rel=0.02)
+    # Another pace of the one that runs longest: it says itself how long it will take.
+    work(tmp_path / "three.log", LAYER_TOKENS / 2, 45)
+    # 135 s of it, 48 of the other one at the mean pace of both, 1; 200 s of jobs took 150.
+    assert found.left(150.0) == pytest.approx((135 + 48 + 1) * 150 / 200, rel=0.02)
+
+
+def test_what_a_killed_process_did_is_no_pace_of_this_one(tmp_path: Path) -> None:
+    """Half was there. In 100 s a tenth was added: four tenths are left, 400 s."""
+    found = progress(tmp_path, search=1e12)
+    found.start(0, "search_plans", 0.0)
+    work(tmp_path / "search.log", LAYER_TOKENS / 10, 100, earlier=LAYER_TOKENS / 2)
+    assert found.left(100.0) == pytest.approx(400, rel=0.02)
+
+
+def test_nothing_is_said_of_a_job_that_did_more_than_was_forecast(tmp_path: Path) -> None:
+    found = progress(tmp_path, search=1e12)
+    found.start(0, "search_plans", 0.0)
+    work(tmp_path / "search.log", 1.7 * LAYER_TOKENS, 1000)
+    assert found.left(1000.0) is None
+    assert found.line(1000.0) == "0 of 1 jobs (0 %), 17 min: search_plans"
+
+
+def test_a_line_names_what_runs_and_not_what_ended(tmp_path: Path) -> None:
+    found = progress(tmp_path, search=1e12, first=0, second=0)
+    found.start(1, "other", 0.0)
+    found.start(0, "search_plans", 1.0)
+    assert found.line(5.0) == "0 of 3 jobs (0 %), 5 s: other 0 of 2, search_plans"
+    found.finish(1, 10.0)
+    found.done = 1
+    assert found.line(20.0) == "1 of 3 jobs (33 %), 20 s: search_plans"
+
+
+@pytest.mark.parametrize(
+    ("left", "past", "words"),
+    [
+        (30, 600, "less than 2 min"),
+        (240, 600, "3 to 5 min"),
+        (1200, 120, "10 to 30 min"),
+        (1200, 6000, "15 to 25 min"),
+        (3 * 3600, 3600, "2 to 4.5 h"),
+        (30 * 3600, 3600, "20 to 45 h"),
+    ],
+)
+def test_the_time_left_is_a_range_in_the_unit_of_a_person(
+    left: float, past: float, words: str
 ) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/cost.json").write_text(json.dumps({"jobs": {"0": 1e15}}))
-    monkeypatch.chdir(tmp_path)
-    found = Progress(Counter(total=2), {0: ("0",), 1: ("1",)})
-    found.start(1, "all")
-    found.finish(1)
-    assert found.left(10) == 10
+    assert spoken_range(left, past) == words
+
+
+def test_layers_count_what_runs_through_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Of five layers: a pass, one without a layer, a backward pass, and two tokens that are written."""
+    model, done = tiny.model(), workload.done
+    workload.watch(model)
+    tokens, cut = tiny.tokens(3, 12), materialise(model, {"units": ["2"]})
+    before = done.layer_tokens
+    with torch.no_grad():
+        model(tokens)
+        cut(tokens)
+    assert done.layer_tokens - before == 36 * (5 + 4)
+    model(tokens)
+    assert done.layer_tokens - before == 36 * (5 + 4 + 3 * 5)
+    model.generate(tokens, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert done.layer_tokens - before == 36 * (5 + 4 + 3 * 5 + 5) + 3 * 2 * 16 * 5
 
 
 def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +246,7 @@ def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.M
     time.sleep(0.5)
     made.close()
     said = stream.getvalue().splitlines()
-    assert len(said) >= 3 and said[-1].startswith("0 of 2 jobs (0 %), sweep_units 0 of 2")
+    assert len(said) >= 3 and said[-1].startswith("0 of 2 jobs (0 %), 1 s: sweep_units 0 of 2")
     time.sleep(0.2)
     assert stream.getvalue().splitlines() == said
 
@@ -146,9 +255,11 @@ def test_a_terminal_has_one_line_that_is_written_over() -> None:
     stream = Terminal()
     feed(handler(stream))
     assert stream.getvalue().count("\n") == 2  # the note about the log, and the end
-    assert stream.getvalue().rstrip().endswith("20 of 20 jobs (100 %), all 1 of 1, 3 min")
+    assert stream.getvalue().rstrip().endswith("20 of 20 jobs (100 %), 3 min")
     shown = stream.getvalue().split("\r")
-    assert any(line.startswith("9 of 20 jobs (45 %), sweep_units 9 of 19, ") for line in shown)
+    assert any(
+        line.startswith("9 of 20 jobs (45 %), 2 min: sweep_units 9 of 19; ") for line in shown
+    )
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])

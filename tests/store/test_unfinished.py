@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import time
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 import torch
 
 from lamina.data import calibrations
-from lamina.engine import session
 from lamina.engine import sweep as engine
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
@@ -21,9 +21,7 @@ from lamina.stages.benchmark import BenchmarkPerplexity
 from lamina.stages.job import Job
 from lamina.stages.sweep import SweepUnits
 from lamina.store import parquet as store
-from lamina.store import timeleft
 from lamina.store import unfinished as resume
-from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 from lamina.study.variant import Variant
 from tests.engine.test_sweep import random_samples
@@ -57,20 +55,17 @@ def test_a_sweep_goes_on_with_what_is_left(
     ran = count(model)
     engine.sweep(model, asked, UNITS, tokens=100)
     whole, progress = len(ran), Progress(tmp_path / "unfinished", "key")
-    step = TimeLeft.step
+    save, saves = Progress.save, count_from(1)
 
-    def killing(self: TimeLeft, amount: float) -> None:
-        step(self, amount)
-        killing.left -= 1  # type: ignore[attr-defined]
-        if not killing.left:  # type: ignore[attr-defined]
+    def killing(self: Progress, *given: Any) -> None:
+        save(self, *given)
+        if next(saves) == batches:
             raise Killed
 
-    killing.left = batches  # type: ignore[attr-defined]
-    monkeypatch.setattr(session.TimeLeft, "step", killing)
     monkeypatch.setattr(resume, "SECONDS", 0.0)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as broken, pytest.raises(Killed):
+        broken.setattr(Progress, "save", killing)
         engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
-    monkeypatch.setattr(session.TimeLeft, "step", step)
     ran.clear()
     found = engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
     assert found.rows(UNITS) == wanted
@@ -131,9 +126,9 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
     slow.write_text(
         "import sys, time, runpy\n"
         "from lamina.store import unfinished\n"
-        "from lamina.store.timeleft import TimeLeft\n"
-        "step = TimeLeft.step\n"
-        "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
+        "from lamina.engine.session import Session\n"
+        "forward = Session._forward\n"
+        "Session._forward = lambda *given: (forward(*given), time.sleep(0.2))\n"
         "unfinished.SECONDS = 0.0\n"
         "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
     )
@@ -225,21 +220,3 @@ def test_variants_that_were_scored_are_not_scored_again(
     assert [row["value"] for row in rows] == [0.1 + 0.2] * 2
     assert [(row["model"], row["value"]) for row in samples] == [("m", 1.5), ("other", 1.5)]
     assert not list(tmp_path.glob("*.unfinished*"))
-
-
-def test_a_part_of_a_job_says_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Half of a pass, which is two thirds of a job, took 100 s: 100 s more for it, and 100 s for what is behind it."""
-    now = 0.0
-    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
-    caplog.set_level("INFO")
-    with timeleft.span(0, 2 / 3):
-        left = TimeLeft(10)
-        now = 100.0
-        left.step(5)
-    assert caplog.messages == ["33 %, about 3 min left"]
-    left.step(1)
-    now = 200.0
-    left.step(1)
-    assert caplog.messages[1:] == ["70 %, about 86 s left"]

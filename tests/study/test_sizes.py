@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import yaml
 
 from lamina.checks import load as configuration
 from lamina.config.configuration import Configuration
-from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models import sizes
+from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
+from lamina.models.units import all_units
 from lamina.study import requests as studies
 from tests import ROOT
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, put, workplace
 
@@ -49,10 +51,8 @@ def saved(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", SHAPES)
 def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     attention, mlp, used, norms, beside, held = SHAPES[name]
-    found = sizes.read(
-        Model(source="model", layers=DEPTH), saved(name, tmp_path / "model"), "models.model"
-    )
-    assert found is not None
+    folder = saved(name, tmp_path / "model")
+    found = sizes.of_model(manifest.skeleton(folder, "model", False), 4)
     layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
 
     whole, gone = found.amounts("parameters", CONTEXT)
@@ -83,6 +83,57 @@ def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
         assert worth == pytest.approx(
             [4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH
         )
+
+
+def parameters_of(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts, other settings.
+@pytest.mark.parametrize(
+    "family",
+    ["recurrent_gemma", "jamba", "lfm2", "gpt2", "gptj", "codegen", "gpt_bigcode", "falcon"]
+    + ["deepseek_v3", "bamba", "phi3", "gpt_neo"],
+)
+def test_sizes_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
+    model = configurations.model(family).eval()
+    model.save_pretrained(tmp_path)
+    found = sizes.of_model(manifest.skeleton(tmp_path, family, False), 4)
+    whole, saved = found.amounts("parameters", CONTEXT)
+    assert whole == parameters_of(model)
+    for kind, suffix in (("layer", ""), ("attention", ".attention"), ("mlp", ".mlp")):
+        for number, amount in enumerate(saved[kind]):
+            cut = materialise(model, {"units": [f"{number}{suffix}"]})
+            assert parameters_of(model) - parameters_of(cut) == amount, (kind, number)
+
+    with torch.no_grad():
+        cache = getattr(model(tiny.tokens(1, CONTEXT), use_cache=True), "past_key_values", None)
+    if cache is not None:  # recurrent_gemma keeps it in its layers
+        held = [
+            0 if getattr(layer, "keys", None) is None else layer.keys.numel() + layer.values.numel()
+            for layer in cache.layers
+        ]
+        assert held == [found.cached_numbers * min(CONTEXT, n) for n in found.cached_tokens]
+        # Of the whole context, which the default of 4,096 tokens exceeds.
+        weights = 4 * parameters_of(model)
+        assert found.amounts("memory", 4096)[0] == weights + sum(
+            4 * found.cached_numbers * min(configurations.CONTEXT, n) for n in found.cached_tokens
+        )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "codegen", "gpt_bigcode"])
+def test_a_size_between_those_at_the_context_and_beyond_it_is_allowed(
+    family: str, root: Path
+) -> None:
+    """The cache of 4,096 tokens would be many times that of the 128 that the model takes."""
+    model = configurations.model(family)
+    model.save_pretrained(root / "tiny")
+    (root / "tiny/tokenizer.json").write_text("{}")
+    config = study(root, {"memory": f"{2 * parameters_of(model) / 1e3:.0f}KB"})
+    (removed,) = counts(config)
+    with pytest.raises(LaminaError, match="leaves 'tiny' as it is"):
+        study(root, {"memory": "1MB"})
+    assert 0 < removed < DEPTH
 
 
 @pytest.fixture
@@ -175,6 +226,43 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
             expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
     assert studies.outcomes(config) == expected
     assert configuration.load(copy.deepcopy(config.plain()), root) == config
+
+
+def weights_of(removed: frozenset[str]) -> float:
+    """Bytes of the weights of the tiny model in bfloat16 without some sub-layers, really cut."""
+    model = materialise(tiny.model("gemma3_text"), {"units": sorted(removed)} if removed else None)
+    return 2 * sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("order", [["half", "mostly_attention"], ["mostly_attention", "half"]])
+def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Path) -> None:
+    """Two selectors whose sub-layers count by other costs need other numbers of units for the same bytes."""
+    costs = {"half": 0.5, "mostly_attention": 0.9}
+    raw: Raw = minimal()
+    raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
+    chosen = {"metric": "perplexity", "strategy": "iterative", "units": "both"}
+    for name, cost in costs.items():
+        raw["selectors"][name] = chosen | {"cost": cost}
+    study = {"models": ["tiny"], "calibrations": ["recall"], "selectors": order}
+    whole = weights_of(frozenset())
+    limit = 0.76 * whole
+    study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
+    config = configuration.load(put(raw, "studies", {"sized": study}), root)
+    counts = {v.selector: v.removed for v in studies.variants(config) if v.model == "tiny"}
+    assert counts["half"] < counts["mostly_attention"]
+
+    # By brute force: the set of sub-layers that saves least of those that count enough.
+    units = all_units(DEPTH, "both")
+    saved = {unit: whole - weights_of(frozenset({unit})) for unit in units}
+    cache = 2 * 2 * 2 * 8  # of one token in a layer, in bytes; it goes with the attention
+    for name, cost in costs.items():
+        price = {unit: cost if unit.endswith("attention") else 1 - cost for unit in units}
+        sets = [frozenset(s) for n in range(len(units)) for s in combinations(units, n)]
+        enough = [s for s in sets if sum(price[u] for u in s) >= counts[name] - 1e-9]
+        lost = [sum(saved[u] + cache * u.endswith("attention") for u in s) for s in enough]
+        assert whole + DEPTH * cache - min(lost) <= limit
+    told = studies.outcomes(config)
+    assert len(told) == 2 and all(f" by {name}: without" in " ".join(told) for name in costs)
 
 
 REFUSED = [

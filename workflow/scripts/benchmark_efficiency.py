@@ -7,7 +7,6 @@ from lamina.runtime.script import running
 from lamina.stages.benchmark import BenchmarkEfficiency
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
-from lamina.store.timeleft import tracked
 from lamina.study.variant import Variant
 
 if __name__ == "__main__":
@@ -22,5 +21,5 @@ if __name__ == "__main__":
                 (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
                 for variant, model in assembly.in_turn(base, list(chosen))
             )
-            rows = efficiency.measure(base, tracked(pairs, len(chosen)), job.efficiency)
+            rows = efficiency.measure(base, pairs, job.efficiency)
         store.write(job.output, store.from_rows("efficiency", rows), job.provenance)

@@ -6,7 +6,7 @@ An entry that is known to fail later is refused here, with the key, its value an
 import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from lamina.config.explain import nearest, refusal
 from lamina.config.models import Merged, Model, Sibling
 from lamina.config.repairs import OWN, Repair
 from lamina.config.replicates import expand_checkpoints, replicate
-from lamina.config.studies import Prune, Size, Study, removed_count
+from lamina.config.selectors import Selector
+from lamina.config.studies import Prune, ReachedSize, Size, Study
 from lamina.errors import LaminaError
-from lamina.models import sizes as shapes
+from lamina.models import checkpoint, manifest, sizes
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
@@ -277,72 +278,97 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
 
 
 def _check_sizes(root: Path, config: Configuration, where: str, study: Prune) -> None:
+    """Refuse numbers of units that cannot go, and note in the configuration what sizes come to."""
     for model in study.models:
-        entry, sizes = (
-            config.models[model],
-            [size for size in study.removed if isinstance(size, Size)],
-        )
-        place = root / entry.source, files.entry_of(config, model)
-        known = shapes.read(entry, *place) if sizes and entry.layers else None
-        if sizes and known is None:
+        entry = config.models[model]
+        wanted = [size for size in study.removed if isinstance(size, Size)]
+        shapes = _shapes(root, config, model) if wanted else None
+        if wanted and shapes is None:
             raise LaminaError(
-                f"{where}.removed: {sizes[0]} follows from the shapes of '{model}', which are read from a folder of "
+                f"{where}.removed: {wanted[0]} follows from the shapes of '{model}', which are read from a folder of "
                 "safetensors weights that are not quantised. Write such a folder as its source, or a number of layers."
             )
-        for size in study.removed:
-            if entry.layers is None:
+        if entry.layers is None:
+            for size in study.removed:
                 if isinstance(size, str):
                     raise LaminaError(
                         f"{where}.removed: '{size}' is a share of the layers of '{model}', whose number is "
                         f"not known here. Write layers: N in models.{model}, or a number of layers here."
                     )
-                continue
-            for selector in study.selectors:
-                _check_size(config, where, model, entry.layers, selector, size, known)
+            continue
+        for name in study.selectors:
+            _check_protected(name, config.selectors[name], model, entry.layers)
+        for size, name in product(study.removed, study.selectors):
+            if isinstance(size, Size) and shapes is not None:
+                reached = _reached_size(config, where, model, name, size, shapes)
+                config.reached_sizes[model, name, size] = reached
+            _check_count(config, where, model, name, size)
 
 
-def _check_size(
-    config: Configuration,
-    where: str,
-    model: str,
-    n_layers: int,
-    name: str,
-    entry: int | str | Size,
-    sizes: Any,
-) -> None:
-    selector = config.selectors[name]
+def _shapes(root: Path, config: Configuration, model: str) -> sizes.Sizes | None:
+    """The sizes of a model in a folder; None of one whose weights are elsewhere or quantised."""
+    entry, where = config.models[model], files.entry_of(config, model)
+    folder = root / entry.source
+    if entry.layers is None or not folder.is_dir() or checkpoint.is_quantised(folder):
+        return None
+    settings = checkpoint.read_settings(folder, where, entry.source)
+    tensors = checkpoint.read_weights(folder, where)
+    skeleton = manifest.skeleton(folder, entry.source, entry.trust_remote_code)
+    decoder = checkpoint.decoder_settings(settings)
+    width = checkpoint.stored_width(entry.dtype, decoder, tensors)
+    return sizes.of_model(skeleton, width)
+
+
+def _check_protected(name: str, selector: Selector, model: str, n_layers: int) -> None:
     for index in selector.protect:
         if not -n_layers <= index < n_layers:
             raise LaminaError(
                 f"selectors.{name}.protect: {index} is no layer of '{model}', which has {n_layers}. Write 0 to "
                 f"{n_layers - 1}, or -1 to -{n_layers} from the end."
             )
-    largest, place = selector.largest_removal(n_layers), f"{model}/{selector.units}"
-    remedy = (
-        f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
-    )
-    if isinstance(entry, Size):
-        whole, saved = sizes.amounts(entry.what, entry.context, selector.cost)
-        # Whichever units a plan takes, it saves at least what the smallest ones do.
-        left = [whole - gone for gone in accumulate(sorted(saved[selector.units]), initial=0.0)]
-        limit, most = entry.limit(whole), entry.share(left[largest], whole)
-        if whole <= limit:
-            raise LaminaError(
-                f"{where}.removed: {entry} leaves '{model}' as it is ({entry.share(whole, whole)}). Write less."
-            )
-        if left[largest] > limit:
-            raise LaminaError(
-                f"{where}.removed: {entry} cannot be reached: selector '{name}' removes at most {largest} of the "
-                f"{n_layers} layers of '{model}', and without them up to {most} are left. Write more"
-                f"{', or a smaller `context`' if entry.what == 'memory' else ''}."
-            )
-        removed = sum(amount > limit for amount in left)
-        entry.found[place] = [float(removed), left[min(removed, n_layers)], whole]
-    count = removed_count(entry, n_layers, place)
+
+
+def _reached_size(
+    config: Configuration, where: str, model: str, name: str, size: Size, shapes: sizes.Sizes
+) -> ReachedSize:
+    """The fewest units of a selector with which every plan leaves at most a size.
+
+    Raises LaminaError if the size is not below that of the unpruned model, or cannot be reached.
+    """
+    selector, n_layers = config.selectors[name], config.models[model].layers or 0
+    whole, saved = shapes.amounts(size.what, size.context, selector.cost)
+    # Whichever units a plan takes, it saves at least what the smallest ones do.
+    left = [whole - lost for lost in accumulate(sorted(saved[selector.units]), initial=0.0)]
+    limit = size.limit(whole)
+    if whole <= limit:
+        raise LaminaError(
+            f"{where}.removed: {size} leaves '{model}' as it is ({size.share(whole, whole)}). Write less."
+        )
+    largest = selector.largest_removal(n_layers)
+    if left[largest] > limit:
+        context = ", or a smaller `context`" if size.what == "memory" else ""
+        raise LaminaError(
+            f"{where}.removed: {size} cannot be reached: selector '{name}' removes at most {largest} of the "
+            f"{n_layers} layers of '{model}', and without them up to {size.share(left[largest], whole)} are left. "
+            f"Write more{context}."
+        )
+    n_removed = sum(amount > limit for amount in left)
+    return ReachedSize(n_removed, left[n_removed], whole)
+
+
+def _check_count(
+    config: Configuration, where: str, model: str, name: str, entry: int | str | Size
+) -> None:
+    """Refuse more units than a selector can remove from a model."""
+    selector, n_layers = config.selectors[name], config.models[model].layers or 0
+    count, largest = config.n_removed(model, name, entry), selector.largest_removal(n_layers)
     if count <= largest:
         return
     share = "" if isinstance(entry, int) else f" ({entry})"
     reason = f"{n_layers - sum(selector.free(n_layers)) or 'none'} protected{selector.LIMIT}"
+    remedy = (
+        f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
+    )
     raise LaminaError(
         f"{where}.removed: {count}{share} is more than selector '{name}' can remove from '{model}', which has "
         f"{n_layers} layers ({reason}). {remedy}"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from lamina.config.benchmarks import Benchmarks
 from lamina.config.calibrations import Calibration, Choices, Mixture
@@ -11,7 +11,8 @@ from lamina.config.healings import Healing
 from lamina.config.models import Donor, Model
 from lamina.config.repairs import Repair
 from lamina.config.selectors import Selector
-from lamina.config.studies import Study
+from lamina.config.studies import ReachedSize, Size, Study, share_of_layers
+from lamina.errors import LaminaError
 
 
 class Diagnosis(Choice):
@@ -113,6 +114,29 @@ class Configuration(Entry):
     studies: Named[Study] = option(
         "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
     )
+    # By model, selector and size; `lamina.checks.load` fills it, as it fills in the layers of a model.
+    _reached: dict[tuple[str, str, Size], ReachedSize] = PrivateAttr(default_factory=dict)
+
+    @property
+    def reached_sizes(self) -> dict[tuple[str, str, Size], ReachedSize]:
+        """What each size comes to, by model, selector and size: units that count differently need other numbers."""
+        return self._reached
+
+    def n_removed(self, model: str, selector: str, entry: int | str | Size) -> int:
+        """An entry of a study's `removed` as a number of units that a selector removes from a model.
+
+        Raises LaminaError if it is a share of a number of layers that is not known.
+        """
+        if isinstance(entry, int):
+            return entry
+        if isinstance(entry, Size):
+            return self._reached[model, selector, entry].n_removed
+        n_layers = self.models[model].layers
+        if n_layers is None:
+            raise LaminaError(
+                f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N in models.{model}."
+            )
+        return share_of_layers(entry, n_layers)
 
     def replacing(self, selector: str) -> dict[str, list[str]]:
         """What gives layers to the plans of a selector, by name: the models that it is or is merged from."""

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from lamina.config.entry import Choice, Name, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
 from lamina.config.selectors import Units, check_halves, units_option
-from lamina.errors import LaminaError
 
 
 def _share(text: str) -> str:
@@ -46,18 +46,12 @@ class Size(BaseModel):
     parameters: str | None = None
     latency: str | None = None
     context: Annotated[int, Field(ge=1)] = CONTEXT
-    _found: dict[str, list[float]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if [self.memory, self.parameters, self.latency].count(None) != 2 or not self.limit(1):
             raise ValueError
         return self
-
-    @property
-    def found(self) -> dict[str, list[float]]:
-        """By `model/units`, how many go, what is left, and what the unpruned model takes; `load` writes it."""
-        return self._found
 
     @property
     def what(self) -> str:
@@ -85,12 +79,14 @@ class Size(BaseModel):
         ]
         return ", ".join([*amounts, f"{100 * left / whole:.3g} %"])
 
-    def outcome(self, place: str, depth: int) -> str:
-        """What it comes to for a `model/units` of `depth` layers, in a sentence."""
-        (removed, left, whole), (model, units) = self.found[place], place.split("/")
-        named = {"layer": "layers", "both": "layers in halves"}.get(units, f"{units} sub-layers")
-        guess = " by an estimate from shapes" * (self.what == "latency")
-        return f"{model}, {self}: without {removed:.0f} of {depth} {named}, at most {self.share(left, whole)}{guess}."
+
+@dataclass(frozen=True)
+class ReachedSize:
+    """What a `Size` comes to for one selector on one model."""
+
+    n_removed: int
+    left: float  # at most, in bytes or parameters, whichever units a plan removes
+    whole: float  # what the unpruned model takes
 
 
 _ALLOWED = (
@@ -105,17 +101,9 @@ Removed = Annotated[
 ]
 
 
-def removed_count(entry: int | str | Size, n_layers: int | None, place: str = "") -> int:
-    """An entry of `removed` as a number of units: a share of the layers rounded down, at least 1; a size at `place`."""
-    if isinstance(entry, int):
-        return entry
-    if isinstance(entry, Size):
-        return int(entry.found[place][0])
-    if n_layers is None:
-        raise LaminaError(
-            f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N."
-        )
-    return max(1, int(n_layers * Fraction(entry.rstrip("%")) / 100))
+def share_of_layers(share: str, n_layers: int) -> int:
+    """A share such as `25%` as a number of layers: rounded down, at least 1."""
+    return max(1, int(n_layers * Fraction(share.rstrip("%")) / 100))
 
 
 class Study(Choice):

@@ -19,7 +19,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.healings import Healing
 from lamina.cost import work
 from lamina.cost.forecast import STAGES, Stage
-from lamina.cost.rehearsal import search_work
+from lamina.cost.rehearsal import SearchedModel, search_work
 from lamina.cost.work import Tokens, layer_flops
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
@@ -40,7 +40,7 @@ ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered t
 def estimate(
     config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each `stage`, the FLOP of the job behind each output, and `notes`.
+    """What results/cost.json says: the cost of each `stage`, the work of the job behind each output, and `notes`.
 
     manifests, drawn, tested: Files of the models, of their calibrations, and of the benchmark tasks.
     """
@@ -65,7 +65,12 @@ def estimate(
     return {
         "stages": {name: asdict(stage) for name, stage in stages(works).items()},
         "jobs": {
-            output: cost.flops / cost.jobs for _, outputs, cost in works for output in outputs
+            output: {
+                "layer_tokens": cost.layer_tokens / cost.jobs,
+                "flops": cost.flops / cost.jobs,
+            }
+            for _, outputs, cost in works
+            for output in outputs
         },
         "notes": studies.outcomes(config),
     }
@@ -82,6 +87,7 @@ def counted(samples: Sequence[Sample]) -> Tokens:
         stream=sum(len(sample.sequence()) for sample in samples),
         longest=max((len(line.tokens) for line in lines), default=0),
         scored=sum(len(packing.scored_positions(line)) for line in lines),
+        lines=tuple(sorted(len(line.tokens) for line in lines)),
     )
 
 
@@ -222,17 +228,32 @@ class Works:
 
     def _searches(self) -> Iterator[Work]:
         for (model, calibration, selector), sizes in studies.searches(self.config).items():
-            tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
-            manifest = self.models[model]
-            cost = search_work(
-                tokens,
+            entry, manifest = self.config.selectors[selector], self.models[model]
+            names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
+            repairs = [name for name in (entry.repair, *entry.repairs) if name]
+            searched = SearchedModel(
                 manifest["n_layers"],
-                sizes,
-                entry,
+                manifest["hidden_size"],
+                self._budget,
                 entry.attention(manifest["attention_share"]),
             )
-            written = [paths.search(f"{model}/{calibration}/{selector}")]
-            yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
+            work = search_work(
+                calibration,
+                {name: self.calibrations[model, name] for name in names},
+                searched,
+                sizes,
+                entry,
+                {name: self.config.repairs[name] for name in repairs},
+            )
+            flops = layer_flops(manifest, self.calibrations[model, calibration])
+            cost = Stage(
+                jobs=1,
+                layer_tokens=work.layer_tokens,
+                flops=work.layer_tokens * flops + work.patches,
+                naive_layer_tokens=work.naive,
+                naive_flops=work.naive * flops + work.patches,
+            )
+            yield "search", [paths.search(f"{model}/{calibration}/{selector}")], cost
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {

@@ -4,7 +4,7 @@ A layer-token is one token through one decoder layer, the unit in which evaluati
 engine's own trees say what its passes run, apart from padding.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean
@@ -13,13 +13,11 @@ from typing import Any
 from lamina.config.repairs import Repair
 from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import all_units, replaced
+from lamina.models.workload import ALONE, TRAINING
 
-# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
-TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
 PREFILLS = 3  # prompts that a timed run reads
-ALONE = 16  # a token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt
 DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 
@@ -28,6 +26,7 @@ class Tokens:
     """Tokens of samples: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold).
 
     `longest` is the number of tokens of the longest packed line. `scored` is the number of packed tokens with logits.
+    `lines` has the lengths of the packed lines, ascending.
     """
 
     samples: int
@@ -36,18 +35,23 @@ class Tokens:
     stream: int
     longest: int = 0
     scored: int = 0
+    lines: tuple[int, ...] = ()
 
     def scaled(self, samples: int) -> "Tokens":
         """The same mean lengths with another number of samples."""
         counts = {
-            name: round(count * (samples / self.samples)) for name, count in asdict(self).items()
+            name: round(count * (samples / self.samples))
+            for name, count in asdict(self).items()
+            if name != "lines"
         }
-        return Tokens(**counts | {"samples": samples, "longest": self.longest})
+        same = {"longest": self.longest, "lines": self.lines}
+        return Tokens(**counts | {"samples": samples} | same)
 
     def plus(self, other: "Tokens") -> "Tokens":
         """The tokens of both together."""
         counts = {name: count + getattr(other, name) for name, count in asdict(self).items()}
-        return Tokens(**counts | {"longest": max(self.longest, other.longest)})
+        lines = tuple(sorted(self.lines + other.lines))
+        return Tokens(**counts | {"longest": max(self.longest, other.longest), "lines": lines})
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
@@ -121,6 +125,16 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
     """Layer-tokens that take as long as timing so many structures, each in turn with the unpruned model."""
     written = ALONE * options.batch * options.generate
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
+
+
+def patch_flops(channels: int, tokens: float, runs: Collection[tuple[float, float]]) -> float:
+    """FLOP of the patches of runs of layers, as many operations in float64 counted twice.
+
+    Of each run the products of the streams before and after it, of each start those of one with itself; then two
+    decompositions for each run, of some 17 C³ operations with their products.
+    """
+    sums = 2 * channels**2 * tokens * (len(runs) + len({start for start, _ in runs}))
+    return 2 * (sums + 2 * 17 * channels**3 * len(runs))
 
 
 def fit_work(

@@ -19,7 +19,7 @@ from lamina.models.check import not_numbers
 from lamina.models.structure import family_of, text_config
 from lamina.models.surgery import check
 from lamina.models.units import parse
-from lamina.store.timeleft import TimeLeft
+from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
 Pass = Literal["removal", "stream"]
@@ -263,17 +263,16 @@ def resumable(
 
     The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """
-    begun, saved = 0, progress.load() if progress else None
+    begun, before, saved = 0, done.total, progress.load() if progress else None
     if saved:
         tensors, facts = saved
         begun = int(facts["batches"])
+        done.earlier += facts["layer_tokens"]
         for name, array in scores.state().items():
             array[...] = tensors[name].numpy()
-    costs = [len(batch[0].tokens) * len(batch) for batch in batches]
-    left = TimeLeft(sum(costs), sum(costs[:begun]))
     for number in range(begun, len(batches)):
         yield batches[number]
         if progress and progress.is_due():
             state = {name: torch.from_numpy(array) for name, array in scores.state().items()}
-            progress.save(state, {"batches": number + 1})
-        left.step(costs[number])
+            facts = {"batches": number + 1, "layer_tokens": done.total - before}
+            progress.save(state, facts)

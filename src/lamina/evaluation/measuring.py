@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from lamina.evaluation import assembly
 from lamina.evaluation.together import Together, candidate
 from lamina.models.materialise import materialise
-from lamina.store.timeleft import TimeLeft, span
 from lamina.store.unfinished import Progress, digest
 from lamina.study import paths
 from lamina.study.variant import Variant
@@ -22,8 +21,6 @@ Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
 `benchmark_samples`, without a variant's keys."""
 
 _PATCHES = 1 << 30  # bytes of patches that are held at a time
-# What a variant takes in the pass over all, as a share of what one takes alone: seen with 29 and 3 variants of SmolLM2.
-_SHARED = 0.45
 
 
 class Unfinished:
@@ -69,7 +66,6 @@ def measure(
     results: The folder with their plans, patches and adapters.
     """
     rows, samples = list[dict[str, Any]](), list[dict[str, Any]]()
-    left, done = TimeLeft(len(variants)), 0.0
     for parts in _some(variants, results):
         candidates = {variant: candidate(base, each) for variant, each in parts.items()}
         named = {
@@ -78,20 +74,10 @@ def measure(
             if each is not None
         }
         together = Together(base, named, unfinished.of_pass)
-        waiting = [variant for variant in parts if str(variant) not in unfinished.scored]
-        sharing = [variant for variant in waiting if candidates[variant] is not None]
-        # The first one that shares the pass runs it for all.
-        work = dict.fromkeys(waiting, 1.0) | dict.fromkeys(sharing, 0.0)
-        work |= {variant: _SHARED * len(named) for variant in sharing[:1]}
-        # Variants of later groups are taken to be like these.
-        left.total = done + sum(work.values()) * len(variants) / len(parts)
         for variant, each in parts.items():
-            if variant in work:
+            if str(variant) not in unfinished.scored:
                 model = materialise(base, each.plan, each.patches, each.adapter)
-                with span(done / left.total, (done + work[variant]) / left.total):
-                    unfinished.note(variant, score(model, assembly.title(variant), together))
-                done += work[variant]
-                left.step(work[variant])
+                unfinished.note(variant, score(model, assembly.title(variant), together))
             measured, documents = unfinished.scored[str(variant)]
             rows += [variant.row() | row for row in measured]
             samples += [variant.row() | row for row in documents]

@@ -31,7 +31,7 @@ from lamina.healing.batches import (
     split_sources,
 )
 from lamina.healing.objectives import Objective
-from lamina.store.timeleft import TimeLeft
+from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
 SAVE_INTERVAL = 100  # optimiser steps between two saves of the progress
@@ -105,15 +105,14 @@ class Trainer:
             self._restore(*saved_state)
 
         n_taken = self.rows[-1]["step"]
-        time_left = TimeLeft(len(self.steps), n_taken)
         self.objective.variant.train()
         for step_number, step in enumerate(self.steps[n_taken:], start=n_taken + 1):
             self._take_step(step_number, step)
             if step.ends_epoch:
                 self._validate_epoch()
             if self.progress and (step.ends_epoch or step_number % SAVE_INTERVAL == 0):
-                self.progress.save(self._state(), {"rows": self.rows})
-            time_left.step(1)
+                facts = {"rows": self.rows, "layer_tokens": done.total}
+                self.progress.save(self._state(), facts)
 
         self.masters.release()
         for name, weight in self.weights.items():

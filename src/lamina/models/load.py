@@ -17,7 +17,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import devices
+from lamina.models import devices, workload
 from lamina.models.check import use_findings
 from lamina.models.manifest import auto_class, check_files, loading
 from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
@@ -66,6 +66,7 @@ def load_model(
     model = load_folder(
         manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"]
     )
+    workload.watch(model)
     if on is not None:
         return nn.Module.to(model, on)
     model = devices.spread(model, devices.visible())
@@ -81,7 +82,9 @@ def load_quantised(
     if quantise == "none":
         return load_model(manifest, check=check)
     path, dtype, trust = (manifest[key] for key in ("path", "dtype", "trust_remote_code"))
-    return load_folder(path, dtype, trust, manifest["source"], **placement(None, True, dtype))
+    model = load_folder(path, dtype, trust, manifest["source"], **placement(None, True, dtype))
+    workload.watch(model)
+    return model
 
 
 def load_folder(

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.config.studies import CONTEXT
 from lamina.errors import LaminaError, at_end, cause
 from lamina.models import checkpoint, gguf, sizes
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 # What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into an export.
@@ -32,12 +30,6 @@ _HUB_FILES = [
     "NOTICE*",
 ]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
-_CHOSEN = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "moe_topk",
-    "moe_k",
-)  # experts that a token goes through
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 _PIECE = 1 << 16  # bytes
 
@@ -137,8 +129,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         )
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
-    shapes = sizes.shaped(entry, tensors, text_config, n_layers)
-    cached = sum(numbers * min(CONTEXT, shapes.longest, most) for numbers, most in shapes.cached)
+    width = checkpoint.stored_width(entry.dtype, text_config, tensors)
+    counted = sizes.of_model(model, width)
     here = Path.cwd()
     same = (
         "dtype",
@@ -160,8 +152,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": family,
         "parameters": count,
         "layer_parameters": layer_parameters(model) // n_layers,
-        "attention_share": attention_share(model, cached),
-        "weights_bytes": count * checkpoint.stored_width(entry.dtype, text_config, tensors),
+        "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
+        "weights_bytes": count * width,
         **{key: getattr(entry, key) for key in same},
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
@@ -220,48 +212,10 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
 
 def layer_parameters(model: "PreTrainedModel") -> int:
     """The parameters of all layers that one token meets: of stacked experts, as many as it chooses."""
-    used = _used(model)
+    used = sizes.used_parameters(model)
     return round(
         sum(used[weight] for name, weight in model.named_parameters() if _LAYER.search(name))
     )
-
-
-def _used(model: "PreTrainedModel") -> "dict[Tensor, float]":
-    """How many parameters of each weight one token meets."""
-    from lamina.models.structure import text_config
-
-    used: dict[Tensor, float] = {}
-    config = text_config(model)
-    chosen: int = next((each for name in _CHOSEN if (each := getattr(config, name, 0))), 0)
-    for name, weight in model.named_parameters():
-        experts = getattr(model.get_submodule(name.rpartition(".")[0]), "num_experts", 0)
-        stacked = chosen and weight.dim() == 3 and len(weight) == experts
-        used[weight] = weight.numel() * (chosen / experts if stacked else 1)
-    return used
-
-
-def attention_share(model: "PreTrainedModel", cached: float) -> dict[str, float]:
-    """The share of attention in the halves of all layers by `parameters` and `latency`, 0 where there are no halves.
-
-    `latency`: what one token reads, weights that it uses and in the attention `cached` numbers.
-    """
-    from lamina.models.structure import halves, layers_of
-
-    used, whole, read = (
-        _used(model),
-        {"attention": 0.0, "mlp": 0.0},
-        {"attention": cached, "mlp": 0.0},
-    )
-    for layer in layers_of(model):
-        for part, modules in halves(layer).items():
-            weights = [weight for each in modules for weight in each.module.parameters()]
-            whole[part] += sum(weight.numel() for weight in weights)
-            read[part] += sum(used[weight] for weight in weights)
-    parts = (("parameters", whole), ("latency", read))
-    return {
-        cost: each["attention"] / sum(each.values()) if any(whole.values()) else 0.0
-        for cost, each in parts
-    }
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.units import parse
+from lamina.models.workload import done
 from lamina.modules import load
 from lamina.selection.plans import UnitPrices
 
@@ -98,6 +99,7 @@ class Trials:
                 raise LaminaError(
                     f"{self._log} was left by another search than this one. Delete it and run again."
                 )
+            done.earlier += entry["layer_tokens"]
             return np.array(entry["losses"]), entry["layer_tokens"]
         before = self._spent()
         losses = np.asarray(self._asked.losses(group, missing), dtype=float)

@@ -7,8 +7,8 @@ that is listed and with none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pydantic import model_validator
 
@@ -16,15 +16,18 @@ from lamina.config.entry import Filled, Weights, option, seed_option
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, MetricName
 from lamina.config.selectors import Selector
-from lamina.models.units import COMPONENTS, parse
+from lamina.models.units import COMPONENTS
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from lamina.engine.candidates import Candidate
+    from lamina.selection.plans import UnitPrices
+    from lamina.selection.tournament import JudgeDocuments
     from lamina.selection.trials import Trials
 
-OF_LAYERS = (
-    " (layers)"  # after the name of a metric that proposes whole layers as well as sub-layers
-)
+# After the name of a metric that proposes whole layers as well as sub-layers.
+OF_LAYERS = " (layers)"
 BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
 
 
@@ -120,56 +123,71 @@ def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{layer}.{component}" for layer in layers for component in COMPONENTS[1:])
 
 
-def rehearse(
-    trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Portfolio, n_judges: int
-) -> None:
-    """Ask for what a search asks for, with drawn proposals, to count its models.
+class Rehearsal(Protocol):
+    """What `lamina.cost` gives to `rehearse`: it stands for a model and its samples, and counts their work.
 
-    The first `n_judges` samples judge.
+    choosing: Indices of the samples that choose.
+    judges: Those that judge.
+    lengths: Tokens of every sample.
     """
+
+    prices: UnitPrices
+    choosing: np.ndarray
+    judges: JudgeDocuments
+    lengths: np.ndarray
+
+    def trials(self) -> Trials:
+        """Trials whose measurements are counted."""
+
+    def sweep(self, kind: str) -> None:
+        """Count a sweep of single removals."""
+
+    def capture(self) -> None:
+        """Count a pass for the similarities of streams."""
+
+    def forms(
+        self, sets: Iterable[frozenset[str]]
+    ) -> Mapping[frozenset[str], Mapping[str, Candidate]]:
+        """The candidates of sets with each repair, whose fits are counted."""
+
+
+def rehearse(
+    rehearsal: Rehearsal, units: Sequence[str], sizes: Sequence[int], options: Portfolio
+) -> None:
+    """Ask for what a search asks for, with drawn proposals, so that `rehearsal` counts it."""
     import numpy as np
 
-    from lamina.engine.candidates import Candidate
     from lamina.modules import load
-    from lamina.selection.tournament import NONE, JudgeDocuments, Tournament, exchange_units
+    from lamina.selection.tournament import Tournament, exchange_units
     from lamina.selection.trials import Search
 
     generator = np.random.default_rng(0)
-    choosing = np.arange(n_judges, trials.count)
+    prices = rehearsal.prices
     members = list(options.members)
-    single_removals = [frozenset({unit}) for unit in units]
+    kinds = [options.units]
     if options.units == "both":
-        layers = dict.fromkeys(unit.split(".")[0] for unit in units)
-        single_removals += [both_sub_layers([layer]) for layer in layers]
+        kinds.append("layer")
         members += [name + OF_LAYERS for name in members if name in METRICS]
-    trials.losses([Candidate(), *map(Candidate, single_removals)], choosing)
-    for kind in Selector.kinds():
-        if kind.SEARCHES and kind.title() in options.members:
-            own_options = kind.from_options({"strategy": kind.title(), "metric": options.metric})
-            search = Search(kind.title(), trials, choosing, np.ones(trials.count))
-            strategy = load(f"{Selector.PACKAGE}.{kind.title()}")
-            strategy.find(search, units, sizes, own_options)
+    for kind in kinds:
+        rehearsal.sweep(kind)
+    searching = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
+    if set(options.members) - set(METRICS) - set(searching):
+        rehearsal.capture()
+    for name, kind in searching.items():
+        if name in options.members:
+            own_options = kind.from_options({"strategy": name, "metric": options.metric})
+            search = Search(name, rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
+            load(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
     proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
     for size in sizes:
         for member in members:
             order = generator.permutation(units).tolist()
-            proposals[size][member] = frozenset(trials.prices.take_enough(order, size))
+            proposals[size][member] = frozenset(prices.take_enough(order, size))
     scores = {unit: float(generator.random()) for unit in units}
-    patches: dict[str, Any] = {name: object() for name in options.repairs}
-
-    def form_candidates(
-        sets: Iterable[frozenset[str]],
-    ) -> dict[frozenset[str], dict[str, Candidate]]:
-        formed: dict[frozenset[str], dict[str, Candidate]] = {}
-        for removed in sets:
-            end = max(parse(unit)[0] for unit in removed) + 1
-            formed[removed] = {NONE: Candidate(removed)}
-            for name, patch in patches.items():
-                formed[removed][name] = Candidate(removed, {(0, end): patch})
-        return formed
 
     def exchange(around: frozenset[str]) -> list[frozenset[str]]:
-        return exchange_units(around, units, scores, options.exchanges, trials.prices)
+        return exchange_units(around, units, scores, options.exchanges, prices)
 
-    documents = JudgeDocuments([np.arange(n_judges)], [1.0])
-    Tournament(trials, documents, form_candidates).play(proposals, exchange)
+    tournament = Tournament(rehearsal.trials(), rehearsal.judges, rehearsal.forms)
+    tournament.play(proposals, exchange)
+    tournament.choose(seed=0)
