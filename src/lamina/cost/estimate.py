@@ -26,14 +26,17 @@ from lamina.data import documents
 from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
-from lamina.engine.footprint import HOST, Shape
+from lamina.engine.budgets import HOST
+from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
+from lamina.selection.strategies.portfolio import AROUND
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
 from lamina.study.variant import Variant
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+SETS = 40  # of a size that a search compares, roughly
 ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered table and in the database
 
 
@@ -214,7 +217,13 @@ class Works:
                 for block in blocks
             ]
             streams = 2 + depth - removed if pass_ == "removal" else 1
-            memory = _pass(self.shapes[model], self._budget, tokens, streams)
+            memory = float(_pass(self.shapes[model], self._budget, tokens, streams))
+            if repair != "none":
+                # Both folds have a patch for each removal.
+                read = [self.calibrations[model, name] for name in sorted(seen)]
+                fits = self._fit_memory(model, read, depth - removed)
+                waiting = footprint.waiting(self.shapes[model], 2 * (depth - removed))
+                memory = max(memory, fits) + waiting
             disk = ROW * tokens.samples * (1 + depth - removed)
             yield _work(
                 "sweep",
@@ -252,8 +261,31 @@ class Works:
                 flops=work.layer_tokens * flops + work.patches,
                 naive_layer_tokens=work.naive,
                 naive_flops=work.naive * flops + work.patches,
+                memory=self.search_memory(model, calibration, selector, sizes),
             )
             yield "search", [paths.search(f"{model}/{calibration}/{selector}")], cost
+
+    def search_memory(
+        self, model: str, calibration: str, selector: str, sizes: Sequence[int]
+    ) -> float:
+        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait meanwhile."""
+        shape = self.shapes[model]
+        entry = self.config.selectors[selector]
+        names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
+        read = [self.calibrations[model, name] for name in names]
+        # As many sets as streams have room for: what a search compares at a time is more.
+        passes = [_pass(shape, self._budget, tokens, self._budget) for tokens in read]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
+        if not repairs:
+            return max(passes)
+        runs = most_runs(entry, shape.layers, sizes)
+        fits = self._fit_memory(model, read, runs)
+        return max(*passes, fits) + footprint.waiting(shape, len(repairs) * runs)
+
+    def _fit_memory(self, model: str, read: Sequence[Tokens], runs: int) -> float:
+        """Bytes of fitting repairs of so many runs on samples of these lengths."""
+        shape = self.shapes[model]
+        return max(footprint.fit(shape, TOKENS, one.longest, one.samples, runs) for one in read)
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {
@@ -271,7 +303,9 @@ class Works:
             layers = work.fit_work(
                 self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes
             )
-            memory = footprint.moments(shape, TOKENS, tokens.longest, tokens.samples, max(sizes))
+            memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, sum(sizes))
+            tried = work.WEIGHTS if self.config.repairs[repair].automatic(own) else 1
+            memory += 2 * tried * sum(sizes) * shape.channels**2 * footprint.FLOAT
             disk = (
                 sum(sizes) * shape.channels**2 * footprint.FLOAT
             )  # at most: every removed unit is a run of its own
@@ -382,6 +416,18 @@ class Works:
         linear = entry is None or entry.LINEAR
         others = not variant.is_base and self.config.replacing(variant.selector)
         return linear and variant.healing == "none" and not others
+
+
+def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
+    """Runs of layers that the sets of a search lack, at most.
+
+    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. No more runs are there
+    than pairs of boundaries.
+    """
+    if not entry.members:
+        return min(n_layers * (n_layers + 1) // 2, SETS * sum(sizes))
+    exchanged = 3 * AROUND * entry.exchanges * len(sizes)
+    return min(n_layers * (n_layers + 1) // 2, len(entry.members) * sum(sizes) + exchanged)
 
 
 def _pass(shape: Shape, budget: int, tokens: Tokens, streams: int, lines: int = 0) -> int:

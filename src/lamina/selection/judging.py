@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
@@ -26,6 +25,7 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
+from lamina.repair.patch_store import PatchStore
 from lamina.selection import looped, removals
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import boundaries
@@ -68,6 +68,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         [sample.sequence() for sample in choosing.samples],
         [sample.sequence() for sample in judge_samples],
         request.loops,
+        PatchStore(request.folder),
     )
     token_budget = memory.tokens(request.tokens, request.model, judge_samples, request.depth + 2)
     outputs = METRICS[options.metric].outputs
@@ -410,7 +411,7 @@ class JudgeLosses:
 class RepairedSets:
     """Gives the candidates of sets, bare and with every repair, whose patches are fitted on documents that do not judge.
 
-    Patches wait in the host's memory: C² float32 numbers for each run of removed layers.
+    Patches, C² float32 numbers for each run of removed layers, wait in a store.
     """
 
     def __init__(
@@ -420,11 +421,13 @@ class RepairedSets:
         choosing: Sequence[Sequence[int]],
         judging: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
+        store: PatchStore | None = None,
     ) -> None:
         """`choosing` and `judging` are token sequences of the variant's own calibration, and of all judges."""
         self._model = model
         self._loops = loops
         self._depth = engine.layer_count(model)
+        self._store = store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {
             name: without(calibration.sequences(), judging)
@@ -452,11 +455,15 @@ class RepairedSets:
 
     def _fit_missing(self, runs: Sequence[Boundary]) -> None:
         """Fit the patches of every repair for those runs that have none yet."""
-        host = torch.device("cpu")
         for name, loop in self._loops.items():
             known = self._patches[name]
             missing = [run for run in runs if run not in known]
             if missing:
                 known |= looped.patches(
-                    self._model, self._sources[name], missing, loop.repair, loop.seed, host
+                    self._model,
+                    self._sources[name],
+                    missing,
+                    loop.repair,
+                    loop.seed,
+                    self._store,
                 )

@@ -57,6 +57,14 @@ class SearchRequest:
     origin: str = ""
 
     @property
+    def folder(self) -> Path | None:
+        """Where the search may write what it does not keep in memory; None for the place of temporary files."""
+        if self.log is None:
+            return None
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        return self.log.parent
+
+    @property
     def depth(self) -> int:
         """L."""
         return len(layers_of(self.model))
@@ -103,7 +111,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         measuring: Any = session
         growing: Any = None
         if request.loop:
-            growing = _repairs_in_place(request, seen, held_back)
+            growing = _repairs_in_place(request, request.loop, seen, held_back)
             measuring = load("lamina.selection.looped").Looped(session, growing.repairs)
 
         def prepare(candidates: Sequence[Candidate]) -> None:
@@ -136,10 +144,11 @@ def _layers_of_other_models(request: SearchRequest) -> Any:
     return request.replacements.layers(request.model, request.manifest, units)
 
 
-def _repairs_in_place(request: SearchRequest, seen: np.ndarray, held_back: np.ndarray) -> Any:
+def _repairs_in_place(
+    request: SearchRequest, loop: Loop, seen: np.ndarray, held_back: np.ndarray
+) -> Any:
     """The repairs of all candidates, fitted as they are needed on documents that are not held back."""
     looped = load("lamina.selection.looped")
-    loop = request.loop
     own_name, calibration = next(iter(request.calibrations.items()))
     own_sequences = calibration.sequences()
     held_back_sequences = [own_sequences[index] for index in held_back]
@@ -148,10 +157,13 @@ def _repairs_in_place(request: SearchRequest, seen: np.ndarray, held_back: np.nd
         for name, other in request.calibrations.items()
     }
     sequences[own_name] = [own_sequences[index] for index in seen]
-    sources = [Source(sequences[name], weight) for name, weight in loop.weights]  # type: ignore[union-attr]
+    sources = [Source(sequences[name], weight) for name, weight in loop.weights]
+    patch_store = looped.store_for(request.model, request.folder)
 
     def fit(candidates: Sequence[Candidate]) -> Any:
-        return looped.fitted(request.model, sources, candidates, loop.repair, loop.seed)  # type: ignore[union-attr]
+        return looped.fitted(
+            request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
+        )
 
     return looped.Growing(fit, seen, len(own_sequences), request.depth)
 
