@@ -6,7 +6,8 @@ come from the engine.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +19,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import (
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
@@ -156,7 +158,27 @@ class VariantLM(EncodingLM):
             check_cache(self._model, self._base, self.name)
             self._may_write = True
         kwargs.setdefault("logits_processor", LogitsProcessorList([_RefuseNaN(self.name)]))
-        return super()._model_generate(*args, **kwargs)
+        with likeliest_tokens(self._model):
+            return super()._model_generate(*args, **kwargs)
+
+
+@contextmanager
+def likeliest_tokens(model: PreTrainedModel) -> Iterator[None]:
+    """While open, generation follows the task alone: nothing of the model's generation_config.json but its tokens.
+
+    Models are published with penalties, bans and beams in that file, which transformers applies to greedy decoding too.
+    What is written is then not the likeliest, and two variants are compared under a rule that neither stands for.
+    """
+    published = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=published.bos_token_id,
+        eos_token_id=published.eos_token_id,
+        pad_token_id=published.pad_token_id,
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = published
 
 
 def lines(longest: int, vocabulary: int) -> int:
