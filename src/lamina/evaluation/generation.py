@@ -269,7 +269,7 @@ class GenerationBenchmark(TaskBenchmark):
         choices = super().score(model, name, together)
         row = {
             key: choices.metrics[0][key]
-            for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")
+            for key in ("task", "n_samples", "n_cut", "n_undecided", "n_shot", "task_version")
         }
         metrics, samples = [], []
         for metric, values in (self._wear() | self._sampled(model, name)).items():
