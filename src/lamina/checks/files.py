@@ -152,6 +152,7 @@ def _check_code(config: Configuration, root: Path) -> None:
                 raise LaminaError(
                     f"{where}: there is no task '{name}', neither in workflow/tasks nor in lm-eval. {hint}"
                 )
+            task_files.check_choices([file.path for file in reached])
             if not getattr(entry, "trust_code", False):
                 task_files.check_code([file.path for file in reached], where)
             for file in reached if getattr(entry, "own", False) else ():
