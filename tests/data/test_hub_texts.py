@@ -209,8 +209,8 @@ def test_only_the_field_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "own/a.jsonl, entry 1: not JSON"),
-        ("[1]", "entry 2"),
+        ("{", "calibrations.x.hub: .*own/a.jsonl, line 2: not JSON"),
+        ("[1]", "own/a.jsonl, line 2: \\[1\\] is no object"),
         ('{"text": null}', "calibrations.x.field: 'text' of a document is null"),
         ('{"text": 3}', "no text 'text'. Its fields are text"),
     ],

@@ -33,6 +33,71 @@ def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> 
     assert compare(known(other), known(TEXT)) == Overlap(1, 1, 1)
 
 
+OTHER_SCRIPTS = {
+    "Chinese": (
+        "村里的磨坊建在河边，老磨工每天清晨打开水闸，让水轮慢慢转动，把农民送来的麦子磨成面粉。",
+        "村里的磨坊建在河边,老磨工每天清晨打开水闸,让水轮慢慢转动,把农民送来的麦子磨成面粉.",
+        ("面粉", "细粉"),
+    ),
+    "Japanese": (
+        "村の水車小屋は川のそばにあり、年老いた粉ひきは毎朝早く水門を開けて、麦を粉にします。",
+        "「村の水車小屋は川のそばにあり､年老いた粉ひきは毎朝早く水門を開けて､麦を粉にします｡」",
+        ("します", "挽きます"),
+    ),
+    "Thai": (
+        "โรงสีเก่าของหมู่บ้านตั้งอยู่ริมแม่น้ำ คนสีข้าวเปิดประตูน้ำทุกเช้าเพื่อให้กังหันหมุน",
+        "โรงสีเก่าของหมู่บ้านตั้งอยู่ริมแม่น้ำ; คนสีข้าวเปิดประตูน้ำทุกเช้าเพื่อให้กังหันหมุน!",
+        ("หมุน", "เดิน"),
+    ),
+    "Arabic": (
+        "تقع الطاحونة القديمة في القرية على ضفة النهر، ويفتح الطحان بوابة الماء كل صباح ليدور "
+        "الدولاب ويطحن القمح الذي يجلبه الفلاحون من الحقول البعيدة في عرباتهم الثقيلة.",
+        "تقع الطاحونة القديمة في القرية على ضفة النهر, ويفتح الطحان بوابة الماء كل صباح ليدور "
+        "الدولاب ويطحن القمح الذي يجلبه الفلاحون من الحقول البعيدة في عرباتهم الثقيلة؟",
+        ("الثقيلة", "الكبيرة"),
+    ),
+    "Hindi": (
+        "गाँव की पुरानी चक्की नदी के किनारे बनी है और बूढ़ा चक्कीवाला हर सुबह पानी का फाटक खोलकर किसानों का "
+        "लाया हुआ गेहूँ धीरे धीरे पीसता है।",
+        "गाँव की पुरानी चक्की, नदी के किनारे बनी है; और बूढ़ा चक्कीवाला हर सुबह पानी का फाटक खोलकर किसानों का "
+        "लाया हुआ गेहूँ धीरे धीरे पीसता है.",
+        ("पीसता", "बेचता"),
+    ),
+    "full-width": (
+        "Ｔｈｅ ｍｉｌｌ ｏｆ ｔｈｅ ｖｉｌｌａｇｅ ｓｔａｎｄｓ ｂｙ ａ ｒｉｖｅｒ， and an old miller opens "
+        "its gate each day before any farmer brings wheat！",
+        "The mill of the village stands by a river, and an old miller opens its gate each day "
+        "before any farmer brings wheat.",
+        ("wheat", "barley"),
+    ),
+}
+
+
+@pytest.mark.parametrize("script", OTHER_SCRIPTS)
+def test_documents_of_other_scripts_are_compared_as_english_ones(script: str) -> None:
+    """Other marks make no other document, and another word at the end makes a near duplicate."""
+    text, with_other_marks, (word, other_word) = OTHER_SCRIPTS[script]
+    assert word in text
+    assert compare(known(with_other_marks), known(text)) == Overlap(1, 1, 1)
+    assert compare(known(text.replace(word, other_word)), known(text)) == Overlap(0, 1, 1)
+    others = [each for name, (each, _, _) in OTHER_SCRIPTS.items() if name != script]
+    assert compare(known(text), known(*others)) == Overlap(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x² + y_1 (a) = 3.5", ["x2", "+", "y_1", "(", "a", ")", "=", "3", "5"]),
+        ("don't `print` l´acqua", ["don", "t", "print", "l", "acqua"]),
+        ("हिन्दी में।", ["हिन्दी", "में"]),
+        ("東京Tower、2棟", ["東", "京", "tower", "2", "棟"]),
+        ("soft\u00adhyphen \u2764\ufe0f", ["softhyphen", "\u2764"]),
+    ],
+)
+def test_words_by_hand(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
 def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_none() -> None:
     near = TEXT.replace("was born", "was old")
     quoting = (

@@ -20,6 +20,7 @@ from lamina.engine.footprint import Shape
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
+from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.store import parquet as store
@@ -143,6 +144,54 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
         store.from_rows("benchmarks", scores.metrics, model="m")
         store.from_rows("benchmark_samples", scores.samples, model="m")
     assert 0 < shares[0] < 1 and shares[0] != shares[1]
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        {"repetition_penalty": 1.8},
+        {"no_repeat_ngram_size": 1},
+        {"suppress_tokens": list(range(4, 20))},
+        {"bad_words_ids": [[token] for token in range(4, 20)]},
+        {"min_new_tokens": 5},
+        {"forced_eos_token_id": 2},
+        {"exponential_decay_length_penalty": (1, 30.0)},
+        {"num_beams": 3},
+    ],
+    ids=lambda published: next(iter(published)),
+)
+def test_the_likeliest_tokens_are_written_whatever_the_model_was_published_with(
+    questions: Path, published: dict[str, Any]
+) -> None:
+    """Against a loop of argmax, for written choices and for a task that generates by itself."""
+    model = variants()[1]
+    records = [json.loads(line) for line in questions.read_text().splitlines()]
+    likeliest = [plainly(model, record["query"])[0] for record in records]
+    right = [
+        tiny.tokenizer().decode(tokens) == record["choices"][1]
+        for tokens, record in zip(likeliest, records, strict=True)
+    ]
+    model.generation_config.update(**published)
+    prompts = [tiny.tokenizer()(record["query"])["input_ids"] for record in records]
+    ruled = [
+        model.generate(torch.tensor([prompt]), max_new_tokens=LONGEST)[0, len(prompt) :].tolist()
+        for prompt in prompts
+    ]
+    ends = [[*tokens, 2][: [*tokens, 2].index(2)] for tokens in ruled]
+    assert ends != likeliest, "the setting changes nothing, so this test would show nothing"
+
+    chosen = benchmark(questions, Generate(max_tokens=LONGEST))
+    scores = chosen.score(model, "x")
+    answers = [chosen.writer.answers[tuple(prompt)].tokens for prompt in prompts]
+    assert answers == likeliest
+    assert list(of(scores, "exact_match,written").values()) == right
+
+    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": LONGEST})
+    by_itself = TaskBenchmark(task, variants()[0], tiny.tokenizer()).score(model, "x")
+    assert list(of(by_itself, "exact_match,written").values()) == right
+    setting = next(iter(published))
+    assert getattr(model.generation_config, setting) == published[setting]
 
 
 def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:

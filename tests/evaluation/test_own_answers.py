@@ -132,6 +132,26 @@ def test_own_answers_are_those_of_transformers_prompt_by_prompt(given: Place) ->
     assert "n_asked" not in gold.facts and gold.facts == given.questions({"task": "mine"}).facts
 
 
+def test_penalties_of_the_model_and_of_the_task_do_not_count(given: Place) -> None:
+    """Of Qwen2.5 and its like, which are published with a repetition penalty."""
+    text = {
+        "text": str(given.root / "texts.json"),
+        "documents": None,
+        "length": 12,
+        "prompt": 4,
+        "answers": "model",
+    }
+    asked, continued = given.answered(OWN).samples, given.answered(text).samples
+    given.task(generation_kwargs=TASK["generation_kwargs"] | {"repetition_penalty": 1.8})
+    given.model.generation_config.repetition_penalty = 1.8
+    given.model.generation_config.no_repeat_ngram_size = 2
+    assert given.answered(OWN).samples == asked
+    assert given.answered(text).samples == continued
+    repeated = [sample.rows[0] for sample in asked]
+    penalised = [plainly(given.model, row.context, stop=STOP) for row in repeated]
+    assert penalised != [row.continuation for row in repeated]
+
+
 def test_texts_go_on_after_their_first_tokens(given: Place) -> None:
     entry = {
         "text": str(given.root / "texts.json"),

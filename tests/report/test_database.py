@@ -63,12 +63,17 @@ NOT_THERE = {
         "what_diagnoses_found",
         "what_papers_report",
         "where_outputs_were_not_finite",
+        "which_questions_no_score_decides",
         "which_questions_were_cut",
     ),
     "which_repairs_hurt",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
-LISTS = {"which_questions_were_cut", "which_plans_were_refused"}
+LISTS = {
+    "which_questions_no_score_decides",
+    "which_questions_were_cut",
+    "which_plans_were_refused",
+}
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
 COUNTS = {"how_healing_went", "what_a_metric_costs", "what_samples_say_of_layers"}
 
@@ -332,7 +337,13 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     path = tmp_path / "calibrations" / "reference" / "recall.parquet"
     path.parent.mkdir(parents=True)
     described = dict(
-        kind="choices", n_samples=5, n_tokens=80, n_cut=1, chance_accuracy=0.25, source="t"
+        kind="choices",
+        n_samples=5,
+        n_tokens=80,
+        n_cut=1,
+        n_undecided=2,
+        chance_accuracy=0.25,
+        source="t",
     )
     described |= dict(split="train", seed=0)
     metadata = {b"lamina.calibration": json.dumps(described).encode()}

@@ -13,7 +13,7 @@ from lamina.config.models import Model
 from lamina.config.repairs import OWN
 from lamina.config.studies import Prune, Study
 from lamina.data import files, task_files
-from lamina.data.documents import check_range, corpus_file, read_documents
+from lamina.data.documents import check_folder, check_range, corpus_file, read_documents
 from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
@@ -105,8 +105,11 @@ def check(config: Configuration, root: Path) -> None:
         where = f"calibrations.{name}"
         if isinstance(entry, Text):
             _check_text(where, entry, root, counts)
-        if isinstance(entry, Hub) and not (root / entry.hub).is_dir():
-            _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
+        if isinstance(entry, Hub):
+            if (root / entry.hub).is_dir():
+                check_folder(entry, root, where)
+            else:
+                _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
         if isinstance(entry, Choices):
             count = _count_questions(where, entry.choices, root, counts)
             files.check_limit(entry.limit, count, f"{where}.limit", entry.choices)
@@ -149,6 +152,7 @@ def _check_code(config: Configuration, root: Path) -> None:
                 raise LaminaError(
                     f"{where}: there is no task '{name}', neither in workflow/tasks nor in lm-eval. {hint}"
                 )
+            task_files.check_choices([file.path for file in reached])
             if not getattr(entry, "trust_code", False):
                 task_files.check_code([file.path for file in reached], where)
             for file in reached if getattr(entry, "own", False) else ():

@@ -5,13 +5,20 @@ lm-eval counts a document without a possible answer as wrong and goes on, or tak
 
 import ast
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lm_eval.api import metrics
 from lm_eval.api.task import ConfigurableTask
 
 from lamina.data.files import choices_fault, shown
 from lamina.errors import LaminaError
+
+# Metrics that lm-eval measures on choices.
+_OF_CHOICES = {
+    *("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match"),
+    *("f1", "mcc", "brier_score", "likelihood"),
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +84,8 @@ def check(
 
     Raises LaminaError, which names the task, the document and what is wrong.
     """
+    if scored:
+        _check_metrics(task, split, numbers)
     doubtful, docs = [], task.eval_docs
     for number in numbers:
         doc = docs[number]
@@ -93,6 +102,75 @@ def check(
         _logger.warning(
             "%d documents have choices that no score tells apart. %s", len(doubtful), doubtful[0]
         )
+
+
+def _check_metrics(task: ConfigurableTask, split: str, numbers: Iterable[int]) -> None:
+    """Refuse metrics of a task with choices that lm-eval stops at, or of which it measures none.
+
+    Raises LaminaError, which names the task and the metrics that it can have.
+    """
+    if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
+        return
+    aggregations = task.aggregation()
+    remedy = "Write acc, acc_norm or mcc under metric_list in its task file."
+    if not _OF_CHOICES & set(aggregations):
+        raise LaminaError(
+            f"task '{task.config.task}': lm-eval measures none of its metrics ({', '.join(aggregations)}) on choices. "
+            f"{remedy}"
+        )
+    if aggregations.get("f1") is not metrics.f1_score:
+        return
+    for number in numbers:
+        n_choices = len(task.doc_to_choice(task.eval_docs[number]))
+        if n_choices > 2:
+            raise LaminaError(
+                f"task '{task.config.task}': its metric f1 is that of two classes, and document {number} of {split} "
+                f"has {n_choices} choices. {remedy}"
+            )
+
+
+def undecided_document(
+    task: ConfigurableTask, doc: dict[str, Any], rows: Sequence[Sequence[Any]]
+) -> str | None:
+    """A document and two of its choices, a right and a wrong one, that are the same tokens; None if there are none.
+
+    Every model gives both the same score, and lm-eval takes the first of them. `rows` are the tokens of the choices,
+    with their contexts. The tokenizer may lack a script, or fold case, accents or width.
+    """
+    if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
+        return None
+    try:
+        right = right_choices(task, doc)
+    except NoAnswer:
+        return None
+    choices = task.doc_to_choice(doc)
+    for right_choice in right:
+        for choice, text in enumerate(choices):
+            if choice not in right and rows[choice] == rows[right_choice]:
+                return (
+                    f"'{document_start(task, doc)}' with its choices {right_choice} "
+                    f"{shown(choices[right_choice])} and {choice} {shown(text)}"
+                )
+    return None
+
+
+def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> None:
+    """Refuse documents of which half or more are `undecided` (`undecided_document`); log their number otherwise.
+
+    Raises LaminaError, which begins with `where`.
+    """
+    if not undecided:
+        return
+    fault = (
+        f"{where}: {len(undecided)} of {n_documents} documents have a right choice whose tokens are those of a wrong "
+        f"one, so that no score decides them, such as {undecided[0]}."
+    )
+    if 2 * len(undecided) >= n_documents:
+        raise LaminaError(
+            f"{fault} The tokenizer of this model lacks the script, or does not tell case, accents or width apart. "
+            "Write choices that differ in its tokens, or leave the task out for this model."
+        )
+    _logger.warning("%s", fault)
 
 
 def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:

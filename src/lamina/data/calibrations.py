@@ -68,6 +68,13 @@ class Sample:
         """The indices of all right rows."""
         return sorted({self.gold, *self.also})
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a right row has the tokens of a wrong one, so that every model scores both the same."""
+        tokens = [(row.context, row.continuation) for row in self.rows]
+        wrong = {row for number, row in enumerate(tokens) if number not in self.right}
+        return any(tokens[number] in wrong for number in self.right)
+
     def sequence(self) -> tuple[int, ...]:
         """Context and gold continuation, the tokens over which stream metrics and patches run.
 
@@ -115,13 +122,14 @@ def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
 
 
 def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibration:
-    """Put samples and their facts together; `facts` holds source, split and seed."""
+    """Put samples and their facts together; `facts` holds source, split, seed and the number of documents left out."""
     kinds = sorted({sample.kind for sample in samples})
     counted = {
         "kind": kinds[0] if len(kinds) == 1 else "mixed",
         "n_samples": len(samples),
         "n_tokens": sum(len(sample.sequence()) for sample in samples),
         "n_cut": sum(any(row.cut for row in sample.rows) for sample in samples),
+        "n_undecided": 0,
         "chance_accuracy": chance_accuracy(samples, vocabulary),
     }
     return Calibration(tuple(samples), {**counted, **facts})

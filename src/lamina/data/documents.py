@@ -5,6 +5,7 @@ The Snakefile imports this module, so it loads neither `datasets` nor a tokenize
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,13 +15,16 @@ from lamina.config import calibrations
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Hub
 from lamina.config.entry import document_range
-from lamina.data.files import json_lines, read_text, shown
-from lamina.errors import LaminaError
+from lamina.data.files import json_lines, listed_values, read_text, shown, surrogate_fault
+from lamina.errors import LaminaError, at
 
 _FORM = f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
 # Of a data set that the hub does not have, or does not give to this user.
 UNKNOWN = "Correct its id or revision. If it is gated, accept its licence on the hub's page and run `hf auth login`."
 _LINE = 'Write one JSON object a line: {"text": "…"}.'
+# A line between documents of a .txt file may hold blanks, which nobody sees.
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_NO_PLAIN_FILE = (".parquet", ".arrow", ".csv", ".tsv", ".gz", ".bz2", ".xz", ".zst")
 
 _logger = logging.getLogger(__name__)
 
@@ -77,15 +81,22 @@ def check_range(
 
 
 def _texts(path: Path, where: str) -> list[str]:
+    suffix = path.suffix.lower()
+    if suffix in _NO_PLAIN_FILE:
+        raise LaminaError(
+            f"{where}: {path} is a table or compressed. Write the path of {_FORM}; a calibration reads tables and "
+            "compressed files from a folder, by `hub: FOLDER` in the place of `text`."
+        )
     raw = read_text(path, where, _FORM)
     place = f"{where}: {path}"
-    if path.suffix == ".jsonl":
-        return [_text(value, at, _LINE) for at, value in json_lines(raw, place, _LINE)]
-    if path.suffix != ".json":
-        return [part.strip() for part in raw.split("\n\n") if part.strip()]
+    if suffix in (".jsonl", ".ndjson"):
+        return [_text(value, location, _LINE) for location, value in json_lines(raw, place, _LINE)]
+    if suffix != ".json":
+        parts = [part.strip() for part in _BLANK_LINES.split(raw)]
+        return [part for part in parts if part]
     form = 'Write a list of texts: ["…", "…"].'
     try:
-        entries = json.loads(raw)
+        value = json.loads(raw)
     except json.JSONDecodeError as error:
         remedy = (
             "One object a line is .jsonl: rename the file." if error.msg == "Extra data" else form
@@ -93,21 +104,25 @@ def _texts(path: Path, where: str) -> list[str]:
         raise LaminaError(
             f"{place}, line {error.lineno}: not JSON ({error.msg}). {remedy}"
         ) from error
-    if not isinstance(entries, list):
-        raise LaminaError(f"{place}: {shown(entries)} is not a list. {form}")
-    return [
-        entry if isinstance(entry, str) else _text(entry, f"{place}, entry {number}", form)
-        for number, entry in enumerate(entries, 1)
-    ]
+    entries = listed_values(value, "text")
+    if entries is None:
+        raise LaminaError(f"{place}: {shown(value)} is not a list. {form}")
+    texts = []
+    for number, entry in enumerate(entries, 1):
+        document = {"text": entry} if isinstance(entry, str) else entry
+        texts.append(_text(document, f"{place}, entry {number}", form))
+    return texts
 
 
-def _text(value: object, at: str, form: str) -> str:
+def _text(value: object, location: str, form: str) -> str:
     text = value.get("text") if isinstance(value, dict) else None
     if isinstance(text, str):
+        if fault := surrogate_fault(text):
+            raise LaminaError(f"{location}: {fault}")
         return text
     missing = isinstance(value, dict) and "text" not in value
     raise LaminaError(
-        f"{at}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}"
+        f"{location}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}"
     )
 
 
@@ -123,14 +138,12 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     from datasets.exceptions import DatasetNotFoundError
     from httpx2 import HTTPError
 
-    from lamina.data import folders
-
-    folder, place = root / entry.hub, f"{where}.hub: '{entry.hub}'"
+    folder = root / entry.hub
+    place = f"{where}.hub: '{entry.hub}'"
     first, last = document_range(entry.documents)
     try:
         if folder.is_dir():
-            listed = folders.files(folder, entry.name, entry.split, place)
-            rows: Any = (row for file in listed for row in folders.rows(file, entry.field))
+            rows: Any = _folder_rows(folder, entry, place)
         else:
             options = {
                 "split": entry.split,
@@ -161,6 +174,22 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     if not texts or (last is not None and len(texts) < last - first):
         check_range(entry.documents or "0:1", first + len(texts) if texts else 0, entry.hub, where)
     return texts
+
+
+def check_folder(entry: Hub, root: Path, where: str) -> None:
+    """Refuse a folder of a data set that has no file of the split, or of which it is not known which those are."""
+    from lamina.data import folders
+
+    folders.files(root / entry.hub, entry.name, entry.split, f"{where}.hub: '{entry.hub}'")
+
+
+def _folder_rows(folder: Path, entry: Hub, place: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split's files; `place` begins messages."""
+    from lamina.data import folders
+
+    for file in folders.files(folder, entry.name, entry.split, place):
+        with at(place):
+            yield from folders.rows(file, entry.field)
 
 
 def _fields(rows: Any, field: str, where: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 The configuration reads them too, so there is no torch here.
 """
 
+import codecs
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -17,25 +18,96 @@ _QUESTION = (
     'Write one JSON object a line: {"query": "…", "choices": ["…", "…"], "gold": 0}, gold being the number of the '
     "right choice, counted from 0."
 )
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+LONGEST_MARK = max(map(len, _BYTE_ORDER_MARKS))
 
 
 def read_text(path: Path, where: str, form: str) -> str:
     """The text of a file without a byte order mark, lines ending in \\n; `where` is the key that names it.
 
-    Raises LaminaError if there is no such file, or it is not UTF-8. `form` describes the file in the message.
+    UTF-16 and UTF-32 are read where the file begins with their mark.
+
+    Raises LaminaError if there is no such file, it is in another encoding, or it holds NUL. `form` describes the file
+    in the message.
     """
     if not path.is_file():
         raise LaminaError(f"{where}: there is no file {path}. Write the path of {form}.")
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise LaminaError(
-            f"{where}: {path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). Save the file as "
-            "UTF-8, for example with `iconv -f latin1 -t utf-8`."
-        ) from error
+    text = decode(path.read_bytes(), f"{where}: {path}")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def encoding_of(start: bytes) -> str:
+    """The encoding of a file that begins with these bytes: what its byte order mark says, else UTF-8."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    return "utf-8"
+
+
+def decode(data: bytes, place: str, first_line: int = 1) -> str:
+    """The text of a file's bytes, without a byte order mark; `place` begins messages, `first_line` counts the lines.
+
+    Raises LaminaError, with the line, if the bytes are in another encoding or hold NUL, which no text has.
+    """
+    encoding = encoding_of(data)
+    if encoding in ("utf-8", "utf-8-sig") and b"\0" in data:
+        line = data[: data.index(b"\0")].count(b"\n") + first_line
+        raise LaminaError(f"{place}, line {line}: {_nul_fault(data)}")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + first_line
+        raise LaminaError(
+            f"{place}, line {line}: not {encoding.removesuffix('-sig').upper()} (byte "
+            f"0x{data[error.start]:02x}). Save the file as UTF-8, for example with `iconv -f ENCODING -t utf-8`, "
+            "ENCODING being what it was saved in, such as latin1, gbk or shift_jis."
+        ) from error
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + first_line
+        raise LaminaError(f"{place}, line {line}: {_nul_fault(b'')}")
+    return text
+
+
+def _nul_fault(data: bytes) -> str:
+    """A sentence on NUL in a file: what UTF-16 without a mark looks like, or damage."""
+    n_even = data[::2].count(0)
+    n_odd = data[1::2].count(0)
+    # In UTF-16, NUL is one byte of every character of Latin scripts, and of every line break.
+    if max(n_even, n_odd) > 1 and min(n_even, n_odd) <= max(n_even, n_odd) / 10:
+        encoding = "utf-16be" if n_even > n_odd else "utf-16le"
+        return (
+            "it holds NUL, as UTF-16 without a byte order mark does. Save the file as UTF-8, for example with "
+            f"`iconv -f {encoding} -t utf-8`."
+        )
+    return (
+        "it holds NUL, which no text does: the file is damaged, or it is no text. Take the NUL out, for example with "
+        "`tr -d '\\000'`, or restore the file."
+    )
+
+
+def surrogate_fault(value: Any) -> str | None:
+    """A sentence that says that a value of JSON holds half of a pair such as \\ud83d; None if it does not.
+
+    JSON can write it, but it is no character, and no tokenizer takes it.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        before = text[max(0, error.start - 20) : error.start]
+        return (
+            f"'…{before}{half}' ends with half of a character ({half}), which an emoji cut in two leaves. Write the "
+            "whole character, or take the half out."
+        )
+    return None
 
 
 def json_lines(text: str, place: str, form: str) -> Iterator[tuple[str, Any]]:
@@ -55,9 +127,25 @@ def json_lines(text: str, place: str, form: str) -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON writes it, short enough for a message."""
+    """A value as JSON writes it, short enough for a message; halves of characters, which nothing prints, by number."""
     text = json.dumps(value, ensure_ascii=False, default=str)
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def listed_values(value: Any, field: str) -> list[Any] | None:
+    """The entries of a list, or of an object that holds a list of objects under one of its keys, as SQuAD does.
+
+    None for anything else, and for an object that has `field` itself.
+    """
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict) or field in value:
+        return None
+    lists = [each for each in value.values() if isinstance(each, list) and each]
+    if len(lists) != 1 or not all(isinstance(entry, dict) for entry in lists[0]):
+        return None
+    return lists[0]
 
 
 def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
@@ -126,6 +214,8 @@ def _fault(record: Any) -> str | None:
         return f"query is {shown(query)}, which is white space only."
     if not isinstance(choices, list):
         return f"choices is {shown(choices)}, not a list of texts."
+    if fault := surrogate_fault([query, choices]):
+        return fault
     if fault := choices_fault(choices):
         return fault
     if isinstance(gold, bool) or not isinstance(gold, int):
@@ -182,4 +272,6 @@ def _lines(path: Path, where: str, keys: dict[str, type], form: str) -> list[tup
                 or line.get(key) in ("", None)
             ):
                 raise LaminaError(f"{at}: `{key}` is missing or no text. {form}")
+            if fault := surrogate_fault(line[key]):
+                raise LaminaError(f"{at}: {fault}")
     return lines

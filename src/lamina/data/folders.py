@@ -1,24 +1,34 @@
 """Data sets in folders: which files belong to a split, and one field of their rows.
 
 A card (README.md) names files and splits as on the hub. Without one, file names say splits only if all of them do: a
-file `steam-train.jsonl` among others is no split. Only the field that is asked for is read, so that the types of other
-fields do not matter.
+file `steam-train.jsonl` among others is no split. A `test.jsonl` among others is one, and the folder is refused. Only
+the field that is asked for is read, so that the types of other fields do not matter.
 """
 
 import csv
+import io
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import metadata_load
 
+from lamina.data.files import (
+    LONGEST_MARK,
+    decode,
+    encoding_of,
+    listed_values,
+    shown,
+    surrogate_fault,
+)
 from lamina.errors import LaminaError
 
 _WORDS = {
@@ -43,6 +53,19 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _NO_DATA = re.compile(
     r"(dataset_infos?|dataset_dict|state)\.json|(license|readme|notice|requirements).*\.txt", re.I
 )
+# A name in which `*` stands for the split: only numbers and words for a part of something are beside it.
+_PART = r"(?:\d|of|data|set|split|part|shard)"
+_NOTHING_ELSE = re.compile(rf"(?:{_PART}[-_. ]*)*\*(?:[-_. ]*{_PART})*(?:\.[a-z0-9]+)*")
+
+_logger = logging.getLogger(__name__)
+
+
+class _NamedSplit(NamedTuple):
+    """The split that the name of a file says, the name with `*` in its place, and whether that says nothing else."""
+
+    split: str
+    rest: str
+    says_nothing_else: bool
 
 
 def files(folder: Path, name: str | None, split: str, where: str) -> list[Path]:
@@ -78,20 +101,57 @@ def files(folder: Path, name: str | None, split: str, where: str) -> list[Path]:
             f"{where}: it holds files of several kinds, such as {one.name} and {others[0].name}. Put those of one kind "
             "into a folder."
         )
-    splits = {path: _split(path.relative_to(folder)) for path in found}
-    if None in splits.values():
-        if split != "train":
-            raise LaminaError(
-                f"{where}: not all of its files are named after a split, so there is no '{split}'. Leave it out."
-            )
-        return found
+    named = {path: _named_split(path.relative_to(folder)) for path in found}
+    unnamed = [path for path in found if named[path] is None]
+    if unnamed:
+        return _of_no_split(folder, named, unnamed[0], split, where)
+    splits = {path: each.split for path, each in named.items() if each is not None}
     if split not in splits.values():
-        named = ", ".join(sorted(map(str, set(splits.values()))))
+        available = ", ".join(sorted(set(splits.values())))
         raise LaminaError(
-            f"{where}: its files are named after {named}, and none after '{split}'. Name them otherwise if they are no "
-            "splits."
+            f"{where}: its files are named after {available}, and none after '{split}'. Name them otherwise if they "
+            "are no splits."
         )
     return [path for path in found if splits[path] == split]
+
+
+def _of_no_split(
+    folder: Path, named: dict[Path, _NamedSplit | None], unnamed: Path, split: str, where: str
+) -> list[Path]:
+    """All files of a folder in which `unnamed` is named after no split, so that the words in other names say nothing.
+
+    Raises LaminaError if one of the others is a split all the same, and not for training: its name says nothing else
+    (`test.jsonl`, `test/part-1.jsonl`), or is that of a file of another split but for the word (`quiz_test.jsonl`
+    beside `quiz_train.jsonl`). A lone `stress_test.jsonl` is none.
+    """
+    splits_by_rest: dict[str, set[str]] = {}
+    for each in named.values():
+        if each is not None:
+            splits_by_rest.setdefault(each.rest, set()).add(each.split)
+    doubtful = []
+    for path, each in named.items():
+        if each is None or each.split == "train":
+            continue
+        name = path.relative_to(folder)
+        if each.says_nothing_else or len(splits_by_rest[each.rest]) > 1:
+            raise LaminaError(
+                f"{where}: '{name}' is named after the split {each.split}, and '{unnamed.relative_to(folder)}' after "
+                "none, so it is not known which files are for training. Put those into a folder of their own, or "
+                "name the files of each split in its README.md (`configs:` with `data_files:`)."
+            )
+        doubtful.append(str(name))
+    if split != "train":
+        raise LaminaError(
+            f"{where}: not all of its files are named after a split, so there is no '{split}'. Leave it out."
+        )
+    if doubtful:
+        _logger.warning(
+            "%s: all of its files are read, since %s is named after no split; so are: %s.",
+            where,
+            unnamed.relative_to(folder),
+            ", ".join(doubtful),
+        )
+    return list(named)
 
 
 def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
@@ -116,36 +176,67 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
                 yield from (
                     batch.select([field]) if field in batch.schema.names else batch
                 ).to_pylist()
+    elif kind == "txt":
+        yield from ({"text": line.rstrip("\r\n")} for line in _lines(file))
+    elif kind == "csv":
+        csv.field_size_limit(sys.maxsize)  # a field is a document
+        delimiter = "\t" if ".tsv" in file.name.lower() else ","
+        yield from csv.DictReader(_lines(file), delimiter=delimiter)
     else:
-        with fsspec.open(
-            str(file), "rt", encoding="utf-8-sig", compression="infer", newline=""
-        ) as text:
-            if kind == "txt":
-                yield from ({"text": line.rstrip("\r\n")} for line in text)
-            elif kind == "csv":
-                csv.field_size_limit(sys.maxsize)  # a field is a document
-                yield from csv.DictReader(
-                    text, delimiter="\t" if ".tsv" in file.name.lower() else ","
-                )
-            else:
-                yield from _json(text, file)
-
-
-def _json(text: Any, file: Path) -> Iterator[dict[str, Any]]:
-    """Objects one a line, or a list of them."""
-    at, lines = str(file), (line for line in text if line.strip())
-    first = next(lines, "")
-    try:
-        found: Iterable[Any] = map(json.loads, chain([first], lines) if first else ())
-        if first.lstrip().startswith("["):
-            found = json.loads(first + text.read())
-        for number, row in enumerate(found, 1):
-            at = f"{file}, entry {number}"
+        for at, row in _json_entries(file, field):
             if not isinstance(row, dict):
-                raise LaminaError(f"{at}: is no object with fields.")
+                raise LaminaError(f"{at}: {shown(row)} is no object with fields.")
+            if fault := surrogate_fault(row.get(field)):
+                raise LaminaError(f"{at}: {fault}")
             yield row
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a file of text, which may be compressed, with what ends them."""
+    with fsspec.open(str(file), "rb", compression="infer") as opened:
+        chunk = opened.read(LONGEST_MARK)
+        # Bytes of UTF-16 are cut into lines once they are text.
+        chunk += opened.readline() if encoding_of(chunk).startswith("utf-8") else opened.read()
+        line_number = 1
+        while chunk:
+            yield from io.StringIO(decode(chunk, str(file), line_number), newline="")
+            line_number += chunk.count(b"\n")
+            chunk = opened.readline()
+
+
+def _json_entries(file: Path, field: str) -> Iterator[tuple[str, Any]]:
+    """(location, value) of what JSON writes one a line, as a list, or as an object that holds a list of objects."""
+    lines = (
+        (f"{file}, line {number}", line)
+        for number, line in enumerate(_lines(file), 1)
+        if line.strip()
+    )
+    head = list(islice(lines, 2))
+    if not head:
+        return
+    if len(head) == 2 and _is_object(head[0][1]):
+        for at, line in chain(head, lines):
+            yield at, _parsed(line, at)
+        return
+    whole = _parsed("".join(line for _, line in chain(head, lines)), str(file))
+    entries = listed_values(whole, field)
+    for number, entry in enumerate([whole] if entries is None else entries, 1):
+        yield f"{file}, entry {number}", entry
+
+
+def _is_object(line: str) -> bool:
+    """Whether a line is an object by itself, so that others follow it line by line."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def _parsed(text: str, at: str) -> Any:
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise LaminaError(f"after {at}: not JSON ({error.msg}).") from error
+        raise LaminaError(f"{at}: not JSON ({error.msg}, column {error.colno}).") from error
 
 
 def _of_card(
@@ -186,7 +277,13 @@ def _kind(path: Path) -> str | None:
     return _KINDS.get(name.suffix.lower()) if path.is_file() else None
 
 
-def _split(path: Path) -> str | None:
-    """The split that a name says, of the file or of a folder."""
-    words = re.findall(r"[a-z]+", str(path).lower())
-    return next((_WORDS[word] for word in words if word in _WORDS), None)
+def _named_split(path: Path) -> _NamedSplit | None:
+    """The split that a path in a data set says, by the name of the file or of a folder."""
+    name = path.as_posix().lower()
+    for word in re.finditer(r"[a-z]+", name):
+        if word.group() in _WORDS:
+            rest = f"{name[: word.start()]}*{name[word.end() :]}"
+            part = next(part for part in rest.split("/") if "*" in part)
+            says_nothing_else = _NOTHING_ELSE.fullmatch(part) is not None
+            return _NamedSplit(_WORDS[word.group()], rest, says_nothing_else)
+    return None

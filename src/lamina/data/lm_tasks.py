@@ -6,6 +6,7 @@ Prompts and encodings are lm-eval's own, so that a sweep scores exactly what a b
 import difflib
 import logging
 import random
+from collections.abc import Sequence
 from contextlib import chdir, nullcontext
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,17 @@ def task_samples(
         source = (document_hash(*asked), runs(*asked), tuple(also), lm.max_length)
         samples.append(Sample(len(samples), kind, gold, rows, *source))
     return samples
+
+
+def undecided_documents(task: ConfigurableTask, samples: Sequence[Sample]) -> list[str]:
+    """Those of the documents behind `samples`, made by `task_samples`, that no score decides; each with two choices."""
+    docs = {instance.doc_id: instance.doc for instance in task.instances}
+    undecided = []
+    for sample, doc in zip(samples, docs.values(), strict=True):
+        if sample.is_undecided:
+            rows = [(row.context, row.continuation) for row in sample.rows]
+            undecided.append(answers.undecided_document(task, doc, rows) or sample.document)
+    return undecided
 
 
 def _answer_row(

@@ -1,7 +1,9 @@
 """Which documents of a calibration are documents of a benchmark: equal ones, near duplicates, and shared passages.
 
-Two documents are compared by their words: lower case, without marks that only punctuate. Signs such as + ( = are words,
-since sums, formulas and code differ by nothing else. Documents with equal words are the same. Otherwise runs of 13
+Two documents are compared by their words: lower case, full-width and other compatible forms as the usual ones (NFKC),
+without marks that only punctuate, of any script. Signs such as + ( = are words, since sums, formulas and code differ by
+nothing else. Scripts that write no blanks between words (Chinese, Japanese, Thai, Khmer, …) have their characters as
+words. Documents with equal words are the same. Otherwise runs of 13
 words are compared, as is usual for contamination [GPT-3, arXiv 2005.14165, appendix C]: two documents are near
 duplicates if they share at least half of the runs of the shorter one. One run alone may be a quotation, and is only
 counted. Some runs do not show where they come from and are left out: those of fewer than 9 different words, and those
@@ -9,7 +11,7 @@ in more than 10 documents of one side, which are templates of prompts.
 """
 
 import hashlib
-import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +24,29 @@ Document = tuple[str, Sequence[int]]  # its hash, and its runs
 RUN, DIFFERENT, TEMPLATE = 13, 9, 10
 # Share of the runs of the shorter document that near duplicates have in common.
 NEAR = 0.5
-_WORD = re.compile(r"\w+|[^\w\s.,;:!?\"'`´“”‘’«»…—–-]")
+# Punctuation by its category in Unicode, and yet told apart in formulas and code.
+_SIGNS = frozenset("#%&*/\\@()[]{}‰")
+# First and last characters of scripts without blanks between words.
+_UNSPACED = (
+    ("\u0e00", "\u0eff"),  # Thai, Lao
+    ("\u0f00", "\u109f"),  # Tibetan, Myanmar
+    ("\u1780", "\u17ff"),  # Khmer
+    ("\u1950", "\u19df"),  # Tai Le, New Tai Lue
+    ("\u1a20", "\u1aaf"),  # Tai Tham
+    ("\u1b00", "\u1b7f"),  # Balinese
+    ("\u2e80", "\u2fdf"),  # radicals
+    ("\u3005", "\u3007"),  # iteration mark, zero
+    ("\u3021", "\u312f"),  # numerals, Hiragana, Katakana, Bopomofo
+    ("\u31a0", "\u31ff"),  # more of both
+    ("\u3400", "\u4dbf"),  # Han
+    ("\u4e00", "\u9fff"),
+    ("\ua980", "\ua9df"),  # Javanese
+    ("\ua9e0", "\ua9ff"),  # more of Myanmar
+    ("\uaa60", "\uaadf"),  # more of Myanmar, Tai Viet
+    ("\uf900", "\ufaff"),  # Han
+    ("\U0001b000", "\U0001b16f"),  # Kana
+    ("\U00020000", "\U0003ffff"),  # Han
+)
 # Weights of a run's places: odd numbers that begin no short cycle, modulo 2^64.
 _PLACES = np.array(
     [pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN)], dtype=np.uint64
@@ -38,9 +62,37 @@ class Overlap:
     sharing: int  # a run with one
 
 
+class _Separated(dict[int, str]):
+    """What stands for a character, by its code, before a text is split at blanks; found when it first occurs."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = _separated(chr(code))
+        return self[code]
+
+
+def _separated(character: str) -> str:
+    """A letter as it is, a word of one character between blanks, and blanks for what only punctuates."""
+    category = unicodedata.category(character)
+    if category == "Cf" or unicodedata.name(character, "").startswith("VARIATION SELECTOR"):
+        return ""  # invisible: soft hyphens, joiners, directions, the look of an emoji
+    if character in _SIGNS:
+        return f" {character} "
+    if category[0] == "Z" or category == "Cc" or character == "`":
+        return " "
+    if category[0] == "P" and character != "_":
+        return " "
+    is_unspaced = any(first <= character <= last for first, last in _UNSPACED)
+    return f" {character} " if category[0] == "S" or is_unspaced else character
+
+
+_SEPARATED = _Separated()
+
+
 def words(text: str) -> list[str]:
     """The words by which documents are compared."""
-    return _WORD.findall(text.casefold())
+    # NFKC would make an accent of an acute that stands for an apostrophe.
+    normal = unicodedata.normalize("NFKC", text.replace("´", "'"))
+    return normal.casefold().translate(_SEPARATED).split()
 
 
 def document_hash(text: str, choices: Sequence[str] = ()) -> str:

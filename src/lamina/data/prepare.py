@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, encoding, lm_tasks
+from lamina.data.answers import check_undecided
 from lamina.data.calibrations import Calibration, Row, Sample, check_ids, encode
 from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
@@ -41,10 +42,14 @@ def prepare(
     `written` are the files of what the model answers itself (`lamina.evaluation.generation.own_answers`), by the names
     of the calibrations; without its file, a calibration has the answers of the data.
 
-    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, one
-    cannot be encoded or does not fit into the model's context, or the model has too few right answers of its own.
+    Documents that no score decides for this model are left out and counted (`n_undecided`).
+
+    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, half of
+    them are undecided, one cannot be encoded or does not fit into the model's context, or the model has too few right
+    answers of its own.
     """
     where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
+    n_undecided = 0
     if written and name in written:
         return _own(where, entry, calibrations.read(written[name], runs=True), vocabulary)
     tokenizer = load_tokenizer(manifest)
@@ -59,6 +64,7 @@ def prepare(
         own = parts or {}
         made = {key: prepare(key, part, manifest, root, None, written) for key, part in own.items()}
         samples = mixed(name, entry, made)
+        n_undecided = sum(part.facts["n_undecided"] for part in made.values())
         # Questions of one's own are named by their entry.
         named = (
             key if isinstance(own[key], entries.Choices) else made[key].facts["source"]
@@ -77,14 +83,20 @@ def prepare(
         with at(where):
             samples = text_samples(texts, tokenizer, entry.length, vocabulary)
     else:
-        pairs = drawn(name, entry, encoding.recorder(model, tokenizer), Style.of(manifest), root)
-        samples = [
-            replace(each, index=i)
-            for i, each in enumerate(sample for _, some in pairs for sample in some)
-        ]
+        asked: list[Sample] = []
+        undecided: list[str] = []
+        lm = encoding.recorder(model, tokenizer)
+        for task, some in drawn(name, entry, lm, Style.of(manifest), root):
+            asked += some
+            undecided += lm_tasks.undecided_documents(task, some)
+        check_undecided(where, undecided, len(asked))
+        n_undecided = len(undecided)
+        decided = [sample for sample in asked if not sample.is_undecided]
+        samples = [replace(sample, index=index) for index, sample in enumerate(decided)]
         source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
-    return calibrations.build(samples, vocabulary, split=split, seed=seed, source=source)
+    facts = {"n_undecided": n_undecided, "split": split, "seed": seed, "source": source}
+    return calibrations.build(samples, vocabulary, **facts)
 
 
 def _own(

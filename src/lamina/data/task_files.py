@@ -133,6 +133,28 @@ def check_written(task: str, kind: object, where: str) -> None:
         )
 
 
+def check_choices(paths: Iterable[Path]) -> None:
+    """Refuse task files whose list of choices holds what YAML does not read as text.
+
+    Raises LaminaError, which names the file, the value and how to write it.
+    """
+    for path in paths:
+        choices = read(path).keys.get("doc_to_choice")
+        if is_of_lm_eval(path) or not isinstance(choices, list):
+            continue
+        for choice in choices:
+            if isinstance(choice, bool):
+                raise LaminaError(
+                    f"{path}: doc_to_choice holds {str(choice).lower()}, which is how YAML reads yes, no, on and off "
+                    'without quotes. Write its choices in quotes, such as ["no", "yes"].'
+                )
+            if not isinstance(choice, str):
+                raise LaminaError(
+                    f"{path}: doc_to_choice holds {choice}, which is no text. Write its choices in quotes, such as "
+                    '["0", "1"].'
+                )
+
+
 def check_code(paths: Iterable[Path], where: str) -> None:
     """Refuse task files that make lm-eval import foreign Python.
 

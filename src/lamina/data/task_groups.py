@@ -72,6 +72,7 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     paths = list(
         dict.fromkeys(Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None)
     )
+    task_files.check_choices(paths)
     if not trust_code:
         task_files.check_code(paths, f"'{name}'")
         for path in paths:

@@ -112,6 +112,12 @@ def written(task: ConfigurableTask) -> ConfigurableTask:
     return DatasetTask(task.dataset, config)
 
 
+def greedy(settings: dict[str, Any]) -> dict[str, Any]:
+    """The stops and the longest length of a task's generation settings, without its sampling, beams and penalties."""
+    kept = {key: settings[key] for key in ("until", "max_gen_toks") if key in settings}
+    return kept | {"do_sample": False, "temperature": 0.0}
+
+
 class WritingLM(VariantLM):
     """VariantLM that keeps the answers of its last `generate_until` as tokens, by their prompt.
 
@@ -241,8 +247,7 @@ class GenerationBenchmark(TaskBenchmark):
                 f"benchmarks.tasks.{name}.generate.max_tokens: {longest} tokens leave no room for a question in the "
                 f"model's context of {self.writer.max_length}. Write fewer."
             )
-        settings |= {"max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
-        task.set_config("generation_kwargs", settings)
+        task.set_config("generation_kwargs", greedy(settings | {"max_gen_toks": longest}))
         task.set_config("repeats", 1)
         super().__init__(task, model, tokenizer, limit, style, self.writer)
         self.prompts = {
@@ -264,7 +269,7 @@ class GenerationBenchmark(TaskBenchmark):
         choices = super().score(model, name, together)
         row = {
             key: choices.metrics[0][key]
-            for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")
+            for key in ("task", "n_samples", "n_cut", "n_undecided", "n_shot", "task_version")
         }
         metrics, samples = [], []
         for metric, values in (self._wear() | self._sampled(model, name)).items():
@@ -364,9 +369,8 @@ def own_answers(
 def _written_rows(task: ConfigurableTask, writer: WritingLM) -> Iterator[tuple[Row, bool | None]]:
     """A row for each answer to the requests of a task, and whether exact match, after any of its filters, is 1."""
     settings = normalize_gen_kwargs(task.config.generation_kwargs, writer.max_gen_toks)
-    settings |= {"do_sample": False, "temperature": 0.0}
     for request in task.instances:
-        request.arguments = (request.args[0], settings)
+        request.arguments = (request.args[0], greedy(settings))
     for request, text in zip(task.instances, writer.generate_until(task.instances), strict=True):
         request.resps = [text]
     task.apply_filters()

@@ -208,7 +208,13 @@ def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
         "nll": (mean, 1.0),
         "nll_per_log_vocabulary": (mean / math.log(vocabulary), 1 / math.log(vocabulary)),
     }
-    counts = {"n_samples": clusters, "n_cut": 0, "n_shot": 0, "higher_is_better": False}
+    counts = {
+        "n_samples": clusters,
+        "n_cut": 0,
+        "n_undecided": 0,
+        "n_shot": 0,
+        "higher_is_better": False,
+    }
     return [
         {"metric": metric, "value": value, "stderr": None if stderr is None else stderr * factor}
         | counts

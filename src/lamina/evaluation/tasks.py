@@ -6,7 +6,8 @@ come from the engine.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +19,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import (
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
@@ -25,6 +27,7 @@ from transformers import (
 )
 
 from lamina.data import prompts
+from lamina.data.answers import check_undecided, undecided_document
 from lamina.data.encoding import Encoded, EncodingLM
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
@@ -68,6 +71,7 @@ class VariantLM(EncodingLM):
             softmax_dtype="float32",
         )
         self._base = model
+        self._tokens: dict[int, Encoded] = {}  # of each request, by its identity
         self._encoded: dict[int, list[Encoded]] = {}
         self.cut = set[
             tuple[str, int]
@@ -86,7 +90,7 @@ class VariantLM(EncodingLM):
         """Does the same as HFLM, but encodes a list of requests only once."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
-            self._encoded[key] = self.encoded(requests)
+            self._encoded[key] = self.encoded_once(requests)
             sizes = [
                 len(context) + len(continuation) for _, context, continuation in self._encoded[key]
             ]
@@ -95,6 +99,25 @@ class VariantLM(EncodingLM):
                 max(sizes), self.config.get_text_config(decoder=True).vocab_size
             )
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
+
+    def encoded_once(self, requests: list[Instance]) -> list[Encoded]:
+        """As `encoded`, but a request that was encoded before is not encoded again."""
+        new = [request for request in requests if id(request) not in self._tokens]
+        if new:
+            self._tokens.update(zip(map(id, new), self.encoded(new), strict=True))
+        return [self._tokens[id(request)] for request in requests]
+
+    def undecided(self, task: ConfigurableTask) -> dict[int, str]:
+        """The documents of a task that no score decides, by their numbers (`lamina.data.answers`)."""
+        if task.config.output_type != "multiple_choice":
+            return {}
+        rows: dict[int, list[Any]] = {}
+        encoded = self.encoded_once(task.instances)
+        for instance, tokens in zip(task.instances, encoded, strict=True):
+            rows.setdefault(instance.doc_id, []).append(self.fit(*tokens))
+        docs = {instance.doc_id: instance.doc for instance in task.instances}
+        found = {number: undecided_document(task, docs[number], rows[number]) for number in docs}
+        return {number: document for number, document in found.items() if document}
 
     def _loglikelihood_tokens(
         self, requests: list[Encoded], *args: Any, **kwargs: Any
@@ -156,7 +179,27 @@ class VariantLM(EncodingLM):
             check_cache(self._model, self._base, self.name)
             self._may_write = True
         kwargs.setdefault("logits_processor", LogitsProcessorList([_RefuseNaN(self.name)]))
-        return super()._model_generate(*args, **kwargs)
+        with likeliest_tokens(self._model):
+            return super()._model_generate(*args, **kwargs)
+
+
+@contextmanager
+def likeliest_tokens(model: PreTrainedModel) -> Iterator[None]:
+    """While open, generation follows the task alone: nothing of the model's generation_config.json but its tokens.
+
+    Models are published with penalties, bans and beams in that file, which transformers applies to greedy decoding too.
+    What is written is then not the likeliest, and two variants are compared under a rule that neither stands for.
+    """
+    published = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=published.bos_token_id,
+        eos_token_id=published.eos_token_id,
+        pad_token_id=published.pad_token_id,
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = published
 
 
 def lines(longest: int, vocabulary: int) -> int:
@@ -181,7 +224,8 @@ class TaskBenchmark:
     style: how prompts are written.
     lm: what runs the model, by default a VariantLM of it.
 
-    Raises LaminaError if a task runs code that the model writes, or a group has no score of its own.
+    Raises LaminaError if a task runs code that the model writes, a group has no score of its own, or no score decides
+    half of the documents.
     """
 
     def __init__(
@@ -211,6 +255,19 @@ class TaskBenchmark:
             prompts.build(each, self.lm, style, limit=limit)
             # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
             each.build_all_requests = partial(_reset, each)
+        # Documents, by task and number, of which a right choice has the tokens of a wrong one.
+        self.undecided = {
+            (name, number): document
+            for name, each in self.tasks.items()
+            for number, document in self.lm.undecided(each).items()
+        }
+        documents = {
+            (name, instance.doc_id)
+            for name, each in self.tasks.items()
+            for instance in each.instances
+        }
+        title = task.name if isinstance(task, Group) else task.config.task
+        check_undecided(f"task '{title}'", list(self.undecided.values()), len(documents))
 
     def score(
         self, model: PreTrainedModel, name: str, together: Together | None = None
@@ -248,6 +305,7 @@ class TaskBenchmark:
                     "stderr": _number(scores.get(f"{metric}_stderr,{chosen}")),
                     "n_samples": _documents(results, task, key),
                     "n_cut": sum(named in names for named, _ in self.lm.cut),
+                    "n_undecided": sum(named in names for named, _ in self.undecided),
                     "n_shot": _agreed(results["n-shot"].get(each) for each in names),
                     "higher_is_better": _agreed(
                         results["higher_is_better"][each].get(metric) for each in names

@@ -28,6 +28,7 @@ QUESTIONS = (
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
     "which_questions_were_cut",
+    "which_questions_no_score_decides",
     "which_repairs_hurt",
 )
 WAY = ("repair", "healing")
@@ -55,6 +56,7 @@ def summary(
             *filter(None, [not_finite(connection)]),
             *shared_documents(connection),
             *cut_questions(connection),
+            *undecided_questions(connection),
         ],
     }
     return {topic: sentences for topic, sentences in topics.items() if sentences}
@@ -395,6 +397,19 @@ def cut_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
         f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of "
         f"{row['model']}: their oldest tokens are left out, as lm-eval does."
         for row in answer(connection, "which_questions_were_cut")
+    ]
+
+
+def undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many questions have a right choice whose tokens are those of a wrong one."""
+    treatment = {
+        "calibration": "they are left out",
+        "benchmark": "the first of equal choices counts, as in lm-eval",
+    }
+    return [
+        f"{row['undecided']} of {row['questions']} questions of {row['source']} ({row['use']}) have a right choice "
+        f"with the tokens of a wrong one for {row['model']}, so that no score decides them: {treatment[row['use']]}."
+        for row in answer(connection, "which_questions_no_score_decides")
     ]
 
 

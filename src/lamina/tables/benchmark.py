@@ -20,6 +20,8 @@ n_samples (int64): Number of test documents, of a group those of its tasks; for 
     token to score, or up to 30 blocks of windows where documents are joined.
 n_cut (int64): Number of them whose prompt is longer than the model's context and lost its oldest tokens, as in lm-eval;
     0 for perplexity.
+n_undecided (int64): Number of them of which a right choice has the tokens of a wrong one, so that no score decides them
+    and lm-eval takes the first; 0 for perplexity and generated answers. Null in tables of earlier versions.
 n_shot (int64): Number of examples in the prompt; 0 for perplexity, null for a group whose tasks differ.
 higher_is_better (bool): False for perplexity, nll, repetition and unstopped; null where the task does not say.
 task_version (string): Version of the task file; window of a perplexity, and its stride or what joins it.

@@ -28,6 +28,8 @@ n_samples (int64): Number of samples.
 n_tokens (int64): Tokens of context and gold answer, summed over the samples; wrong choices are not counted.
 n_cut (int64): Number of samples whose prompt is longer than the model's context and lost its oldest tokens, as in
     lm-eval.
+n_undecided (int64): Number of documents that are left out: a right choice has the tokens of a wrong one, so that every
+    model scores both the same. The tokenizer may lack a script, or fold case. Null in tables of earlier versions.
 chance_accuracy (double): Accuracy of guessing, 0 to 1: mean over samples of the share of right choices; 1 / vocabulary
     for text; 0 for generated answers.
 choice_score (string): How accuracy and margin compare choices: acc_norm (log-likelihood by length) or acc; as
