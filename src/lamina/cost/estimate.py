@@ -29,7 +29,7 @@ from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
-from lamina.selection.strategies.portfolio import AROUND
+from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
@@ -426,7 +426,7 @@ def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
     """
     if not entry.members:
         return min(n_layers * (n_layers + 1) // 2, SETS * sum(sizes))
-    exchanged = 3 * AROUND * entry.exchanges * len(sizes)
+    exchanged = 3 * N_EXCHANGED * entry.exchanges * len(sizes)
     return min(n_layers * (n_layers + 1) // 2, len(entry.members) * sum(sizes) + exchanged)
 
 

@@ -1,6 +1,5 @@
 """The work of a search, which no formula gives: the search itself runs, on losses that are drawn."""
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from lamina.config.repairs import Repair
 from lamina.cost.work import Tokens, alone, patch_flops, sweep_work
 from lamina.engine import packing
 from lamina.engine.batches import TOKENS
+from lamina.engine.budgets import sums_budget
 from lamina.engine.candidates import Candidate, carried, grow
-from lamina.engine.moments import BATCH, MEMORY
+from lamina.engine.moments import BATCH, turns
 from lamina.engine.session import groups
 from lamina.engine.taps import positions
 from lamina.models.boundary import Boundary
@@ -194,15 +194,16 @@ class Rehearsal:
             return
         known |= new
         # One pass collects the moments of as many runs as it has memory for.
-        passes = math.ceil(len(new) * 4 * 8 * self._model.channels**2 / MEMORY)
-        budget = positions(min(TOKENS, BATCH // self._model.channels), 2 * len(new))
+        channels = self._model.channels
+        passes = len(list(turns(sorted(new), channels, sums_budget(channels))))
+        budget = positions(min(TOKENS, BATCH // channels), 2 * len(new))
         tokens, padded = 0.0, 0.0
         for name in self._repairs[repair].weights(self._own, auto=0.0):
             share = self._seen.get(name, 1.0)
             tokens += share * self._read[name].stream
             padded += self._padded(name, share, budget)
         self._both(passes * padded * max(end for _, end in new))
-        self.work.patches += patch_flops(self._model.channels, tokens, new)
+        self.work.patches += patch_flops(channels, tokens, new)
 
     def forms(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
         """The candidates of sets, bare and with each repair, whose fits are counted."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from lamina.relevance.statistics import EstimateRow
+
 
 class Patching(Diagnosis):
     """Where in the stream the difference between two prompts sits that makes the model answer them
@@ -141,9 +143,7 @@ def diagnose(
     return rows
 
 
-def _average(
-    shares: np.ndarray, document_indices: np.ndarray
-) -> list[dict[str, float | int | None]]:
+def _average(shares: np.ndarray, document_indices: np.ndarray) -> list[EstimateRow]:
     """The mean of shares (pairs, L) over pairs, with its interval, for each layer."""
     import numpy as np
 

@@ -1,12 +1,11 @@
 """The rows that every diagnosis returns."""
 
-from collections.abc import Mapping
-from typing import TypedDict, cast
+from __future__ import annotations
 
-Estimate = Mapping[str, float | int | None]
-"""A value, its 95 % interval and its number of samples, as `lamina.relevance.statistics.ratios`
-gives them.
-"""
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from lamina.relevance.statistics import EstimateRow
 
 
 class DiagnosisRow(TypedDict, total=False):
@@ -22,12 +21,18 @@ class DiagnosisRow(TypedDict, total=False):
 
 
 def make_row(
-    measure: str, estimate: Estimate, layer: int | None = None, control: float | None = None
+    measure: str, estimate: EstimateRow, layer: int | None = None, control: float | None = None
 ) -> DiagnosisRow:
     """The row of one measure."""
-    row: dict[str, object] = {"measure": measure, **estimate}
+    row: DiagnosisRow = {
+        "measure": measure,
+        "value": estimate["value"],
+        "ci_low": estimate["ci_low"],
+        "ci_high": estimate["ci_high"],
+        "n_samples": estimate["n_samples"],
+    }
     if layer is not None:
         row["layer"] = layer
     if control is not None:
         row["control"] = control
-    return cast(DiagnosisRow, row)
+    return row

@@ -1,6 +1,7 @@
 """A wrapped model that measures candidates on samples, many in one pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,11 @@ from lamina.store.unfinished import Progress
 Pass = Literal["removal", "stream"]
 Part = tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]
 """Lines that a pass runs, the candidates that it scores, and what it observes."""
+
+
+def _head_input(rows: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
+    """What the head is given in the place of the streams of a pass, (1, rows, C)."""
+    return rows
 
 
 def _look_away(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
@@ -258,8 +264,7 @@ class Session:
         tree = candidates.grow([no_layers], [], len(self.layers), True)
         state = Streams(batch, tree, self.windows, self.causal, _look_away)
         for part in hidden.split(most_places, dim=1):
-            entering = part.flatten(0, 1)[None]
-            logits = self._passed(state, lambda _, entering=entering: entering)
+            logits = self._passed(state, partial(_head_input, part.flatten(0, 1)[None]))
             yield logits.unflatten(1, part.shape[:2])[0]
 
     def _passed(

@@ -40,7 +40,7 @@ def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBas
     stated = Tokenizer.from_file(str(file))
     if _cuts_alike(tokenizer.backend_tokenizer, stated):
         return tokenizer
-    special: dict[str, str] = {}
+    special: dict[str, Any] = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         token = getattr(tokenizer, name)
         if token is not None and stated.token_to_id(token) is not None:

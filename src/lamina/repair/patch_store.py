@@ -74,7 +74,7 @@ class PatchStore:
         layout: dict[str, tuple[int, torch.Size]] = {}
         for name, tensor in patch.tensors.items():
             layout[name] = self._file.seek(0, os.SEEK_END), tensor.shape
-            left = memoryview(tensor.contiguous().numpy()).cast("B")
+            left = memoryview(tensor.contiguous().numpy().tobytes())
             while left:
                 left = left[self._file.write(left) :]
         return FiledPatch(file=self._file, layout=layout)

@@ -105,9 +105,9 @@ def choose_plan(
     if replacements:
         strategy = load("lamina.selection.strategies.replacements")
         plan = strategy.choose(request, step, previous)
-        return strategy.with_records(plan, replacements.records)  # type: ignore[no-any-return]
+        return strategy.with_records(plan, replacements.records)
     strategy = load(f"lamina.selection.strategies.{selector.strategy}")
-    return strategy.choose(request, step, previous)  # type: ignore[no-any-return]
+    return strategy.choose(request, step, previous)
 
 
 def read_step(

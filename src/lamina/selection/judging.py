@@ -154,7 +154,7 @@ def _rows_of_ends(
             **columns,
         }
 
-    base = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
+    base: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
     base_loss = float(judge_documents.mean_loss(base_losses, everything))
     base_loss_last = float(judge_documents.mean_loss(base_losses, last_half))
     rows = [
@@ -163,7 +163,7 @@ def _rows_of_ends(
     ]
     rows += [{"strategy": strategy, **columns} for columns in compared]
     for size, choice in choices.items():
-        chosen = {
+        chosen: dict[str, Any] = {
             "removed": size,
             "step": size,
             "units": choice["units"],

@@ -183,7 +183,7 @@ def _plan_of_set(request: SearchRequest, result: Result, size: int) -> Plan:
     if not request.replacements:
         return plan
     strategy = load("lamina.selection.strategies.replacements")
-    return strategy.with_records(plan, request.replacements.records)  # type: ignore[no-any-return]
+    return strategy.with_records(plan, request.replacements.records)
 
 
 def _refusal(request: SearchRequest, calibration: Calibration, session: Session) -> str | None:

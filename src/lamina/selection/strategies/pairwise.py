@@ -92,10 +92,10 @@ def _shrink_to_mean(values: np.ndarray) -> np.ndarray:
     means = values.mean(axis=1)
     n_samples = values.shape[1]
     if n_samples < 2 or not means.var():
-        return means  # type: ignore[no-any-return]
+        return means
     noise = float((values.var(axis=1, ddof=1) / n_samples).mean())
     share_kept = max(0.0, 1 - noise / means.var())
-    return means.mean() + share_kept * (means - means.mean())  # type: ignore[no-any-return]
+    return means.mean() + share_kept * (means - means.mean())
 
 
 def minimise(

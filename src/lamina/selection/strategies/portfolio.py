@@ -173,9 +173,9 @@ def rehearse(
     searching = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
     if set(options.members) - set(METRICS) - set(searching):
         rehearsal.capture()
-    for name, kind in searching.items():
+    for name, selector in searching.items():
         if name in options.members:
-            own_options = kind.from_options({"strategy": name, "metric": options.metric})
+            own_options = selector.from_options({"strategy": name, "metric": options.metric})
             search = Search(name, rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
             load(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
     proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
