@@ -1,7 +1,8 @@
 """What Snakemake loads of lamina before it reads anything: `snakemake --logger lamina`, and words about a bad file.
 
-Snakemake finds a logger by the name of its package, and imports all that are installed whenever it starts: before it
-reads the files that its command line names as configuration, of which it would say less.
+Snakemake finds a logger by the name of its package, and imports all that are installed whenever it starts, whichever
+workflow it runs. So nothing happens here unless the workflow is lamina's own: its configuration files are then checked
+before Snakemake reads them, of which it would say less. The progress of a run is shown under `--logger lamina` alone.
 """
 
 import argparse
@@ -9,6 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+from snakemake.common import SNAKEFILE_CHOICES
+
+import lamina
 from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.runtime import failures
@@ -16,23 +20,23 @@ from lamina.runtime.progress import LogHandler
 
 __all__ = ["LogHandler"]
 
+_OWN_ROOT = Path(lamina.__file__).resolve().parents[2]
 
-def check(arguments: list[str]) -> None:
-    """End Snakemake if a configuration file of its command line is missing or cannot be read, or it has no folder for
-    its own cache.
+
+def check_command(arguments: list[str]) -> None:
+    """End Snakemake if it cannot run lamina's own workflow with this command line; let any other workflow be.
+
+    It ends if a configuration file is missing or cannot be read, or there is no folder for Snakemake's own cache.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument("--snakefile", "-s")
+    options, _ = parser.parse_known_args(arguments)
+    if not _is_own_workflow(options.snakefile):
+        return
     with failures.refused([]):
-        try:
-            (caches / "snakemake").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LaminaError(
-                f"{caches} cannot be written to ({error.strerror}), and Snakemake and Hugging Face keep files there. "
-                "Set XDG_CACHE_HOME and HF_HOME to folders of your own."
-            ) from error
-        for file in parser.parse_known_args(arguments)[0].configfile:
+        _check_cache()
+        for file in options.configfile:
             if not Path(file).is_file():
                 raise LaminaError(
                     f"there is no configuration file '{file}'. Write --configfile config/NAME.yaml; targets stand "
@@ -41,5 +45,23 @@ def check(arguments: list[str]) -> None:
             text.read_configuration(file)
 
 
+def _is_own_workflow(snakefile: str | None) -> bool:
+    """Whether Snakemake runs lamina's own Snakefile, by the option `--snakefile` or where it looks without it."""
+    candidates = [Path(snakefile)] if snakefile else SNAKEFILE_CHOICES
+    found = next((path for path in candidates if path.is_file()), None)
+    return found is not None and found.resolve() == _OWN_ROOT / "Snakefile"
+
+
+def _check_cache() -> None:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        (caches / "snakemake").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaminaError(
+            f"{caches} cannot be written to ({error.strerror}), and Snakemake and Hugging Face keep files there. "
+            "Set XDG_CACHE_HOME and HF_HOME to folders of your own."
+        ) from error
+
+
 if Path(sys.argv[0]).name in ("snakemake", "__main__.py"):
-    check(sys.argv[1:])
+    check_command(sys.argv[1:])

@@ -9,6 +9,7 @@ import pytest
 import snakemake_logger_plugin_lamina as plugin
 from lamina.errors import LaminaError
 from lamina.runtime.failures import check_folder, first_failure
+from tests import ROOT
 from tests.given.scripts import ENVIRONMENT
 
 ERROR = """[Sat Nov 21 21:40:18 2026]
@@ -164,14 +165,15 @@ def test_a_folder_that_snakemake_or_python_would_misread_is_refused(
 def test_a_missing_cache_or_configuration_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own = ["--snakefile", str(ROOT / "Snakefile")]
     (tmp_path / "file").touch()
     (tmp_path / "bad.yaml").write_text("models: {a: [\nx")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/cache"))
     with pytest.raises(SystemExit, match=r"cannot be written to .*Set XDG_CACHE_HOME and HF_HOME"):
-        plugin.check([])
+        plugin.check_command(own)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plugin.check(["--cores", "2", "--", "all"])
+    plugin.check_command([*own, "--cores", "2", "--", "all"])
     with pytest.raises(SystemExit, match="there is no configuration file 'nowhere.yaml'"):
-        plugin.check(["-n", "--configfile", "nowhere.yaml", "--cores", "2"])
+        plugin.check_command([*own, "-n", "--configfile", "nowhere.yaml", "--cores", "2"])
     with pytest.raises(SystemExit, match=r"bad.yaml, line 2"):
-        plugin.check([f"--configfile={tmp_path / 'bad.yaml'}"])
+        plugin.check_command([*own, f"--configfile={tmp_path / 'bad.yaml'}"])
