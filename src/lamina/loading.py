@@ -82,8 +82,11 @@ def load(
         for record in (parts.plan or {}).get("replacements", {}).values():
             record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
-        # A model saved from a notebook must have an export's weights and code: a plain checkpoint would lose its patch.
-        model.__dict__["save_pretrained"] = functools.partial(export.save, model)
+        # A model saved from a notebook is written and refused as an export is: a plain checkpoint would lose its patch,
+        # and layers of some families compute with their number.
+        model.__dict__["save_pretrained"] = functools.partial(
+            export.save_checked, model, functools.partial(load_model, manifest, on)
+        )
     return _spread(model, device_map), load_tokenizer(manifest)
 
 

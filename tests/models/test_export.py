@@ -11,7 +11,15 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel, dynamic_module_utils
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    dynamic_module_utils,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import lamina
@@ -101,6 +109,65 @@ def test_saving_a_loaded_variant_keeps_its_patch(results: Path, tmp_path: Path) 
     model.save_pretrained(tmp_path / "saved")
     again = load_folder(tmp_path / "saved", "auto", trust_remote_code=True)
     torch.testing.assert_close(logits(again, ids), logits(model, ids))
+
+
+UNSAVEABLE: dict[str, dict[str, Any]] = {
+    "gpt2": {"scale_attn_by_inverse_layer_idx": True},  # each layer divides by its number
+    "jamba": {},  # which layers are attention follows from their number
+}
+
+
+@pytest.mark.parametrize("family", UNSAVEABLE)
+def test_a_save_that_would_be_another_model_is_refused_as_its_export_is(
+    family: str, results: Path, tmp_path: Path
+) -> None:
+    """Without layer 2, transformers would load the layers behind it with other numbers."""
+    base = configurations.model(family, **UNSAVEABLE[family])
+    folder = base_folder(tmp_path / family)
+    base.save_pretrained(folder)
+    manifest = json.loads((results / "models/tiny/manifest.json").read_text())
+    places = {"path": str(folder), "source": str(folder)}
+    store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest | places))
+    store.write_text(results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"])))
+    variant, _ = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
+    refusal = "does not load back as the same model"
+    with pytest.raises(LaminaError, match=refusal):
+        export.export(base, source_of(folder, ["2"]), tmp_path / "export")
+    target = tmp_path / "saved"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine\n")
+    with pytest.raises(LaminaError, match=refusal):
+        variant.save_pretrained(target)
+    assert [file.name for file in target.iterdir()] == ["notes.txt"]
+
+
+def test_a_saved_variant_replaces_the_weights_that_were_there(
+    results: Path, tmp_path: Path
+) -> None:
+    """Shards of an earlier model would be read in place of the new weights."""
+    target = tmp_path / "saved"
+    tiny.model().save_pretrained(target, max_shard_size="20KB")
+    assert len(list(target.glob("*.safetensors"))) > 1
+    store.write_text(results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"])))
+    variant, tokenizer = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
+    variant.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    again = AutoModelForCausalLM.from_pretrained(target)
+    ids = tiny.tokens()
+    torch.testing.assert_close(logits(again, ids), logits(variant, ids))
+
+
+def test_a_tokenizer_of_another_class_is_saved_as_it_cuts(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path / "model")
+    tiny.model().save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = "GPT2Tokenizer"  # which would make another one of the vocabulary
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    _, tokenizer = lamina.load(folder, device="cpu")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    stated = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert again("w1 w2 w3")["input_ids"] == stated.encode("w1 w2 w3").ids
 
 
 def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_path: Path) -> None:

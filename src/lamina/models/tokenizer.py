@@ -49,7 +49,11 @@ def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBas
             tokenizer(text, add_special_tokens=False)["input_ids"]
             != stated.encode(text, add_special_tokens=False).ids
         ):
-            return PreTrainedTokenizerFast.from_pretrained(folder, **options)
+            # What else a tokenizer is given, it keeps, and cannot write when it is saved.
+            local_files_only = bool(options.get("local_files_only"))
+            return PreTrainedTokenizerFast.from_pretrained(
+                folder, local_files_only=local_files_only
+            )
     return tokenizer
 
 

@@ -10,7 +10,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from lamina.version import VERSION
 
 RECORD = "lamina.json"
 
+# Weights as transformers names them.
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?[.]safetensors([.]index[.]json)?")
 # Files of a tokenizer, a chat or a licence in a model's folder, copied as they are.
 _CARRIED = re.compile(
     r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
@@ -142,6 +145,34 @@ def save(
     for file in target.glob("*.safetensors"):
         file.chmod(0o644)
     return "stock" if plain else "code"
+
+
+def save_checked(
+    variant: PreTrainedModel,
+    load_base: Callable[[], PreTrainedModel],
+    folder: str | Path,
+    max_shard_size: str = "5GB",
+) -> str:
+    """Write a variant as `save` does, unless it loads back as another model; returns stock or code.
+
+    load_base: gives the base model, which is loaded for the check alone, after the variant is written.
+    folder: where to write. Weights of a model that are there already are replaced, other files stay.
+
+    Raises LaminaError as `save` and `check_export` do. The folder is then as it was.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
+        form = save(variant, temporary, max_shard_size)
+        check_export(variant, load_base(), lambda: load_folder(temporary, "auto", form == "code"))
+        for file in list(target.iterdir()):
+            if _WEIGHTS.fullmatch(file.name):
+                file.unlink()
+        for file in sorted(Path(temporary).iterdir()):
+            os.replace(file, target / file.name)
+    if form == "code":
+        _name_tokenizer(variant, target)
+    return form
 
 
 def _check(base: PreTrainedModel, form: str, target: Path) -> None:
