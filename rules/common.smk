@@ -8,6 +8,8 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from snakemake.logging import logger
+
 # The folder of lamina, also if another workflow uses it as a module.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 sys.path.insert(0, str(ROOT / "src"))
@@ -25,12 +27,14 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, forkserver, progress
+from lamina.runtime import contents, failures, forkserver, online, progress
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
 from lamina.store.checksum import read_json
 from lamina.study import paths, requests as studies, sweeps, tables
+from lamina.checks.advice import advise
+from lamina.checks.cached import check_cached
 from lamina.checks.load import load
 from lamina.study.paths import any_of
 from lamina.study.variant import Variant
@@ -47,11 +51,18 @@ with failures.refused(workflow.configfiles):
         )
         config = config if "__use_yte__" in read_values else read_values
     CONFIG = load(config, Path.cwd())
+    if online.is_offline(os.environ):
+        check_cached(CONFIG, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
     # Resources read the manifests while the graph is built. An error there would name the rule and not the file.
     for manifest in map(Path, map(paths.manifest, [*CONFIG.models, *CONFIG.donors])):
         if manifest.exists():
             read_json(manifest)
+
+# Said once, and not again by the processes of single jobs.
+if workflow.exec_mode.name == "DEFAULT":
+    for advice in advise(CONFIG, Path.cwd()):
+        logger.warning(f"lamina: {advice}")
 
 # How jobs find the library, and what libraries write. Only the rules of prepare.smk may use the network
 # (lamina.runtime.online).
@@ -166,6 +177,7 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 onstart:
     # A job of a cluster is no run.
     if not workflow.remote_exec:
+        failures.check_room(Path.cwd())
         failures.hold(Path("results"))
     Path(STARTED).touch()
     if workflow.local_exec and not here_gpus():

@@ -7,6 +7,7 @@ before Snakemake reads them, of which it would say less. The progress of a run i
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,22 +21,26 @@ from lamina.runtime.progress import LogHandler
 
 __all__ = ["LogHandler"]
 
+_DRY_RUN = re.compile(r"--dry-?run|-[a-zA-Z]*n[a-zA-Z]*")
 _OWN_ROOT = Path(lamina.__file__).resolve().parents[2]
 
 
 def check_command(arguments: list[str]) -> None:
     """End Snakemake if it cannot run lamina's own workflow with this command line; let any other workflow be.
 
-    It ends if a configuration file is missing or cannot be read, or there is no folder for Snakemake's own cache.
+    It ends if a configuration file is missing or cannot be read, or results or Snakemake's own cache cannot be written.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
     parser.add_argument("--snakefile", "-s")
+    parser.add_argument("--directory", "-d", default=".")
     options, _ = parser.parse_known_args(arguments)
     if not _is_own_workflow(options.snakefile):
         return
     with failures.refused([]):
         _check_cache()
+        if not any(_DRY_RUN.fullmatch(argument) for argument in arguments):
+            failures.check_writable(Path(options.directory).absolute())
         for file in options.configfile:
             if not Path(file).is_file():
                 raise LaminaError(

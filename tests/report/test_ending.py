@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from lamina.report import ending
 from lamina.store import parquet as store
+from tests.given.planted_tables import variant, write
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
 
@@ -25,6 +28,22 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
 def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
     assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS)[0]
+
+
+def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
+    """Of two calibrations with four choices, the base model knows the task of one and guesses at the other."""
+    random = np.random.default_rng(3)
+    base = {
+        "known": (random.random(400) < 0.9).astype(float),
+        "guessed": (random.random(400) < 0.25).astype(float),
+    }
+    cut = {"known": base["known"] * (random.random(400) < 0.5), "guessed": base["guessed"]}
+    variants = [(variant(name), cut) for name in ("c", "d")]
+    asked = [{"calibration": "c", "source": "known"}, {"calibration": "d", "source": "guessed"}]
+    write(tmp_path / "tables", base, variants, asked).close()
+    warnings = [line for line in ending.lines(tmp_path, VIEWS) if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert "the base model guesses: m on d. " in warnings[0]
 
 
 def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Path) -> None:

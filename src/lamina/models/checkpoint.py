@@ -197,25 +197,28 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
 
     Raises LaminaError as the names of files tell; whether a tokenizer loads and fits is seen when it is loaded.
     """
-    names, own = {path.name for path in folder.iterdir()}, folder / "tokenizer_config.json"
+    names = {path.name for path in folder.iterdir()}
     tables = [name for name in names if _TOKENIZER.search(name) and name not in _NO_VOCABULARY]
     if not tables and not any(name.endswith(".py") for name in names):
         raise LaminaError(
             f"{entry}.source: {folder} has no tokenizer. Put tokenizer.json and tokenizer_config.json beside its "
             "weights, those of the model that it was made from."
         )
-    written = own.is_file() and '"chat_template"' in own.read_text(
-        encoding="utf-8", errors="replace"
-    )
-    if (
-        chat_template
-        and not written
-        and not any(name.startswith("chat_template") for name in names)
-    ):
+    if chat_template and not has_chat_template(folder):
         raise LaminaError(
             f"{entry}.chat_template: the tokenizer in {folder} has no chat template. Write chat_template: false, or "
             "put chat_template.jinja beside its weights."
         )
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer in a folder has a chat template, in a file of its own or in its settings."""
+    if any(path.name.startswith("chat_template") for path in folder.iterdir()):
+        return True
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file():
+        return False
+    return '"chat_template"' in settings.read_text(encoding="utf-8", errors="replace")
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -36,8 +36,24 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
     said = _best(best) if best else "none keeps 95 % of its calibration's task"
     return [
         *(maps if maps and not recommended else [f"best variant  {said}"]),
+        *_at_chance(recommended),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (make sql, make query)",
+    ]
+
+
+def _at_chance(recommended: list[dict[str, Any]]) -> list[str]:
+    """A line about the calibrations whose task the base model does not do."""
+    names = [
+        f"{row['model']} on {row['name']}"
+        for row in recommended
+        if row["question"] == "task" and row["at_chance"]
+    ]
+    if not names:
+        return []
+    return [
+        f"warning       the base model guesses: {', '.join(names)}. Nothing can be lost there, so these scores say "
+        "nothing of layers. Take another task, examples in the prompt (num_fewshot), or its chat template."
     ]
 
 

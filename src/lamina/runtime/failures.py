@@ -54,6 +54,36 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse to run where files cannot be written: under `folder`, in its folders of results, logs and Snakemake's own.
+
+    Raises LaminaError, which names the folder. One that does not exist is looked for further up.
+    """
+    for written in (folder / "results", folder / "logs", folder / ".snakemake"):
+        if written.is_symlink() and not written.exists():
+            raise LaminaError(
+                f"{written} is a link to {written.readlink()}, which is not there. Make that folder, or delete the "
+                "link."
+            )
+        existing = next(each for each in (written, *written.parents) if each.exists())
+        try:
+            tempfile.TemporaryFile(dir=existing).close()
+        except OSError as error:
+            raise LaminaError(
+                f"{existing} cannot be written to ({error.strerror}), and {written.name} is kept there. Make it "
+                "writable, or start in a folder on another disk."
+            ) from error
+
+
+def check_room(folder: Path) -> None:
+    """End the program if a disk is full on which a run under `folder` writes."""
+    written = [folder / name for name in ("results", "logs", ".snakemake")]
+    existing = [each for each in written if each.is_dir()]
+    with refused([]):
+        if message := full(folder, *existing, tempfile.gettempdir()):
+            raise LaminaError(message)
+
+
 def hold(folder: Path) -> FileLock:
     """Hold a results folder for the run of this process, until it ends or the lock is released.
 

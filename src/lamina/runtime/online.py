@@ -4,7 +4,17 @@ Libraries read these settings when they are imported. A user who set HF_HUB_OFFL
 """
 
 import os
+from collections.abc import Mapping
 
-if "LAMINA_OFFLINE" in os.environ and not os.environ["LAMINA_OFFLINE"]:
+_TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads it
+
+
+def is_offline(environment: Mapping[str, str]) -> bool:
+    """Whether the user has said that nothing is to be downloaded; LAMINA_OFFLINE keeps what was said first."""
+    stated = environment.get("LAMINA_OFFLINE", environment.get("HF_HUB_OFFLINE", ""))
+    return stated.upper() in _TRUE
+
+
+if "LAMINA_OFFLINE" in os.environ and not is_offline(os.environ):
     os.environ.pop("HF_HUB_OFFLINE", None)
     os.environ.pop("HF_DATASETS_OFFLINE", None)
