@@ -5,7 +5,8 @@ Folders in `valid` look odd and are right: none of them may be refused. `case.ya
 about
     What the input is, in a sentence.
 config
-    A configuration, or the sections of one that matter. `resources/reference` is the embedded model.
+    A configuration, or the sections of one that matter. `resources/reference` is the embedded model. A text is the name
+    of a configuration file among the files, which is then read as a user wrote it.
 files
     Files to write, by path. A text is written as it is, a mapping as YAML (as JSON under a name in .json), and a list
     as JSON lines, or as the rows of a .json, .csv, .tsv or .parquet file. A name that ends in .gz is compressed. Other
@@ -37,6 +38,7 @@ import pytest
 import yaml
 
 from lamina.checks import load as checks
+from lamina.config import text as config_text
 from lamina.config.calibrations import Hub, Text
 from lamina.config.configuration import Configuration
 from lamina.data import lm_tasks
@@ -200,7 +202,10 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     expected = case.get("expected", {})
     try:
-        config = checks.load(completed(case["config"]), tmp_path)
+        raw = case["config"]
+        if isinstance(raw, str):
+            raw = config_text.read_configuration(raw)
+        config = checks.load(completed(raw), tmp_path)
         for model_name, entry in config.models.items():
             manifest = describe(model_name, entry, tmp_path / entry.source)
             model = load_model(manifest)

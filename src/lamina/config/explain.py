@@ -7,6 +7,7 @@ cannot know with `wrong`.
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -110,11 +111,15 @@ def _spelt(text: str) -> Iterator[Any]:
         yield _BOOLEANS[text.lower()]
     if text.lower() in ("null", ""):
         yield None
-    for convert in (int, float):
-        try:
-            yield convert(text)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        yield int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    yield number
+    if number.is_integer():
+        yield int(number)
 
 
 def allowed(part: Mapping[str, Any]) -> str:

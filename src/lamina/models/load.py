@@ -138,12 +138,27 @@ def load_folder(
         )
     check_whole(name, loading_info)
     _check_tied(name, model)
+    _return_mappings(model)
     for module in model.modules():
         # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     loaded: PreTrainedModel = model.eval()
     return loaded
+
+
+def _return_mappings(model: PreTrainedModel) -> None:
+    """Have the model return what it computes by name, and only its logits.
+
+    Training code leaves `return_dict: false` or `output_attentions: true` in config.json. They change no number.
+    """
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, PretrainedConfig):
+            config.return_dict = True
+            config.output_hidden_states = False
+            if config.output_attentions:
+                config.output_attentions = False
 
 
 def _part_blocks(model: PreTrainedModel) -> list[str]:
