@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.engine import budgets
+from lamina.engine.budgets import LOGITS
 from lamina.engine.moments import BATCH
 from lamina.engine.taps import positions
 
 FLOAT, DOUBLE = 4, 8
-HOST = 2 << 30  # of a CPU's memory: what jobs ask for beside the libraries and the weights
 # Numbers that consumers of streams and of logits convert to another type at a time.
 _STREAMS, _LOGITS = 1 << 21, 1 << 23
 
@@ -108,24 +109,37 @@ def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams
     # distance from the base with those of both, their mean, and the result of one more operation.
     arrays = (4 if streams > 1 else 1) + (2 if streams > 1 else 1) * (shape.size < FLOAT)
     numbers = together * scored * shape.vocabulary
-    logits = numbers * carried * shape.size + min(numbers, _LOGITS) * arrays * FLOAT
+    # Of a large vocabulary some places at a time, from what the head is given.
+    whole = numbers * carried
+    held = min(whole, max(LOGITS, shape.vocabulary * carried))
+    entering = together * scored * carried * shape.stream() if held < whole else 0
+    logits = held * shape.size + entering + min(numbers, _LOGITS) * arrays * FLOAT
     # A removal runs no layer of its own, so that in every layer one stream stands by.
     layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
     return max(together * layers, logits)
 
 
 def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
-    """Bytes of sums for patches: four matrices for each run, and two streams of a batch in float64."""
+    """Bytes of sums for patches: four matrices for each run of a turn, and two streams of a batch in float64."""
+    matrices = budgets.sums_bytes(1, 1, shape.channels)
+    runs = min(runs, max(1, budgets.sums_budget(shape.channels) // matrices))
     held = _batch(positions(min(tokens, BATCH // shape.channels), 2 * runs), line, lines)
-    sums = 4 * runs * shape.channels**2 * DOUBLE
-    return sums + held * (
+    return runs * matrices + held * (
         2 * runs * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE)
     )
 
 
-def fit(shape: Shape, tokens: int, line: int, lines: int) -> int:
-    """Bytes of one patch with its second pass: sums, then the matrices of the decomposition."""
-    return max(moments(shape, tokens, line, lines, 1), 10 * shape.channels**2 * DOUBLE)
+def fit(shape: Shape, tokens: int, line: int, lines: int, runs: int = 1) -> int:
+    """Bytes of patches with their second pass: sums, then the matrices of one decomposition beside the other sums."""
+    return max(
+        moments(shape, tokens, line, lines, runs),
+        budgets.fitting(shape.channels, runs),
+    )
+
+
+def waiting(shape: Shape, patches: int) -> int:
+    """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
+    return min(budgets.PATCHES, patches * shape.channels**2 * FLOAT)
 
 
 def heal(

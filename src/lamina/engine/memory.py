@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import footprint, packing
-from lamina.engine.footprint import HOST, Shape
+from lamina.engine.budgets import HOST
+from lamina.engine.footprint import Shape
 
 _LINE = 512  # tokens of a line where there are no samples
 

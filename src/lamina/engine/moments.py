@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lamina.engine import budgets, taps
 from lamina.engine import sources as over
-from lamina.engine import taps
 from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
@@ -22,7 +22,6 @@ from lamina.models.structure import text_config
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
 # number of tokens nor on C.
 BATCH = 1 << 21
-MEMORY = 8 << 30  # bytes of what one pass collects
 
 
 @dataclass
@@ -120,22 +119,22 @@ def collect(
     boundaries: Sequence[Boundary],
     seed: int,
     tokens: int = TOKENS,
-    memory: int = MEMORY,
+    memory: int | None = None,
     regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
     A share of the documents of each source is held out; a source of weight 0 only takes part in that draw. One forward
-    pass serves all boundaries whose moments fit into `memory` bytes together. Fit each boundary as it comes: the
-    moments of one pass are freed before the next. With `regressors`, X is the output of the module for a boundary's
-    start, and not the stream there; `run` can give another stream, see `taps.entering`.
+    pass serves all boundaries whose sums fit into `memory` bytes together, by default those of `budgets.sums_budget`.
+    Fit each boundary as it comes: the sums of one pass are freed before the next. With `regressors`, X is the output of
+    the module for a boundary's start, and not the stream there; `run` can give another stream, see `taps.entering`.
     """
     channels, inputs = int(text_config(model).hidden_size), dict(regressors or {})
-    per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
-    wanted, samples = sorted(set(boundaries)), over.counted(sources)
-    for first in range(0, len(wanted), per_pass):
-        part = wanted[first : first + per_pass]
+    memory = budgets.sums_budget(channels) if memory is None else memory
+    tokens = min(tokens, BATCH // channels)
+    samples = over.counted(sources)
+    for part in turns(sorted(set(boundaries)), channels, memory):
         places = [place for boundary in part for place in boundary]
         starts = sorted({start for start, _ in part if start in inputs})
         fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
@@ -157,6 +156,19 @@ def collect(
         )
         for boundary in part:
             yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
+
+
+def turns(boundaries: Sequence[Boundary], channels: int, memory: int) -> Iterator[list[Boundary]]:
+    """The boundaries, in their order, in turns whose sums fit into `memory` bytes, or of a single boundary."""
+    part: list[Boundary] = []
+    for boundary in boundaries:
+        starts = {start for start, _ in (*part, boundary)}
+        if part and budgets.sums_bytes(len(part) + 1, len(starts), channels) > memory:
+            yield part
+            part = []
+        part.append(boundary)
+    if part:
+        yield part
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:

@@ -4,7 +4,7 @@ To hand out a number, a GPU must first finish all its earlier work. So a pass as
 of answers and the parts of a sample are tensors here too, and nothing is done line by line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,12 +61,12 @@ def moved(batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tens
 def read(
     batch: Batch,
     places: Places,
-    logits: torch.Tensor,
+    parts: Iterable[torch.Tensor],
     leaves: Mapping[Any, int],
     observed: Mapping[Any, torch.Tensor],
     base: int | None,
 ) -> Readings:
-    """The readings of logits (streams, places, V), taken one stream at a time.
+    """The readings of logits, which come in `parts` (streams, some places, V) in the order of the places.
 
     `leaves` says in which stream each candidate arrived; `base` is that of the unpruned model, against which the output
     metrics are taken, or None to leave them out. `observed` are results of `moved`.
@@ -74,66 +74,88 @@ def read(
     samples = np.array([batch.lines[number].sample for number in places.line])
     first = np.r_[True, samples[1:] != samples[:-1]]
     run = np.cumsum(first) - 1
+    # Scored tokens by place, so that those of a part of the logits stand together.
+    order = np.argsort(places.at, kind="stable")
+    sorted_at = places.at[order]
     # How many tokens a place predicts: one of each choice whose rows share it.
-    indices = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
-    at, targets, part, tokens = (
-        torch.from_numpy(indices).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
+    indices = np.concatenate([sorted_at, places.targets[order], run, np.bincount(places.at)])
+    sizes = [len(order)] * 2 + [len(run)] * 2
+    at, targets, run_of_place, tokens = (
+        torch.from_numpy(indices).to(batch.tokens.device).split(sizes)
     )
     streams = sorted(set(leaves.values()))
-    normalisers, likeliest, distances = _taken(logits, streams, base)
-    scores, hits, outputs = [], [], []
-    for index, stream in enumerate(streams):
-        scores.append((logits[stream, at, targets].float() - normalisers[index][at]).double())
-        hits.append((likeliest[index][at] == targets).double())
-        if base is not None:
-            sums = torch.zeros(
-                len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device
-            )
-            outputs.append(sums.index_add_(1, part, distances[index].double() * tokens))
-    parts = [
-        *scores,
-        *hits,
-        *outputs,
-        *(distance.to(logits.device).double() for distance in observed.values()),
-    ]
-    numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
-    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
-    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
-    number = {name: streams.index(leaf) for name, leaf in leaves.items()}
+    taken: list[_Taken] = []
+    place = 0
+    for logits in parts:
+        start, end = np.searchsorted(sorted_at, [place, place + logits.shape[1]])
+        there = at[start:end] - place
+        taken.append(_take(logits, streams, base, there, targets[start:end]))
+        place += logits.shape[1]
+    scores = torch.cat([part.scores for part in taken], dim=1).double()
+    hits = torch.cat([part.hits for part in taken], dim=1).double()
+    found = [*scores, *hits]
+    if base is not None:
+        distances = torch.cat([part.distances for part in taken], dim=2).double()
+        run_of_place = run_of_place.to(distances.device)
+        for of_stream in distances * tokens.to(distances.device):
+            sums = of_stream.new_zeros(len(OUTPUT_METRICS), int(run[-1]) + 1)
+            found.append(sums.index_add_(1, run_of_place, of_stream))
+    found += [distance.to(scores.device).double() for distance in observed.values()]
+    numbers = torch.cat([part.flatten() for part in found]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in found])[:-1])
+    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, found, strict=True)]
     count = len(streams)
+    for array in arrays[: 2 * count]:
+        array[order] = array.copy()
+    number = {name: streams.index(leaf) for name, leaf in leaves.items()}
     behind = arrays[2 * count :]
     return Readings(
         {name: arrays[at] for name, at in number.items()},
         {name: arrays[count + at] for name, at in number.items()},
         {name: behind[at] for name, at in number.items()} if base is not None else {},
         np.flatnonzero(first),
-        dict(zip(observed, behind[len(outputs) :], strict=True)),
+        dict(zip(observed, behind[0 if base is None else count :], strict=True)),
     )
 
 
-def _taken(
-    logits: torch.Tensor, streams: Sequence[int], base: int | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each stream and place the logarithm of the sum of exponentials and the likeliest token, (streams, places), and
-    the distances from the stream `base`, (streams, metrics, places). Without a base, these are not defined.
-    """
+@dataclass(frozen=True)
+class _Taken:
+    """What is read off a part of the logits, for each stream."""
+
+    scores: torch.Tensor  # log-likelihood of each scored token, (streams, tokens)
+    hits: torch.Tensor  # whether it was the likeliest, (streams, tokens)
+    distances: torch.Tensor  # from the base, (streams, metrics, places); not defined without a base
+
+
+def _take(
+    logits: torch.Tensor,
+    streams: Sequence[int],
+    base: int | None,
+    at: torch.Tensor,
+    targets: torch.Tensor,
+) -> _Taken:
+    """Read the scored tokens `targets` at the places `at` of logits (streams, places, V), one stream at a time."""
+    on = logits.device
+    at = at.to(on)
+    targets = targets.to(on)
     count, width = logits.shape[1:]
     shape = (len(streams), count)
-    normalisers = torch.empty(shape, dtype=torch.float32, device=logits.device)
-    likeliest = torch.empty(shape, dtype=torch.int64, device=logits.device)
-    distances = torch.empty(
-        (len(streams), len(OUTPUT_METRICS), count), dtype=torch.float32, device=logits.device
-    )
-    step = max(1, (CACHED if logits.device.type == "cpu" else STREAMED) // width)
+    normalisers = torch.empty(shape, dtype=torch.float32, device=on)
+    likeliest = torch.empty(shape, dtype=torch.int64, device=on)
+    distances = torch.empty((len(streams), len(OUTPUT_METRICS), count), device=on)
+    step = max(1, (CACHED if on.type == "cpu" else STREAMED) // width)
     for first in range(0, count, step):
         rows = slice(first, first + step)
         reference = None if base is None else _Output(logits[base, rows])
         for number, stream in enumerate(streams):
             one = _Output(logits[stream, rows])
-            normalisers[number, rows], likeliest[number, rows] = one.normaliser, one.likeliest
+            normalisers[number, rows] = one.normaliser
+            likeliest[number, rows] = one.likeliest
             if reference is not None:
                 distances[number, :, rows] = _distances(reference, one)
-    return normalisers, likeliest, distances
+    of_targets = [logits[stream, at, targets].float() for stream in streams]
+    scores = torch.stack(of_targets) - normalisers[:, at]
+    return _Taken(scores, likeliest[:, at] == targets, distances)
 
 
 class _Output:

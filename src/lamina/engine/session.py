@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.engine import candidates, forking, packing, readings
 from lamina.engine.batches import halved
+from lamina.engine.budgets import LOGITS
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.forking import ForkingLayer, SelectingHead, Streams
 from lamina.engine.packing import Batch, Line, Places
@@ -25,6 +26,10 @@ from lamina.store.unfinished import Progress
 Pass = Literal["removal", "stream"]
 Part = tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]
 """Lines that a pass runs, the candidates that it scores, and what it observes."""
+
+
+def _look_away(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+    """Observe nothing."""
 
 
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
@@ -64,7 +69,10 @@ class Session:
         self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
         self.fixed, self.mixed = False, True
         config = text_config(model)
+        self._vocabulary = int(config.vocab_size)
         self._head_cost = config.vocab_size / (4 * config.hidden_size)
+        # Whether the head gives the model's logits without the layers; None until it is tried.
+        self._head_runs_alone: bool | None = None
         self._halves_are_all = not family_of(model).stream_norm
         self._check_halves, self._checked = check_halves, set[Candidate]()
 
@@ -181,52 +189,99 @@ class Session:
         batch = packing.collate(lines, self.model.device, self.mixed)
         models = candidates.carried(wanted.values(), self.outputs)
         places = packing.places(lines, self.scores.offsets)
-        logits, leaves = self.logits(batch, places, models, list(observed.values()), observe)
+        parts, leaves = self.logit_parts(batch, places, models, list(observed.values()), observe)
         named = dict(zip(wanted, leaves, strict=False))
-        read = readings.read(
-            batch, places, logits, named, seen, leaves[-1] if self.outputs else None
-        )
-        self.scores.take(batch, places, read)
+        base = leaves[-1] if self.outputs else None
+        self.scores.take(batch, places, readings.read(batch, places, parts, named, seen, base))
 
     def logits(
+        self, batch: Batch, places: Places, wanted: Sequence[Candidate]
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
+        parts, leaves = self.logit_parts(batch, places, wanted)
+        return torch.cat(list(parts), dim=1), leaves
+
+    def logit_parts(
         self,
         batch: Batch,
         places: Places,
         wanted: Sequence[Candidate],
         observed: Sequence[Observation] = (),
-        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: (
-            None
-        ),
-    ) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
+        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = _look_away,
+    ) -> tuple[Iterator[torch.Tensor], tuple[int, ...]]:
+        """Run one forward pass; give its logits some places at a time, and the stream of each candidate.
+
+        A part is (streams, some places, V), in the order of the places, and has at most `LOGITS` numbers or one place.
+        """
         tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
         copies = tree.width if self.fixed else 1
         state = Streams(batch, tree, self.windows, self.causal, observe, copies)
+        streams = max(1 + max(tree.leaves), copies)
+        most_places = len(places.line)
+        if self._head_runs_alone is not False:
+            most_places = max(1, LOGITS // (streams * self._vocabulary))
         line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(
             batch.tokens.device
         )
-        streams = max(1 + max(tree.leaves), copies)
-        self.head.choose = lambda hidden: (
-            hidden.to(position.device)
-            .unflatten(0, (streams, -1))[:, line_of, position]
-            .flatten(0, 1)[None]
-        )
+        chosen: list[torch.Tensor] = []
+
+        def choose(hidden: torch.Tensor) -> torch.Tensor:
+            by_stream = hidden.to(position.device).unflatten(0, (streams, -1))
+            scored = by_stream[:, line_of, position]
+            if scored.shape[1] > most_places:
+                # The rest follows in parts; one place of each stream shows that they are right.
+                chosen.append(scored)
+                scored = scored[:, :1]
+            return scored.flatten(0, 1)[None]
+
+        logits = self._passed(state, choose).unflatten(1, (streams, -1))[0]
+        self.layer_tokens += state.layer_tokens
+        if not chosen:
+            return iter([logits]), tree.leaves
+        if self._head_runs_alone is None:
+            [first] = self._headed(chosen[0][:, :1], 1)
+            # The same product of the same numbers: what differs is no rounding.
+            self._head_runs_alone = torch.allclose(first, logits, 1e-3, 1e-3, equal_nan=True)
+        if not self._head_runs_alone:
+            return self.logit_parts(batch, places, wanted, observed, observe)
+        return self._headed(chosen.pop(), most_places), tree.leaves
+
+    def _headed(self, hidden: torch.Tensor, most_places: int) -> Iterator[torch.Tensor]:
+        """The logits of what enters the head (streams, places, C), so many places at a time.
+
+        The model itself runs, for whatever it does to the logits, on one token that passes all layers by.
+        """
+        token = self.scores.samples[0].sequence()[:1]
+        line = Line(0, token, (0,), (0,), (), ())
+        batch = packing.collate((line,), self.model.device, self.mixed)
+        no_layers = Candidate(frozenset(map(str, range(len(self.layers)))))
+        tree = candidates.grow([no_layers], [], len(self.layers), True)
+        state = Streams(batch, tree, self.windows, self.causal, _look_away)
+        for part in hidden.split(most_places, dim=1):
+            entering = part.flatten(0, 1)[None]
+            logits = self._passed(state, lambda _, entering=entering: entering)
+            yield logits.unflatten(1, part.shape[:2])[0]
+
+    def _passed(
+        self, state: Streams, choose: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Run the model with the streams of a pass; `choose` makes what the head is given, (1, rows, C)."""
+        batch = state.batch
         mask = None if self.windows is not None else (batch.segments >= 0).long()
         positions = batch.positions if self.windows is not None else None
+        repeated = [
+            None if rows is None else rows.repeat(state.copies, 1)
+            for rows in (batch.tokens, positions, mask)
+        ]
+        self.head.choose = choose
         try:
             for layer in self.layers:
                 layer.state = state
-            repeated = [
-                None if rows is None else rows.repeat(copies, 1)
-                for rows in (batch.tokens, positions, mask)
-            ]
-            logits = self._run(*repeated)
+            return self._run(*repeated)
         finally:
             for layer in self.layers:
                 layer.state = None
             self.head.choose = lambda hidden: hidden
-        self.layer_tokens += state.layer_tokens
-        return logits.reshape(streams, len(places.line), -1), tree.leaves
 
 
 def _part(

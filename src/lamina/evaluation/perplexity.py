@@ -14,6 +14,7 @@ from lamina.engine.batches import by_length, halved, in_two, logit_positions, pa
 from lamina.errors import LaminaError
 from lamina.evaluation.measuring import Rows, Score
 from lamina.evaluation.together import Together
+from lamina.models import check
 from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
@@ -152,19 +153,29 @@ def document_nll(
 def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[float]:
     """Summed negative log-likelihood (nats) of the scored tokens of each window."""
     sums = [0.0] * len(cut)
-    budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
+    most = logit_positions(text_config(model).vocab_size)
+    budget = min(_TOKENS, most)
 
     def measure(group: list[int]) -> None:
         batch = [cut[number] for number in group]
         inputs, mask = padded([window.tokens[:-1] for window in batch], model.device)
         targets, _ = padded([window.tokens[1:] for window in batch], model.device)
         first = torch.tensor([[window.first - 1] for window in batch], device=model.device)
-        scored = mask & (torch.arange(mask.shape[1], device=model.device) >= first)
-        logits = model(input_ids=inputs, attention_mask=mask.long(), use_cache=False).logits.float()
-        losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(
-            scored, 0.0
-        )
-        totals = losses.double().sum(1)
+        is_scored = mask & (torch.arange(mask.shape[1], device=model.device) >= first)
+        totals = torch.zeros(len(group), dtype=torch.float64, device=model.device)
+        # One window of a large vocabulary may have more logits than fit: then its layers run for each part of them.
+        for part in torch.arange(mask.shape[1]).split(max(1, most // len(group))):
+            places = slice(int(part[0]), int(part[-1]) + 1)
+            with check.scored(model, places):
+                logits = model(
+                    input_ids=inputs, attention_mask=mask.long(), use_cache=False
+                ).logits.float()
+            if logits.shape[1] != len(part):
+                logits = logits[:, places]
+            losses = functional.cross_entropy(
+                logits.transpose(1, 2), targets[:, places], reduction="none"
+            )
+            totals += losses.where(is_scored[:, places], 0.0).double().sum(1)
         assert_finite(totals, name, _STAGE)
         for number, total in zip(group, totals.tolist(), strict=True):
             sums[number] = total

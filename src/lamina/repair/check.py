@@ -60,7 +60,6 @@ def measure(
             parts[False], min(max(1, len(parts[True]) // 2), len(parts[False]))
         )
     chosen = held + others
-    wide = {boundary: patch.to(model.device, torch.float64) for boundary, patch in patches.items()}
     weights = torch.tensor(
         [weight for weight, _ in chosen], dtype=torch.float64, device=model.device
     )
@@ -76,12 +75,14 @@ def measure(
         reserve(
             min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device
         )
-        for ((start, end), patch), boundary_sums in zip(wide.items(), sums, strict=True):
+        for ((start, end), patch), boundary_sums in zip(patches.items(), sums, strict=True):
+            # Not all patches at once: in float64 they would take as much as the sums they were fitted on.
+            wide = patch.to(model.device, torch.float64)
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
                 sample = number.long()
                 group, weight = (sample >= len(held)).long(), weights[sample]
                 boundary_sums.tokens.index_add_(0, group, weight)
-                before, after = y - x, y - patch.repaired(x)
+                before, after = y - x, y - wide.repaired(x)
                 for place, error in enumerate((before, after)):
                     boundary_sums.absolute[place].index_add_(
                         0, group, weight[:, None] * error.abs()
