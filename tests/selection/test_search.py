@@ -13,6 +13,7 @@ from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
+from lamina.repair.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Growing, Looped
@@ -191,21 +192,25 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
         split([(1, 2)] * 9, 0.5, 0)
 
 
-@pytest.mark.parametrize("held", [0, 1 << 30])
-def test_patches_are_fitted_as_they_are_needed(held: int) -> None:
-    """On a model that is wrapped already; the numbers are those of fitting all at once on the samples of the search."""
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
+    """On a model that is wrapped already; the numbers are those of fitting all at once on the samples of the search.
+
+    Without memory for them, all patches wait in a file.
+    """
     model, samples, seen = tiny.model(), random_samples(8, count=24), np.arange(0, 24, 3)
     sources = [Source([samples[number].sequence() for number in seen])]
     sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
     at_once = looped.fitted(model, sources, sets, ghost_options(), 0)
     fits: list[list[Candidate]] = []
+    store = PatchStore(memory=memory)
 
     def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
         fits.append(list(candidates))
-        return looped.fitted(model, sources, candidates, ghost_options(), 0)
+        return looped.fitted(model, sources, candidates, ghost_options(), 0, store=store)
 
     with engine.opened(model, samples, outputs=False) as session:
-        growing = Growing(fitted, seen, len(samples), 5, held)
+        growing = Growing(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
         found = np.concatenate([trials.losses([one], np.arange(24))[0] for one in sets])
@@ -217,6 +222,7 @@ def test_patches_are_fitted_as_they_are_needed(held: int) -> None:
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     runs = [sorted(unit for one in each for unit in one.removed) for each in fits[1:]]
-    # The second time, losses are known; patches given up in between are not fitted again for that.
-    assert runs == [["1", "3"], ["1", "2"], ["2", "4"]]
-    assert len(growing.repairs.patches[0]) == (2 if held == 0 else 5)
+    assert runs == [["1", "3"], ["1", "2"], ["2", "4"]], "nothing is fitted twice"
+    kept = [patch for patches in growing.repairs.patches for patch in patches.values()]
+    assert len(kept) == 2 * 5
+    assert all(isinstance(patch, FiledPatch) == (memory == 0) for patch in kept)

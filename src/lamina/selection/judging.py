@@ -5,7 +5,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
@@ -26,6 +25,7 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
+from lamina.repair.patch_store import PatchStore
 from lamina.selection import looped, removals
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import boundaries
@@ -63,7 +63,12 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     judges = Judges(parts, [1.0, *(options.also[name] for name in list(judging)[1:])])
     sequences = [sample.sequence() for sample in choosing.samples]
     form = Forms(
-        model, calibrations, sequences, [each.sequence() for each in samples], request.loops
+        model,
+        calibrations,
+        sequences,
+        [each.sequence() for each in samples],
+        request.loops,
+        PatchStore(request.folder),
     )
     budget = room.tokens(request.tokens, model, samples, request.depth + 2)
     with engine.opened(model, samples, budget, METRICS[options.metric].outputs) as session:
@@ -276,7 +281,7 @@ class Asked:
 class Forms:
     """The candidates of sets, bare and with every repair, whose patches are fitted on documents that do not judge.
 
-    Patches wait in the host's memory: C² float32 numbers for each run of removed layers.
+    Patches, C² float32 numbers for each run of removed layers, wait in a store.
     """
 
     def __init__(
@@ -286,8 +291,10 @@ class Forms:
         choosing: Sequence[Sequence[int]],
         judging: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
+        store: PatchStore | None = None,
     ) -> None:
         self._model, self._loops, self._depth = model, loops, engine.layer_count(model)
+        self._store = store or PatchStore()
         own = next(iter(calibrations))
         sequences = {
             name: without(each.sequences(), judging) for name, each in calibrations.items()
@@ -307,9 +314,8 @@ class Forms:
         for name, loop in self._loops.items():
             known = self._patches[name]
             if new := [run for run in wanted if run not in known]:
-                cpu = torch.device("cpu")
                 known |= looped.patches(
-                    self._model, self._sources[name], new, loop.repair, loop.seed, cpu
+                    self._model, self._sources[name], new, loop.repair, loop.seed, self._store
                 )
         return {
             units: {NONE: candidate}

@@ -9,17 +9,17 @@ scored under patches that were fitted on the other one, ridge and all: nothing a
 that scores it, also if another calibration has that document at another length. The patches of a finished plan are
 fitted on all samples, by `fit_patch` as ever.
 
-Memory: each boundary needs up to C² float32 numbers per fold: 4 GiB at C = 4096 with 32 candidates. They stay
-on the device if all together take at most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches
-those that it applies. More blocks of a sweep divide this.
+Memory: each boundary needs up to C² float32 numbers per fold: 4 GiB at C = 4096 with 32 candidates. They stay on a GPU
+if all together take at most `ON_DEVICE` bytes; else they wait in a `PatchStore`, and each pass fetches those that it
+applies. More blocks of a sweep divide this.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from lamina.config.repairs import Repair
@@ -30,11 +30,12 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.structure import layers_of, text_config
+from lamina.models.structure import layers_of
 from lamina.models.surgery import runs, units_of
 from lamina.repair import protocol
+from lamina.repair.patch_store import PatchStore
 
-ON_DEVICE = HELD = 8 << 30
+ON_DEVICE = 8 << 30
 
 
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
@@ -79,6 +80,7 @@ def fitted(
     options: Any,
     seed: int,
     scored: int = 0,
+    store: PatchStore | None = None,
 ) -> Repairs:
     """Patches for every run of the candidates, fitted on each fold.
 
@@ -87,6 +89,7 @@ def fitted(
     options: An instance of the method's class in `lamina.config.repairs`.
     seed: Draws the folds, and the documents that the method holds out of each fold.
     scored: Number of the source whose samples will be scored.
+    store: Where the patches wait, by default a store of their own.
 
     Raises LaminaError if there are too few documents for two folds, or the method is not a linear map of the stream.
     """
@@ -95,8 +98,7 @@ def fitted(
         folds([source.sequences for source in sources], seed),
         boundaries(candidates, depth),
     )
-    channels = int(text_config(model).hidden_size)
-    place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
+    store = store or store_for(model)
 
     def patches_of(judged: int) -> dict[Boundary, Patch]:
         others = [
@@ -109,7 +111,7 @@ def fitted(
             for source, fold in zip(sources, drawn, strict=True)
             if source.weight
         ]
-        return dict(patches(model, others, wanted, options, seed, place))
+        return dict(patches(model, others, wanted, options, seed, store))
 
     return Repairs(drawn[scored], [patches_of(fold) if wanted else {} for fold in (0, 1)], depth)
 
@@ -120,9 +122,9 @@ def patches(
     runs: Sequence[Boundary],
     options: Any,
     seed: int,
-    place: torch.device,
+    store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
-    """The patch of each run of layers, fitted on all sources, on the device `place`; see `fitted`."""
+    """The patch of each run of layers, fitted on all sources, in a store; see `fitted`."""
     method = protocol.method(options.method)
     for boundary, statistics in method.collect(model, sources, runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
@@ -131,7 +133,14 @@ def patches(
                 f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place while "
                 f"candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
             )
-        yield boundary, patch.to(place, torch.float32)
+        yield boundary, store.keep(patch)
+
+
+def store_for(model: PreTrainedModel, folder: Path | None = None) -> PatchStore:
+    """A store of patches for the passes of a model: first on its GPU, or in a part of the host's memory."""
+    if model.device.type == "cuda":
+        return PatchStore(folder, ON_DEVICE, model.device)
+    return PatchStore(folder)
 
 
 class Looped:
@@ -174,8 +183,7 @@ class Looped:
 class Growing:
     """Repairs for a search, which does not know its runs beforehand: `fit` extends the `repairs` of a `Looped` session.
 
-    The patches of a run are fitted when the first candidate lacks it, and are kept for the next one. Beyond `held`
-    bytes the runs that were used longest ago are dropped, and fitted again if a candidate needs them.
+    The patches of a run are fitted when the first candidate lacks it, and are kept for the next one.
     """
 
     def __init__(
@@ -184,13 +192,12 @@ class Growing:
         seen: np.ndarray,
         count: int,
         depth: int,
-        held: int = HELD,
     ) -> None:
         """`fitted` fits the runs of candidates on the samples with the numbers `seen`, of `count`.
 
         No fold was fitted on the other samples, so either may score them; the folds take turns.
         """
-        self._fitted, self._held = fitted, held
+        self._fitted = fitted
         fold = [number % 2 for number in range(count)]
         for number, drawn in zip(seen.tolist(), fitted([]).fold, strict=True):
             fold[number] = drawn
@@ -205,15 +212,3 @@ class Growing:
             fitted = self._fitted([Candidate(frozenset(units_of(*run))) for run in new])
             for mine, theirs in zip(self._patches, fitted.patches, strict=True):
                 mine |= theirs
-        for mine in self._patches:
-            mine |= {run: mine.pop(run) for run in wanted}  # what was asked for last stands last
-        old = [run for run in self._patches[0] if run not in wanted]
-        for run in old:
-            if self._size() <= self._held:
-                break
-            for mine in self._patches:
-                del mine[run]
-
-    def _size(self) -> int:
-        patches = [patch for mine in self._patches for patch in mine.values()]
-        return sum(4 * part.numel() for patch in patches for part in patch.tensors.values())

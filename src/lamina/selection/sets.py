@@ -55,6 +55,14 @@ class SearchRequest:
     origin: str = ""
 
     @property
+    def folder(self) -> Path | None:
+        """Where the search may write what it does not keep in memory; None for the place of temporary files."""
+        if self.log is None:
+            return None
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        return self.log.parent
+
+    @property
     def depth(self) -> int:
         """L."""
         return len(layers_of(self.model))
@@ -119,8 +127,10 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
             sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
 
+            kept = looped.store_for(model, request.folder)
+
             def fitted(candidates: Sequence[Candidate]) -> Any:
-                return looped.fitted(model, sources, candidates, loop.repair, loop.seed)
+                return looped.fitted(model, sources, candidates, loop.repair, loop.seed, store=kept)
 
             growing = looped.Growing(fitted, seen, len(samples), request.depth)
             measuring = looped.Looped(session, growing.repairs)
