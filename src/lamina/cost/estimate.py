@@ -25,7 +25,8 @@ from lamina.data import documents
 from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
-from lamina.engine.footprint import HOST, Shape
+from lamina.engine.budgets import HOST
+from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
@@ -33,6 +34,7 @@ from lamina.study import requests as studies
 from lamina.study.variant import Variant
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+SETS = 40  # of a size that a search compares, roughly
 ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered table and in the database
 
 
@@ -237,7 +239,27 @@ class Works:
                 entry.attention(manifest["attention_share"]),
             )
             written = [paths.search(f"{model}/{calibration}/{selector}")]
-            yield _work("search", written, *cost, layer_flops(self.models[model], tokens))
+            memory = self._search_memory(model, calibration, selector, sizes)
+            yield _work("search", written, *cost, layer_flops(self.models[model], tokens), memory)
+
+    def _search_memory(
+        self, model: str, calibration: str, selector: str, sizes: Sequence[int]
+    ) -> float:
+        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait meanwhile."""
+        shape, entry = self.shapes[model], self.config.selectors[selector]
+        names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
+        read = [self.calibrations[model, name] for name in names]
+        # As many sets as streams have room for: what a search compares at a time is more.
+        passes = [_pass(shape, self._budget, tokens, self._budget) for tokens in read]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
+        if not repairs:
+            return max(passes)
+        # Sets of a size have some runs in common; at most, every pair of boundaries is one.
+        runs = min(shape.layers * (shape.layers + 1) // 2, SETS * sum(sizes))
+        reads = [
+            footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, runs) for tokens in read
+        ]
+        return max(passes + reads) + footprint.waiting(shape, len(repairs) * runs)
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {
@@ -255,7 +277,9 @@ class Works:
             layers = work.fit_work(
                 self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes
             )
-            memory = footprint.moments(shape, TOKENS, tokens.longest, tokens.samples, max(sizes))
+            memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, sum(sizes))
+            tried = work.WEIGHTS if self.config.repairs[repair].automatic(own) else 1
+            memory += 2 * tried * sum(sizes) * shape.channels**2 * footprint.FLOAT
             disk = (
                 sum(sizes) * shape.channels**2 * footprint.FLOAT
             )  # at most: every removed unit is a run of its own

@@ -1,5 +1,6 @@
 """Jobs of rules/prune.smk: the units that a selector removes at one size, step by step or by a search."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -7,6 +8,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import Options
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
+from lamina.engine import budgets
 from lamina.selection.options import Beside, Loop, Replacements, Scored
 from lamina.stages import changes
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, entries, family, minutes
@@ -120,6 +122,15 @@ class SearchPlans(OnModel):
             *mending,
             *changes.modules(self.loop, self.replacements),
         )
+
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job; where repairs are in place, also for their fit and for the patches that wait."""
+        if not self.repairs and self.loop is None:
+            return super().memory(model, attempt)
+        channels = int(model["hidden_size"])
+        fitting = budgets.fitting(channels, budgets.RUNS)
+        beside = max(0, max(fitting, budgets.SUMS) - budgets.HOST) + budgets.PATCHES
+        return super().memory(model, attempt) + round(attempt * beside / 1e6)
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""

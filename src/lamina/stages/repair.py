@@ -7,6 +7,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import Options
 from lamina.config.repairs import Repair
 from lamina.cost.work import WEIGHTS
+from lamina.engine import budgets
 from lamina.stages.changes import IN_LOOP, weighed
 from lamina.stages.job import READ, WRITTEN, OnModel, family
 from lamina.study import requests as studies
@@ -50,8 +51,12 @@ class FitPatch(OnModel):
         return (*self.repair.modules, *([] if self.weights else ["lamina.repair.weighing"]))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job, and for the maps that it holds until it ends: two for each run and each weight it tries."""
-        maps = (
-            2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * int(model["hidden_size"]) ** 2
-        )
-        return super().memory(model, attempt) + round(attempt * maps * 4 / 1e6)
+        """As for any job, for fits that need more than one pass, and for the maps that it holds until it ends.
+
+        There are two maps for each run and each weight that it tries, and a third of what it writes.
+        """
+        channels, runs = int(model["hidden_size"]), sum(self.sizes)
+        tried = 1 if self.weights else WEIGHTS
+        maps = (2 * tried + 1) * runs * channels**2 * 4
+        fitting = max(0, budgets.fitting(channels, runs) - budgets.HOST)
+        return super().memory(model, attempt) + round(attempt * (fitting + maps) / 1e6)
