@@ -52,8 +52,6 @@ os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
 os.environ["PYTHONPATH"] = str(ROOT / "src")
 os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-# Training loops slow down where the C library gives large buffers back at every step.
-os.environ.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="-1")
 
 # The environment of every job, for `--sdm conda`.
 ENVIRONMENT = str(ROOT / "envs/lamina.yaml")
