@@ -1,8 +1,10 @@
 """What `make plan RATE=400` says of config/models, without the models: their shapes, and questions of usual lengths.
 
-`PYTHONPATH=src:. python reports/scripts/plans.py` prints the table of reports/plans.md.
+`PYTHONPATH=src:. python reports/scripts/plans.py` prints the first table of reports/plans.md, and with `search` the
+table of the memory of the recommended search.
 """
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import chdir
@@ -17,11 +19,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lamina.checks.load import load
 from lamina.config.configuration import Configuration
-from lamina.cost.estimate import estimate
+from lamina.cost.estimate import Works, counted, estimate, most_runs
 from lamina.cost.forecast import Stage, duration, size
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import footprint
+from lamina.engine.batches import TOKENS
+from lamina.engine.footprint import Shape
 from lamina.models.manifest import layer_parameters
+from lamina.stages.job import Place
+from lamina.stages.prune import SearchPlans
 from lamina.store import parquet as store
 from tests import ROOT
 
@@ -50,6 +57,24 @@ SHAPES: dict[str, dict[str, Any]] = {
         model_type="gpt_oss", num_hidden_layers=24, hidden_size=2880, intermediate_size=2880, num_attention_heads=64,
         num_key_value_heads=8, head_dim=64, num_local_experts=32, num_experts_per_tok=4, vocab_size=201088,
         max_position_embeddings=131072,
+    ),
+}  # fmt: skip
+# Other shapes of the recommended search, which have no file in config/models.
+SEARCHED: dict[str, dict[str, Any]] = {
+    "gemma-3-270m": dict(
+        model_type="gemma3_text", num_hidden_layers=18, hidden_size=640, intermediate_size=2048, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=256, vocab_size=262144, sliding_window=512, tie_word_embeddings=True,
+        max_position_embeddings=32768,
+    ),
+    "qwen2.5-1.5b": dict(
+        model_type="qwen2", num_hidden_layers=28, hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
+        num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True, max_position_embeddings=32768,
+    ),
+    "llama-3.1-8b": SHAPES["llama-3.1-8b"],
+    "qwen3-8b": SHAPES["qwen3-8b"],
+    "llama-3.1-70b": dict(
+        model_type="llama", num_hidden_layers=80, hidden_size=8192, intermediate_size=28672, num_attention_heads=64,
+        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=131072,
     ),
 }  # fmt: skip
 # Tokens of the question, those of each answer, answers, and test documents; of a text its tokens.
@@ -130,7 +155,39 @@ def row(name: str, root: Path) -> str:
     return f"| {name} | {total.jobs:,} | {' | '.join(cells)} |"
 
 
+def search_row(name: str, root: Path) -> str:
+    """The memory of a search for three sizes, with one repair and text among the judges, from its counts."""
+    settings = AutoConfig.for_model(**SEARCHED[name], **_VOCABULARY)
+    settings.save_pretrained(root / "models" / name)
+    facts = manifest(name, root / "models" / name)
+    raw = yaml.safe_load((ROOT / "config/models/qwen3-8b.yaml").read_text(encoding="utf-8"))
+    layers = facts["n_layers"]
+    raw["models"] = {
+        name: {"source": "some/model", "revision": "main", "layers": layers, "dtype": "bfloat16"}
+    }
+    raw["selectors"]["portfolio"]["repairs"] = ["ghost"]
+    raw["studies"].pop("maps")
+    sizes = [round(share * layers) for share in (0.125, 0.2, 0.25)]
+    raw["studies"]["prune"] |= {"models": [name], "removed": sizes}
+    config = load(raw, root)
+    tokens = {(name, drawn): counted(samples(config, drawn)) for drawn in raw["calibrations"]}
+    shape = Shape.of(settings, 2)
+    works = Works(config, {name: facts}, {name: shape}, tokens, {})
+    total = works.search_memory(name, "arc_easy", "portfolio", sizes)
+    runs = most_runs(config.selectors["portfolio"], layers, sizes)
+    text = tokens[name, "c4"]
+    fit = footprint.fit(shape, TOKENS, text.longest, text.samples, runs)
+    patches, waiting = runs * shape.channels**2 * footprint.FLOAT, footprint.waiting(shape, runs)
+    weights = 2 * facts["parameters"]
+    place = Place(model=name, calibration="arc_easy", selector="portfolio")
+    mem_mb = SearchPlans.of(config, place).memory(facts | {"weights_bytes": weights}, 1)
+    counts = (weights, total, fit, waiting, patches - waiting, 1e6 * mem_mb)
+    return f"| {name} | {' | '.join(size(count) or '0' for count in counts)} |"
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        for name in SHAPES:
-            print(row(name, Path(folder)), flush=True)
+        of_search = sys.argv[1:] == ["search"]
+        for name in SEARCHED if of_search else SHAPES:
+            made = search_row if of_search else row
+            print(made(name, Path(folder)), flush=True)

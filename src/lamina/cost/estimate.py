@@ -28,6 +28,7 @@ from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
+from lamina.selection.strategies.portfolio import AROUND
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
@@ -215,7 +216,13 @@ class Works:
                 for block in blocks
             ]
             streams = 2 + depth - removed if pass_ == "removal" else 1
-            memory = _pass(self.shapes[model], self._budget, tokens, streams)
+            memory = float(_pass(self.shapes[model], self._budget, tokens, streams))
+            if repair != "none":
+                # Both folds have a patch for each removal.
+                read = [self.calibrations[model, name] for name in sorted(seen)]
+                fits = self._fit_memory(model, read, depth - removed)
+                waiting = footprint.waiting(self.shapes[model], 2 * (depth - removed))
+                memory = max(memory, fits) + waiting
             disk = ROW * tokens.samples * (1 + depth - removed)
             yield _work(
                 "sweep",
@@ -239,10 +246,10 @@ class Works:
                 entry.attention(manifest["attention_share"]),
             )
             written = [paths.search(f"{model}/{calibration}/{selector}")]
-            memory = self._search_memory(model, calibration, selector, sizes)
+            memory = self.search_memory(model, calibration, selector, sizes)
             yield _work("search", written, *cost, layer_flops(self.models[model], tokens), memory)
 
-    def _search_memory(
+    def search_memory(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
     ) -> float:
         """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait meanwhile."""
@@ -254,12 +261,14 @@ class Works:
         repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
         if not repairs:
             return max(passes)
-        # Sets of a size have some runs in common; at most, every pair of boundaries is one.
-        runs = min(shape.layers * (shape.layers + 1) // 2, SETS * sum(sizes))
-        reads = [
-            footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, runs) for tokens in read
-        ]
-        return max(passes + reads) + footprint.waiting(shape, len(repairs) * runs)
+        runs = most_runs(entry, shape.layers, sizes)
+        fits = self._fit_memory(model, read, runs)
+        return max(*passes, fits) + footprint.waiting(shape, len(repairs) * runs)
+
+    def _fit_memory(self, model: str, read: Sequence[Tokens], runs: int) -> float:
+        """Bytes of fitting repairs of so many runs on samples of these lengths."""
+        shape = self.shapes[model]
+        return max(footprint.fit(shape, TOKENS, one.longest, one.samples, runs) for one in read)
 
     def _repairs(self) -> Iterator[Work]:
         repaired = {
@@ -391,6 +400,18 @@ class Works:
         linear = entry is None or entry.LINEAR
         others = not variant.is_base and self.config.replacing(variant.selector)
         return linear and variant.healing == "none" and not others
+
+
+def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
+    """Runs of layers that the sets of a search lack, at most.
+
+    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. No more runs are there
+    than pairs of boundaries.
+    """
+    if not entry.members:
+        return min(n_layers * (n_layers + 1) // 2, SETS * sum(sizes))
+    exchanged = 3 * AROUND * entry.exchanges * len(sizes)
+    return min(n_layers * (n_layers + 1) // 2, len(entry.members) * sum(sizes) + exchanged)
 
 
 def _pass(shape: Shape, budget: int, tokens: Tokens, streams: int, lines: int = 0) -> int:

@@ -31,3 +31,9 @@ def fitting(channels: int, runs: int) -> int:
     """Bytes of the sums of so many runs in turns, and of six matrices that the fit of one of them needs beside."""
     sums = min(sums_bytes(runs, runs, channels), sums_budget(channels))
     return sums + 6 * channels**2 * _DOUBLE
+
+
+def repairing(channels: int) -> int:
+    """Bytes beyond those of a pass where repairs of any number of runs are in place: for fits and waiting patches."""
+    many_runs = 1 + SUMS // sums_bytes(1, 1, channels)
+    return fitting(channels, many_runs + RUNS) - HOST + PATCHES

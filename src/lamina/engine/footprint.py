@@ -123,9 +123,11 @@ def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
     """Bytes of sums for patches: four matrices for each run of a turn, and two streams of a batch in float64."""
     matrices = budgets.sums_bytes(1, 1, shape.channels)
     runs = min(runs, max(1, budgets.sums_budget(shape.channels) // matrices))
-    held = _batch(positions(min(tokens, BATCH // shape.channels), 2 * runs), line, lines)
+    # Runs share boundaries: there is one before every layer, within it, and behind the last.
+    kept = min(2 * runs, 2 * shape.layers + 1)
+    held = _batch(positions(min(tokens, BATCH // shape.channels), kept), line, lines)
     return runs * matrices + held * (
-        2 * runs * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE)
+        kept * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE)
     )
 
 

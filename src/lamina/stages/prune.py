@@ -127,9 +127,7 @@ class SearchPlans(OnModel):
         """As for any job; where repairs are in place, also for their fit and for the patches that wait."""
         if not self.repairs and self.loop is None:
             return super().memory(model, attempt)
-        channels = int(model["hidden_size"])
-        fitting = budgets.fitting(channels, budgets.RUNS)
-        beside = max(0, max(fitting, budgets.SUMS) - budgets.HOST) + budgets.PATCHES
+        beside = budgets.repairing(int(model["hidden_size"]))
         return super().memory(model, attempt) + round(attempt * beside / 1e6)
 
     def minutes(self, model: Any, attempt: int) -> int:

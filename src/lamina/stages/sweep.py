@@ -1,11 +1,13 @@
 """Jobs of rules/sweep.smk: the removal of every unit, measured, and its relevance by every metric."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.config.selectors import Units
+from lamina.engine import budgets
 from lamina.selection.options import Loop, Replacements
 from lamina.stages import changes
 from lamina.stages.job import READ, Job, OnModel, Place, entries, family
@@ -74,6 +76,13 @@ class SweepUnits(OnModel):
             )
         budget = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
         return (*budget, *changes.modules(self.loop, self.replacements))
+
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job; where a repair is in place, also for its fit and for the patches that wait."""
+        if self.loop is None:
+            return super().memory(model, attempt)
+        beside = budgets.repairing(int(model["hidden_size"]))
+        return super().memory(model, attempt) + round(attempt * beside / 1e6)
 
 
 class GatherSweep(Job):
