@@ -47,6 +47,7 @@ from lamina.stages import benchmark, heal, prune, repair, sweep
 from lamina.stages import capture as captures
 from lamina.stages.job import OnModel, Place
 from lamina.store import parquet as store
+from lamina.study import sweeps
 
 MODEL = "random"
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -300,7 +301,7 @@ class Stages:
 
 JOBS: dict[str, tuple[type[OnModel], str, dict[str, str]]] = {
     "capture": (captures.CaptureActivations, "capture", {}),
-    "sweep": (sweep.SweepUnits, "sweep", {"selector": "base", "removed": "0", "block": "0"}),
+    "sweep": (sweep.SweepUnits, "sweep", {"removed": "0", "block": "0"}),
     "search": (prune.SearchPlans, "search", {"selector": "portfolio"}),
     "fit": (repair.FitPatch, "repair", {"selector": "portfolio", "repair": "ghost"}),
     "heal": (
@@ -337,6 +338,8 @@ def predicted(study: Study, stage: str) -> tuple[float, int]:
         if name == planned and any(task in output for output in outputs)
     )
     keys = {"model": MODEL, "calibration": "piqa", "removed": str(study.preset.sizes[0])}
+    if stage == "sweep":
+        keys["selector"] = next(iter(sweeps.sweeps(study.config)))[2]
     place = Place({**keys, **named})
     mem_mb = job.of(study.config, place).memory(study.manifest, 1)
     return memory, mem_mb * 10**6

@@ -59,11 +59,11 @@ def test_no_number_of_sets_or_texts_and_no_vocabulary_makes_a_search_larger() ->
     """Beyond the stated budgets there is only what C decides: one turn of sums, and one decomposition."""
     for channels, vocabulary in ((640, 262144), (4096, 151936), (8192, 128256)):
         shape = Shape(80, channels, 4 * channels, channels, vocabulary, 2)
-        few, many = (footprint.fit(shape, 16384, 128, texts, texts) for texts in (100, 100_000))
+        few, many = (footprint.fit(shape, 16384, 128, texts, texts) for texts in (200, 100_000))
         assert few == many
         one, other = (
             footprint.sweep(shape, 16384, [128], lines, 127, streams)
-            for lines, streams in ((10, 100), (1000, 10_000))
+            for lines, streams in ((100, 1000), (1000, 10_000))
         )
         assert one == other <= budgets.HOST + budgets.LOGITS * 4
         assert footprint.waiting(shape, 10**6) == budgets.PATCHES
