@@ -233,7 +233,13 @@ def manifest(**facts: Any) -> dict[str, Any]:
 
 
 def test_a_later_attempt_asks_for_more() -> None:
-    assert [a_sweep().memory(manifest(), attempt) for attempt in (1, 2)] == [35_000, 70_000]
+    """With a repair in place: the sums of eight runs and their fit, beyond the 2 GB of a pass, and 1 GB of patches."""
+    wide = manifest(hidden_size=4096)
+    fit = (32 + 6) * 4096**2 * 8 - 2 * 1024**3 + 1024**3
+    asked = [a_sweep().memory(wide, attempt) for attempt in (1, 2)]
+    assert asked == [35_000 + round(fit / 1e6), 70_000 + round(2 * fit / 1e6)]
+    bare = a_sweep().model_copy(update={"loop": None})
+    assert [bare.memory(wide, attempt) for attempt in (1, 2)] == [35_000, 70_000]
     assert [a_sweep().minutes(manifest(), attempt) for attempt in (1, 3)] == [116, 348]
 
 

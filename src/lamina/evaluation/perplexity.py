@@ -173,8 +173,9 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
             if logits.shape[1] != len(part):
                 logits = logits[:, places]
             losses = functional.cross_entropy(
-                logits.transpose(1, 2), targets[:, places], reduction="none"
+                logits.flatten(0, 1), targets[:, places].flatten(), reduction="none"
             )
+            losses = losses.unflatten(0, logits.shape[:2])
             totals += losses.where(is_scored[:, places], 0.0).double().sum(1)
         assert_finite(totals, name, _STAGE)
         for number, total in zip(group, totals.tolist(), strict=True):
