@@ -11,6 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.selectors import Selector
+from lamina.cost.estimate import counted
+from lamina.cost.rehearsal import Rehearsal, SearchedModel
 from lamina.data.calibrations import Calibration, Sample, build
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
@@ -317,21 +319,28 @@ def test_nothing_that_proposes_no_sets_is_a_member() -> None:
 
 
 @pytest.mark.parametrize("depth", [6, 9])
-def test_a_rehearsal_asks_for_the_singles_and_for_halved_sets(depth: int) -> None:
-    toy, asked = Toy(), []
+def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) -> None:
+    asked: list[Candidate] = []
+    swept: list[str] = []
 
-    class Counted:
+    class Recorded(Rehearsal):
         def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            asked.extend((candidate, number) for candidate in candidates for number in numbers)
-            return toy.losses(candidates, numbers)
+            numbers = list(numbers)
+            assert not set(numbers) & set(self.choosing.tolist()), "what chose does not judge"
+            asked.extend(candidate for candidate in candidates for _ in numbers)
+            return super().losses(candidates, numbers)
 
-    units = UNITS[:depth]
-    portfolio.rehearse(Trials(Counted(), SAMPLES), units, [2], chosen(repairs=["ghost"]), 20)
-    singles = [each for each, number in asked if number >= 20]
-    assert len(singles) == 20 * (1 + depth)
-    pairs = {each.removed for each, _ in asked if len(each.removed) == 2}
+        def sweep(self, kind: str) -> None:
+            swept.append(kind)
+            super().sweep(kind)
+
+    options, tokens = chosen(repairs=["ghost"]), counted(given().samples)
+    model = SearchedModel(depth, 32, 4000)
+    rehearsal = Recorded("own", {"own": tokens}, model, options, {"ghost": ghost_options()})
+    units = all_units(depth, "layer")
+    portfolio.rehearse(rehearsal, units, [2], options)
+    assert swept == ["layer"]
+    pairs = {each.removed for each in asked}
     assert pairs <= {frozenset(pair) for pair in combinations(units, 2)} and len(pairs) > 4
-    assert (
-        sum(bool(each.patches) for each, _ in asked)
-        == sum(len(each.removed) == 2 for each, _ in asked) / 2
-    )
+    assert sum(bool(each.patches) for each in asked) == len(asked) / 2
+    assert rehearsal.work.layer_tokens and rehearsal.work.patches
