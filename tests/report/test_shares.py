@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lamina.report import database
+from lamina.report import database, ending
 from lamina.report.answers import recommendations
 from lamina.report.answers import rows as answered
 from tests.given.planted_tables import BASE, share_luck, share_stderr, variant, write
@@ -129,3 +129,22 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
             assert (
                 row["accuracy_stderr"] == pytest.approx(most) and recipe["kept_stderr"] > want_kept
             )
+
+
+def test_a_share_of_a_weak_base_is_said_to_have_too_few_documents(tmp_path):
+    """Half of 60 questions right at a chance of a quarter: 3.9 standard errors above it."""
+    base = {"t": np.repeat([1.0, 0.0], 30)}
+    plan = dict(model="m", calibration="c", selector="s", removed=1, unit="3", position=1)
+    run = write(
+        tmp_path / "tables",
+        base,
+        [(variant("c"), base)],
+        [dict(calibration="c", source="t")],
+        plans=[plan],
+    )
+    (score,) = answered(run, "FROM scores WHERE removed = 1")
+    assert (score["kept"], score["kept_stderr"], score["kept_reason"]) == (1, None, "too few")
+    (card,) = recommendations(run, 0.95, None)
+    assert (card["kept_reason"], card["certain"]) == ("too few", None)
+    best = ending.lines(tmp_path, VIEWS)[0]
+    assert "keeps 100.0 % of t (60 documents, too few for an interval)" in best
