@@ -15,7 +15,9 @@ def files_of_variants(variants):
 
 def files_of_block(w):
     """What the variants of {block} are made of."""
-    return files_of_variants(studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block)))
+    return files_of_variants(
+        studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
+    )
 
 
 def overlap_checks(w):

@@ -68,7 +68,11 @@ if workflow.exec_mode.name == "DEFAULT":
 # (lamina.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
 os.environ["PYTHONPATH"] = str(ROOT / "src")
-os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
+os.environ.update(
+    TOKENIZERS_PARALLELISM="false",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+)
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 # The environment of every job, for `--sdm conda`.
@@ -100,12 +104,16 @@ def place(w, **facts):
 
 def memory(kind):
     """Megabytes that a rule's jobs need, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, place(w)).memory(read_json(input.manifest), attempt)
+    return lambda w, input, attempt: kind.of(CONFIG, place(w)).memory(
+        read_json(input.manifest), attempt
+    )
 
 
 def minutes(kind):
     """The time limit of a rule's jobs, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, place(w)).minutes(read_json(input.manifest), attempt)
+    return lambda w, input, attempt: kind.of(CONFIG, place(w)).minutes(
+        read_json(input.manifest), attempt
+    )
 
 
 def cores():
@@ -131,7 +139,9 @@ gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpu
 def calibrations_for(w, repair):
     """The calibrations beside its own that a repair of the plans of {selector} is fitted on."""
     own = sweeps.SweepSelector.parse(w.selector).planned_on(w.calibration)
-    names = set(studies.fitted_on(CONFIG, own, repair)) - {w.calibration} if repair != "none" else ()
+    names = (
+        set(studies.fitted_on(CONFIG, own, repair)) - {w.calibration} if repair != "none" else ()
+    )
     return [f"results/calibrations/{w.model}/{name}.parquet" for name in sorted(names)]
 
 
@@ -143,7 +153,10 @@ def calibrations_in_loop(w):
 def manifests_of_replacements(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
     others = sweeps.SweepSelector.parse(w.selector).others(CONFIG).values()
-    return [f"results/models/{name}/manifest.json" for name in sorted({name for of in others for name in of})]
+    return [
+        f"results/models/{name}/manifest.json"
+        for name in sorted({name for of in others for name in of})
+    ]
 
 
 wildcard_constraints:

@@ -47,7 +47,9 @@ rule export_variant:
         adapter=adapter_of,
         benchmarks=benchmarks_there,
     output:
-        output=directory("results/exports/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}"),
+        output=directory(
+            "results/exports/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}"
+        ),
     log:
         "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.log",
     wildcard_constraints:

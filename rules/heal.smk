@@ -8,13 +8,19 @@ from lamina.stages import heal
 def patch_of(w):
     """The patch of a variant; none without a repair."""
     made = w.repair != "none"
-    return f"results/patches/{w.model}/{w.calibration}/{w.selector}/{w.repair}.safetensors" if made else []
+    return (
+        f"results/patches/{w.model}/{w.calibration}/{w.selector}/{w.repair}.safetensors"
+        if made
+        else []
+    )
 
 
 def calibrations_of_healing(w):
     """The calibrations beside its own that a healing trains on."""
     names = sorted(studies.trained_on(CONFIG, w.calibration, w.healing))
-    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names if name != w.calibration]
+    return [
+        f"results/calibrations/{w.model}/{name}.parquet" for name in names if name != w.calibration
+    ]
 
 
 rule heal_variant:

@@ -213,7 +213,10 @@ rule check_overlap:
 rule estimate_cost:
     input:
         manifests=expand("results/models/{model}/manifest.json", model=CONFIG.models),
-        calibrations=[f"results/calibrations/{model}/{name}.parquet" for model, name in studies.calibrations(CONFIG)],
+        calibrations=[
+            f"results/calibrations/{model}/{name}.parquet"
+            for model, name in studies.calibrations(CONFIG)
+        ],
         tasks=expand("results/tasks/{task}.parquet", task=CONFIG.benchmarks.tasks),
     output:
         output="results/cost.json",

@@ -20,7 +20,9 @@ def removed_before(w):
 def previous_plan(w):
     """The plan with one unit less, from which an iterative selector goes on."""
     gone = removed_before(w)
-    return f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={gone}.json" if gone else []
+    return (
+        f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={gone}.json" if gone else []
+    )
 
 
 def sweep_of(w, calibration):
@@ -58,7 +60,9 @@ rule prune_step:
         previous=previous_plan,
         sweep=lambda w: sweep_of(w, w.calibration),
         activations=activations_of,
-        beside_samples=lambda w: [f"results/calibrations/{w.model}/{name}.parquet" for name in calibrations_beside(w)],
+        beside_samples=lambda w: [
+            f"results/calibrations/{w.model}/{name}.parquet" for name in calibrations_beside(w)
+        ],
         beside_sweeps=lambda w: [sweep_of(w, name) for name in calibrations_beside(w)],
         manifests=manifests_of_replacements,
     output:

@@ -19,7 +19,16 @@ rule train_reference:
         training="results/reference/training.json",
         data=expand(
             "results/reference/data/{task}_{split}.jsonl",
-            task=["recall", "facts", "hops", "addition", "comparison", "boolean", "sorting", "corpus"],
+            task=[
+                "recall",
+                "facts",
+                "hops",
+                "addition",
+                "comparison",
+                "boolean",
+                "sorting",
+                "corpus",
+            ],
             split=["train", "validation", "test"],
         ),
     log:

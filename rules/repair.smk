@@ -7,7 +7,10 @@ from lamina.stages import repair
 def plans_to_repair(w):
     """The plans of all sizes that a study repairs so."""
     sizes = studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.repair)
-    return [f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={size}.json" for size in sizes]
+    return [
+        f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={size}.json"
+        for size in sizes
+    ]
 
 
 rule fit_patch:

@@ -13,7 +13,11 @@ from lamina.tables import TABLES
 FIGURES = page.figures(CONFIG)  # the tables that each reads
 ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
 TITLES = declared("lamina.report.figures", "TITLE")
-COMPARED = ["agreements", "dissociations", "comparisons"]  # tables that are computed from other tables
+COMPARED = [
+    "agreements",
+    "dissociations",
+    "comparisons",
+]  # tables that are computed from other tables
 VIEWS = queries.views()
 
 
@@ -108,7 +112,10 @@ rule compare_tasks:
 rule compare_selectors:
     input:
         views=VIEWS,
-        tables=expand("results/tables/{table}.parquet", table=["calibrations", "plans", "benchmarks", "benchmark_samples"]),
+        tables=expand(
+            "results/tables/{table}.parquet",
+            table=["calibrations", "plans", "benchmarks", "benchmark_samples"],
+        ),
     output:
         output="results/tables/comparisons.parquet",
     log:
@@ -181,7 +188,9 @@ rule collect_facts:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CollectFacts, files=" ".join(map(str, workflow.configfiles)), started=STARTED),
+        options=options(
+            page.CollectFacts, files=" ".join(map(str, workflow.configfiles)), started=STARTED
+        ),
         code=code(page.CollectFacts, files="", started=STARTED),
     script:
         "../workflow/scripts/collect_facts.py"
@@ -190,7 +199,10 @@ rule collect_facts:
 rule render_report:
     input:
         template=paths.own("workflow/report/report.html.j2"),
-        included=[paths.own(f"workflow/report/{name}") for name in ("report.css", "report.js", "explorer.json")],
+        included=[
+            paths.own(f"workflow/report/{name}")
+            for name in ("report.css", "report.js", "explorer.json")
+        ],
         views=VIEWS,
         queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
         facts="results/facts.json",

@@ -22,7 +22,10 @@ def plan_before(w):
 def blocks_of_sweep(w):
     """The jobs that share a sweep."""
     folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
-    return [f"{folder}/block={block}.parquet" for block in range(sweeps.sweep_blocks(CONFIG, w.model, w.selector))]
+    return [
+        f"{folder}/block={block}.parquet"
+        for block in range(sweeps.sweep_blocks(CONFIG, w.model, w.selector))
+    ]
 
 
 rule sweep_units:
@@ -34,7 +37,9 @@ rule sweep_units:
         data=calibrations_in_loop,
         manifests=manifests_of_replacements,
     output:
-        output=temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
+        output=temp(
+            "results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"
+        ),
     log:
         "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
     benchmark:
