@@ -49,8 +49,10 @@ with failures.refused(workflow.configfiles):
         read_values = text.merge_configurations(
             workflow.configfiles, workflow.config_settings.config
         )
-        config = config if "__use_yte__" in read_values else read_values
-    CONFIG = load(config, Path.cwd())
+        given_values = config if "__use_yte__" in read_values else read_values
+    else:
+        given_values = config
+    CONFIG = load(given_values, Path.cwd())
     if online.is_offline(os.environ):
         check_cached(CONFIG, Path.cwd())
     STUDY = paths.study(workflow.configfiles)

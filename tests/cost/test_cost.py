@@ -230,7 +230,7 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     )
     workload.watch(model)
     before = workload.done.layer_tokens
-    judging.searched(request)
+    judging.search_plans(request)
     truth = workload.done.layer_tokens - before
 
     read = {"own": estimate.counted(own.samples), "text": estimate.counted(text.samples)}

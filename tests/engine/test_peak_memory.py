@@ -23,8 +23,10 @@ def environment_of_jobs() -> dict[str, str]:
     """The environment that the rules give to every job."""
     pretended = SimpleNamespace(environ=dict(os.environ))
     rules = (ROOT / "rules/common.smk").read_text(encoding="utf-8")
-    for line in re.findall(r"^os\.environ.*$", rules, re.MULTILINE):
-        exec(line, {"os": pretended, "ROOT": ROOT})
+    for statement in re.findall(
+        r"^os\.environ(?:.*\)|.*\(\n(?:    .*\n)*\))$", rules, re.MULTILINE
+    ):
+        exec(statement, {"os": pretended, "ROOT": ROOT})
     return dict(pretended.environ)
 
 

@@ -103,7 +103,8 @@ def test_rules_follow_the_content_of_files_their_jobs_read(
             asked = dict(
                 re.findall(r"^        (files|content)=(\w+(?:\(\w+\))?),$", rule, re.MULTILINE)
             )
-            if "files" in asked:
+            # The checkpoint of a GGUF file is named by the content of its files.
+            if "files" in asked and not rule.startswith("dequantise_model"):
                 assert asked["content"] == f"content({asked['files']})", (
                     f"{file.name}: {rule.partition(':')[0]}"
                 )

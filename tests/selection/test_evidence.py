@@ -54,7 +54,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
         for metric in METRICS:
             expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
             if not expected:
-                assert kind == "mlp" and not METRICS[metric].halves
+                assert kind == "mlp" and not METRICS[metric].sublayers
                 continue
             refused, step = read_step(sweep, metric, context, "c")
             if None in expected.values():

@@ -281,14 +281,17 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     }
 
 
-def test_a_rehearsal_counts_halves() -> None:
+def test_a_rehearsal_counts_sub_layers() -> None:
     """Of a portfolio: more than for layers, by the singles of both."""
-    tokens, work = Tokens(100, 1000, 1000, 1000), {}
+    tokens = Tokens(100, 1000, 1000, 1000, longest=10, lines=(10,) * 100)
+    model = rehearsal.SearchedModel(8, 32, 4096, ATTENTION)
+    work: dict[tuple[str, str], float] = {}
     for kind in ("layer", "both"):
         for strategy in ("portfolio", "evolutionary"):
             options = Selector.from_options(
                 {"strategy": strategy, "metric": "perplexity", "units": kind}
             )
-            work[kind, strategy] = rehearsal.search_work(tokens, 8, [1, 2], options, ATTENTION)[0]
+            counted = rehearsal.search_work("c", {"c": tokens}, model, [1, 2], options, {})
+            work[kind, strategy] = counted.layer_tokens
     assert work["layer", "portfolio"] < work["both", "portfolio"] < 5 * work["layer", "portfolio"]
     assert work["layer", "evolutionary"] < work["both", "evolutionary"]
