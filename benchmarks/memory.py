@@ -241,7 +241,7 @@ class Stages:
         """The recommended strategy, with one repair and with texts among the judges."""
         wildcards = Place(model=MODEL, calibration="piqa", selector="portfolio")
         job = prune.SearchPlans.of(self.study.config, wildcards)
-        return judging.searched(
+        return judging.search_plans(
             SearchRequest(
                 model=self.model,
                 calibrations=self.study.calibrations,
