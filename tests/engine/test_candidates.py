@@ -89,7 +89,7 @@ def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
 
 
 def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
-    return grow(wanted, observed.get("observations", []), depth, halves_are_all=True).layers
+    return grow(wanted, observed.get("observations", []), depth, empty_is_identity=True).layers
 
 
 def test_streams_split_where_candidates_differ_and_not_before() -> None:
@@ -118,7 +118,9 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
     )
     # A layer without both halves is no layer, except where a norm stands on the stream.
     halves = Candidate(frozenset({"2.attention", "2.mlp"}))
-    assert layers_run([halves]) == 11 and grow([halves], [], 12, halves_are_all=False).layers == 12
+    assert (
+        layers_run([halves]) == 11 and grow([halves], [], 12, empty_is_identity=False).layers == 12
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])
