@@ -123,7 +123,7 @@ def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
 
 def test_a_stream_that_is_wider_than_a_token_is_refused_in_words() -> None:
     with pytest.raises(
-        LaminaError, match="'qwen4_exp_text' has several residual streams beside each other"
+        LaminaError, match="'qwen4_exp_text' has several residual streams side by side"
     ):
         capture(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
 

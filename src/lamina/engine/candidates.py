@@ -22,7 +22,7 @@ SUBLAYERS = frozenset({"attention", "mlp"})
 
 
 class Operation(NamedTuple):
-    """What a stream does at one layer: it is repaired, then it runs through the layer or skips it."""
+    """What a stream does at a layer: it is repaired, then it runs through the layer or skips it."""
 
     patch: "Patch | None" = None
     runs: bool = True
@@ -51,7 +51,7 @@ class Candidate:
         return replace(self, removed=self.removed.union(units))
 
     def with_layer_changed(self, unit: str) -> "Candidate":
-        """This candidate with one layer removed or replaced, whatever was done to that layer before."""
+        """This candidate with a layer removed or replaced, whatever was done to it before."""
         changed_layer, _ = parse(unit)
         others = {other for other in self.removed if parse(other)[0] != changed_layer}
         return replace(self, removed=frozenset({unit, *others}))
@@ -146,7 +146,7 @@ def swept(
 
 
 def carried(candidates: Iterable[Candidate], outputs: bool) -> list[Candidate]:
-    """The models of a pass: the candidates, and the unpruned model if `outputs` are compared with it."""
+    """The models of a pass: candidates, and the base model if `outputs` are compared with it."""
     models = list(candidates)
     if outputs:
         models.append(Candidate())
@@ -154,7 +154,7 @@ def carried(candidates: Iterable[Candidate], outputs: bool) -> list[Candidate]:
 
 
 class Branch(NamedTuple):
-    """A stream at one layer: the number of the stream that it comes from, and what it does there."""
+    """A stream at a layer: the number of the stream that it comes from, and what it does there."""
 
     source: int
     operation: Operation

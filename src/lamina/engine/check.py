@@ -1,4 +1,4 @@
-"""The check of a model before anything is measured with it: the proofs of the engine on made-up texts."""
+"""The check of a model before anything is measured: the engine's proofs on made-up texts."""
 
 from collections.abc import Sequence
 

@@ -90,7 +90,7 @@ class PassState:
 
 
 class _Stream(NamedTuple):
-    """One stream: its number in a tensor (streams · lines, T, C), and a patch that it still needs."""
+    """A stream: its number in a tensor (streams · lines, T, C), and a patch that it still needs."""
 
     tensor: torch.Tensor
     number: int
@@ -98,7 +98,7 @@ class _Stream(NamedTuple):
 
 
 class ForkingLayer(nn.Module):
-    """Replaces a decoder layer: it splits, runs, repairs and ends streams as the tree of a pass says.
+    """Replaces a decoder layer: splits, runs, repairs and ends streams as the tree of a pass says.
 
     Outside a pass it runs the layer, and learns what the layer is given and what it returns.
     """
@@ -134,7 +134,7 @@ class ForkingLayer(nn.Module):
         self._first_sizes.clear()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """(streams · lines, T, C) to the streams that leave the layer, in the form that it returns."""
+        """(streams · lines, T, C) to the streams that leave the layer, in its form of output."""
         if self.pass_state is None:
             return self._run_plainly(args, kwargs)
         hidden = args[0] if args else kwargs.pop(self._stream_name)
@@ -156,7 +156,7 @@ class ForkingLayer(nn.Module):
     def _run_levels(
         self, state: PassState, hidden: torch.Tensor, args: Any, kwargs: Any
     ) -> torch.Tensor:
-        """Take the streams through the layer's level of the tree, and from the last layer to the end."""
+        """Take the streams through the layer's level of the tree; the last layer ends the pass."""
         levels = state.tree.levels
         if self.wrapped_index == 0:
             hidden = hidden[: state.n_lines]
@@ -210,7 +210,10 @@ class ForkingLayer(nn.Module):
     def _run_branches(
         self, state: PassState, level: Level, entering: torch.Tensor, args: Any, kwargs: Any
     ) -> torch.Tensor:
-        """The output (running · lines, T, C) of the branches that run; those of a donor are neighbours."""
+        """The output (running · lines, T, C) of the branches that run.
+
+        Those through the same donor are neighbours.
+        """
         outputs: list[torch.Tensor] = []
         start = 0
         running = level.branches[: level.n_running]
@@ -318,7 +321,7 @@ class _StreamArguments:
 def _map_tensors(
     change: Callable[[torch.Tensor, Location], Any], value: Any, location: Location = ()
 ) -> Any:
-    """A copy of nested tuples, lists and mappings with `change(tensor, location)` for each tensor."""
+    """A copy of nested tuples, lists and dicts with `change(tensor, location)` for each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value, location) if value.ndim else value
     if type(value) in (tuple, list):

@@ -210,7 +210,7 @@ class PackedBatch:
 def group_lines(
     lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True
 ) -> Iterator[tuple[Line, ...]]:
-    """Groups of lines of similar length whose cost stays below a budget; a single line may exceed it.
+    """Groups of lines of similar length whose cost is within a budget; a single line may exceed it.
 
     The longest lines come first, so that a batch too large for the machine fails at once.
 

@@ -15,18 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import forking, packing
+from lamina.engine import forking, packing, taps
 from lamina.engine.candidates import Candidate
 from lamina.engine.packing import Line
 from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.models import check
 from lamina.models.boundary import share
-from lamina.models.structure import Half, family_of, halves, layers_of, text_config
+from lamina.models.structure import family_of, halves, layers_of, text_config
 from lamina.models.surgery import remove
 
 N_COMPARED = 8  # positions at the end of a row
@@ -131,7 +130,7 @@ class Proof:
             )
 
     def _find_sharing(self, session: Session) -> ProofResult:
-        """The first of SHARINGS that gives the plain model's numbers, which the session then has."""
+        """Set the session to the first of SHARINGS that gives the plain model's numbers."""
         reasons: list[str] = []
         sharings = SHARINGS
         if self.windows is None:
@@ -199,7 +198,7 @@ def _measure_distances(
     candidates: Sequence[Candidate],
     expected: Sequence[torch.Tensor],
 ) -> list[float]:
-    """The distance of each candidate's logits from the expected ones, (scored tokens, V) in order."""
+    """How far each candidate's logits are from the expected ones, (scored tokens, V) in order."""
     shares_contexts = session.windows is not None
     lines: list[Line] = []
     for sample_index, sample in enumerate(samples):
@@ -341,27 +340,10 @@ def _has_output(model: PreTrainedModel, layer: int, part: str, token_ids: Sequen
 
     In an export with removed sub-layers it gives zeros.
     """
-    recorder = _OutputRecorder(halves(layers_of(model)[layer])[part])
-    try:
+    modules = [half.module for half in halves(layers_of(model)[layer])[part]]
+    with taps.recording(modules, model.device) as recorder:
         check.logits(model, token_ids, 1)
-    finally:
-        recorder.remove_hooks()
-    return any(bool(output.any()) for output in recorder.outputs)
-
-
-class _OutputRecorder:
-    """Keeps what sub-modules of a layer return."""
-
-    def __init__(self, sublayers: Sequence[Half]) -> None:
-        self.outputs: list[torch.Tensor] = []
-        self._hooks = [half.module.register_forward_hook(self._record) for half in sublayers]
-
-    def _record(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.outputs.append(output if isinstance(output, torch.Tensor) else output[0])
-
-    def remove_hooks(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+    return any(bool(output.any()) for output in recorder.outputs.values())
 
 
 def _longest_row(sample: Sample) -> int:

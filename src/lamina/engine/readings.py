@@ -23,7 +23,7 @@ OUTPUT_METRICS = (
     "output_tv",
     "output_flips",
 )
-"""Distances of a model's logits from those of the base model, in the order of their tensors here."""
+"""Distances of a model's logits from the base model's, in the order of their tensors here."""
 
 CACHED = 1 << 19
 """Numbers of one stream's logits that are read at a time on a CPU.
@@ -31,7 +31,7 @@ CACHED = 1 << 19
 Its caches hold them, so that each step of the arithmetic finds there what the last one has written.
 """
 STREAMED = 1 << 23
-"""Numbers of one stream's logits that are read at a time on other devices: enough to keep them busy."""
+"""The same on other devices: enough to keep them busy."""
 
 LEAST_PROBABILITY = 1e-38
 """Below which p log p is 0 in float32."""
@@ -60,7 +60,7 @@ class Readings:
 
 
 def compare_streams(batch: PackedBatch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """The distances between two streams (lines, T, C): (2, lines); NaN for a line without gold text.
+    """Two distances between streams (lines, T, C): (2, lines); NaN for a line without gold text.
 
     The first is block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2],
     the second the angle at its last token over π [arXiv 2403.17887, eq. 6].
@@ -124,7 +124,7 @@ def read_logits(
 
 @dataclass(frozen=True)
 class _TokenOrder:
-    """The scored tokens of a batch, sorted by position: those of a part of the logits are neighbours."""
+    """The scored tokens of a batch, sorted so that those of a part of the logits are neighbours."""
 
     order: np.ndarray
     """The numbers of the scored tokens, sorted, (tokens,)."""
@@ -143,7 +143,7 @@ class _TokenOrder:
 
     @classmethod
     def of(cls, batch: PackedBatch, scored: ScoredTokens) -> "_TokenOrder":
-        """The order of a batch's scored tokens; its tensors are sent to the device in one transfer."""
+        """The order of a batch's scored tokens, sent to the device in one transfer."""
         samples = np.array([batch.lines[line].sample_index for line in scored.position_lines])
         starts_run = np.r_[True, samples[1:] != samples[:-1]]
         position_runs = np.cumsum(starts_run) - 1
@@ -157,7 +157,7 @@ class _TokenOrder:
         return cls(order, sorted_positions, np.flatnonzero(starts_run), *joined.split(sizes))
 
     def sum_runs(self, distances: torch.Tensor) -> list[torch.Tensor]:
-        """Sums over runs, (metrics, runs) of each stream, from distances (streams, metrics, positions)."""
+        """Sum (streams, metrics, positions) over runs: (metrics, runs) of each stream."""
         position_runs = self.position_runs.to(distances.device)
         weighted = distances * self.position_counts.to(distances.device)
         sums: list[torch.Tensor] = []
@@ -211,7 +211,7 @@ def _read_part(
     token_positions: torch.Tensor,
     target_ids: torch.Tensor,
 ) -> _PartReadings:
-    """Read scored tokens off logits (streams, positions, V), one stream and some positions at a time."""
+    """Read scored tokens off logits (streams, positions, V), a stream and a chunk at a time."""
     device = logits.device
     token_positions = token_positions.to(device)
     target_ids = target_ids.to(device)

@@ -27,11 +27,11 @@ from lamina.store.unfinished import Progress
 Pass = Literal["removal", "stream"]
 
 MakeHeadInput = Callable[[torch.Tensor], torch.Tensor]
-"""Makes what the head is given, (1, rows, C), from the streams of a pass, (streams · lines, T, C)."""
+"""Makes the input of the head, (1, rows, C), from the streams (streams · lines, T, C)."""
 
 
 class PassPlan(NamedTuple):
-    """What one pass does: the lines that it runs, the candidates that it scores, what it observes."""
+    """What one pass does: the lines that it runs, what it scores, and what it observes."""
 
     lines: tuple[Line, ...]
     candidates: Mapping[Name, Candidate]
@@ -289,7 +289,7 @@ class Session:
         observed: Sequence[Observation] = (),
         observe: Observe = forking.observe_nothing,
     ) -> tuple[Iterator[torch.Tensor], tuple[int, ...]]:
-        """Run one pass; return its logits, some positions at a time, and the stream of each candidate.
+        """Run one pass; return its logits in parts, and the stream of each candidate.
 
         A part is (streams, some positions, V), in the order of the positions, and has at most
         `LOGITS` numbers or one position.
@@ -339,7 +339,7 @@ class Session:
             yield logits.unflatten(1, part.shape[:2])[0]
 
     def _run_pass(self, state: PassState, make_head_input: MakeHeadInput) -> torch.Tensor:
-        """Run the model on the batch of a pass, whose streams its wrappers make; gives its logits."""
+        """The logits of the model with the streams of a pass, which its wrappers make."""
         batch = state.batch
         token_ids = batch.token_ids.repeat(state.n_copies, 1)
         position_ids = None
@@ -392,7 +392,7 @@ def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
-    """Split candidates so that one line with all its streams stays in the budget, at the least cost.
+    """Split candidates so that a line with all its streams stays in the budget, at the least cost.
 
     Every group has the same `carried` streams in addition to its own, so the fewest groups cost
     least. Their sizes differ by one at most, since the largest one decides the memory.
@@ -415,7 +415,7 @@ def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> l
 def resumable(
     batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
 ) -> Iterator[tuple[Line, ...]]:
-    """The batches that are left, one after the other; `scores` gets the results of the earlier ones.
+    """The batches that are left, one by one; `scores` gets the results of the earlier ones.
 
     The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """

@@ -43,7 +43,7 @@ def sweep(
     outputs: bool = True,
     progress: Progress | None = None,
 ) -> Scores:
-    """Measure on every sample the removal of each of `units` from `model` without its `removed` units.
+    """Measure on every sample the removal of each of `units`, after that of the `removed` ones.
 
     model: The base model, complete: `removed` units are skipped in the pass, not cut out.
     pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone,
@@ -67,7 +67,7 @@ def opened(
     outputs: bool = True,
     replacements: Mapping[str, nn.Module] | None = None,
 ) -> Iterator[Session]:
-    """A session that measures candidates on samples, as often as needed; see `sweep` for the arguments.
+    """A session that measures candidates on samples, as often as needed; arguments as in `sweep`.
 
     replacements: The layers that units such as `7.@math` put in place of the model's own.
 
