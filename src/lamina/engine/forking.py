@@ -348,9 +348,9 @@ def _silenced(sublayers: dict[str, tuple[Half, ...]], branches: Sequence[Branch]
             ]
             if not lacking:
                 continue
-            for half in modules:
-                hook = silencer(lacking, len(branches), half.residual)
-                hooks.enter_context(half.module.register_forward_hook(hook, with_kwargs=True))
+            for sublayer in modules:
+                hook = silencer(lacking, len(branches), sublayer.residual)
+                hooks.enter_context(sublayer.module.register_forward_hook(hook, with_kwargs=True))
         yield
 
 

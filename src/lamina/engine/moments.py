@@ -1,6 +1,6 @@
 """Sums over the tokens of the residual stream, from which linear repairs are fitted.
 
-For a run of layers, X = h_start and Y = h_end of the unpruned model have one row per real token. A
+For a run of layers, X = h_start and Y = h_end of the base model have one row per real token. A
 row of a source with weight w counts w times, as if it were multiplied by sqrt(w). Only sums over
 tokens are kept, in float64; no activation outlives its batch.
 """
@@ -151,7 +151,7 @@ def collect(
     regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
-    """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
+    """Statistics of each boundary, from the base model, in the order of the boundaries.
 
     A share of the documents of each calibration is held out; one of weight 0 only takes part in
     that draw. Fit each boundary as it comes: the sums of one pass are freed before the next.

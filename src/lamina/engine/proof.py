@@ -313,10 +313,10 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
 
     without_attention = remove(share(model), [f"{layer}.attention"])
     mlp_logits = check.logits(without_attention, token_ids, n_compared)
-    for half in halves(layers_of(without_attention)[layer])["mlp"]:
+    for sublayer in halves(layers_of(without_attention)[layer])["mlp"]:
         # The MLP still runs, so that its output keeps its own form.
-        hook = forking.silencer([0], 1, half.residual)
-        half.module.register_forward_hook(hook, with_kwargs=True)
+        hook = forking.silencer([0], 1, sublayer.residual)
+        sublayer.module.register_forward_hook(hook, with_kwargs=True)
     empty_logits = check.logits(without_attention, token_ids, n_compared)
     distance = check.distance(empty_logits, skipped_logits, dtype)
     if distance > tolerance:
@@ -340,7 +340,7 @@ def _has_output(model: PreTrainedModel, layer: int, part: str, token_ids: Sequen
 
     In an export with removed sub-layers it gives zeros.
     """
-    modules = [half.module for half in halves(layers_of(model)[layer])[part]]
+    modules = [sublayer.module for sublayer in halves(layers_of(model)[layer])[part]]
     with taps.recording(modules, model.device) as recorder:
         check.logits(model, token_ids, 1)
     return any(bool(output.any()) for output in recorder.outputs.values())

@@ -89,7 +89,7 @@ def read_logits(
     logit_parts: (streams, some positions, V), in the order of the positions of `scored`.
     stream_by_candidate: The stream in which each candidate arrived.
     stream_distances: Results of `compare_streams`, by observation.
-    base_stream: That of the unpruned model, from which OUTPUT_METRICS are taken; None to leave them
+    base_stream: That of the base model, from which OUTPUT_METRICS are taken; None to leave them
         out.
     """
     order = _TokenOrder.of(batch, scored)
@@ -98,27 +98,23 @@ def read_logits(
 
     logprobs = torch.cat([part.logprobs for part in parts], dim=1).double()
     is_likeliest = torch.cat([part.is_likeliest for part in parts], dim=1).double()
-    tensors = [*logprobs, *is_likeliest]
+    output_sums: list[torch.Tensor] = []
     if base_stream is not None:
         distances = torch.cat([part.distances for part in parts], dim=2).double()
-        tensors += order.sum_runs(distances)
-    device = logprobs.device
-    tensors += [distance.to(device).double() for distance in stream_distances.values()]
-    arrays = iter(_transfer(tensors))
+        output_sums = order.sum_runs(distances)
+    observed = [distance.to(logprobs.device).double() for distance in stream_distances.values()]
+    host_logprobs, host_hits, host_sums, host_observed = _transfer(
+        [list(logprobs), list(is_likeliest), output_sums, observed]
+    )
 
-    n_streams = len(streams)
-    logprobs_of = [order.restore(next(arrays)) for _ in range(n_streams)]
-    hits_of = [order.restore(next(arrays)) for _ in range(n_streams)]
-    outputs_of = [next(arrays) for _ in range(n_streams)] if base_stream is not None else []
-
-    readings = Readings({}, {}, {}, order.run_starts, {})
+    observed_by_name = dict(zip(stream_distances, host_observed, strict=True))
+    readings = Readings({}, {}, {}, order.run_starts, observed_by_name)
     for candidate, stream in stream_by_candidate.items():
-        stream_number = streams.index(stream)
-        readings.logprobs[candidate] = logprobs_of[stream_number]
-        readings.hits[candidate] = hits_of[stream_number]
+        number = streams.index(stream)
+        readings.logprobs[candidate] = order.restore(host_logprobs[number])
+        readings.hits[candidate] = order.restore(host_hits[number])
         if base_stream is not None:
-            readings.output_sums[candidate] = outputs_of[stream_number]
-    readings.stream_distances.update(zip(stream_distances, arrays, strict=True))
+            readings.output_sums[candidate] = host_sums[number]
     return readings
 
 
@@ -239,12 +235,20 @@ def _read_part(
     return _PartReadings(logprobs, is_likeliest, distances)
 
 
-def _transfer(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Copy tensors of one device and dtype to the host, in one transfer."""
+def _transfer(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[np.ndarray]]:
+    """Copy groups of tensors of one device and dtype to the host, in one transfer."""
+    tensors = [tensor for group in groups for tensor in group]
     numbers = torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
-    ends = np.cumsum([tensor.numel() for tensor in tensors])
-    flat_arrays = np.split(numbers, ends[:-1])
-    return [array.reshape(tensor.shape) for array, tensor in zip(flat_arrays, tensors, strict=True)]
+    host_groups: list[list[np.ndarray]] = []
+    start = 0
+    for group in groups:
+        arrays: list[np.ndarray] = []
+        for tensor in group:
+            end = start + tensor.numel()
+            arrays.append(numbers[start:end].reshape(tensor.shape))
+            start = end
+        host_groups.append(arrays)
+    return host_groups
 
 
 class _Output:

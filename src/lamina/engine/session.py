@@ -86,7 +86,7 @@ class Session:
         """Open a session on a wrapped model; `share` must be called before anything is measured.
 
         tokens: The budget of one pass: lines × streams × length.
-        outputs: Whether to compare the outputs of candidates with the unpruned model's.
+        outputs: Whether to compare the outputs of candidates with the base model's.
         check_sublayers: Called before a layer is measured without its attention or its MLP.
         """
         self.model = model
@@ -223,7 +223,7 @@ class Session:
             for group_number, group in enumerate(name_groups):
                 is_first = group_number == 0
                 names = [*carried_names, *group] if is_first else group
-                halved(self._run_plan, plan.select(names, is_first), PassPlan.halves)
+                halved(self._forward, plan.select(names, is_first), PassPlan.halves)
 
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise not_numbers(self.model)
@@ -242,19 +242,11 @@ class Session:
             check_patches(self.model, units, candidate.patches)
         self._checked.add(candidate)
 
-    def _run_plan(self, plan: PassPlan) -> None:
-        self._forward(*plan)
-
-    def _forward(
-        self,
-        lines: tuple[Line, ...],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation],
-    ) -> None:
+    def _forward(self, plan: PassPlan) -> None:
         """Run one pass and store its readings."""
-        batch = packing.collate_lines(lines, self.model.device, self.mixes_lengths)
-        scored = packing.locate_scored_tokens(lines, self.scores.offsets)
-        observation_names = list(observed)
+        batch = packing.collate_lines(plan.lines, self.model.device, self.mixes_lengths)
+        scored = packing.locate_scored_tokens(plan.lines, self.scores.offsets)
+        observation_names = list(plan.observations)
         stream_distances: dict[Name, torch.Tensor] = {}
 
         def compare(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
@@ -263,11 +255,12 @@ class Session:
                 batch, before.flatten(2), after.flatten(2)
             )
 
-        models = candidates.carried(wanted.values(), self.outputs)
+        models = candidates.carried(plan.candidates.values(), self.outputs)
         logit_parts, leaves = self.logit_parts(
-            batch, scored, models, list(observed.values()), compare
+            batch, scored, models, list(plan.observations.values()), compare
         )
-        stream_by_name = dict(zip(wanted, leaves, strict=False))
+        # The base model, the last of the models, has no name.
+        stream_by_name = dict(zip(plan.candidates, leaves, strict=False))
         base_stream = leaves[-1] if self.outputs else None
         read = readings.read_logits(
             batch, scored, logit_parts, stream_by_name, stream_distances, base_stream

@@ -49,7 +49,7 @@ def sweep(
     pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone,
         which is enough for the metrics that compare a unit's input with its output.
     tokens: The budget of one pass: lines × streams × length. Memory follows it.
-    outputs: Whether to compare the outputs with the unpruned model's.
+    outputs: Whether to compare the outputs with the base model's.
     progress: Keeps what is measured so far, for a process that continues the work of a killed one.
 
     Raises LaminaError if the model itself yields logits that are not numbers.

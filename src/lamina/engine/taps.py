@@ -242,9 +242,9 @@ def _copy_without(layer: nn.Module, part: str) -> nn.Module:
     tensors = (*layer.parameters(), *layer.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     copied = copy.deepcopy(layer, memo)
-    for half in halves(copied)[part]:
-        hook = silencer([0], 1, half.residual)
-        half.module.register_forward_hook(hook, with_kwargs=True)
+    for sublayer in halves(copied)[part]:
+        hook = silencer([0], 1, sublayer.residual)
+        sublayer.module.register_forward_hook(hook, with_kwargs=True)
     return copied
 
 

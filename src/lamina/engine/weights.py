@@ -65,7 +65,7 @@ def rows(
 
 
 def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
-    """Sum of abs(w) over the weights of each unit of an unpruned model, in float64."""
+    """Sum of abs(w) over the weights of each unit of the base model, in float64."""
     unit_of_sum: list[str] = []
     sums: list[torch.Tensor] = []
     for unit in units:
@@ -214,7 +214,9 @@ def _weights_of(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
     layer = layers_of(model)[layer_index]
     if component == "layer":
         return list(layer.parameters())
-    return [weight for half in halves(layer)[component] for weight in half.module.parameters()]
+    return [
+        weight for sublayer in halves(layer)[component] for weight in sublayer.module.parameters()
+    ]
 
 
 def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
