@@ -19,6 +19,7 @@ from lamina.engine.taps import positions
 
 FLOAT = 4
 DOUBLE = 8
+LEAST_BUDGET = 64  # tokens
 # Numbers that consumers of streams and of logits convert to another type at a time.
 _STREAM_CHUNK = 1 << 21
 _LOGIT_CHUNK = 1 << 23
@@ -272,9 +273,9 @@ def _batch_positions(budget: int, line: int, lines: int) -> int:
     return line * min(lines, max(1, budget // line))
 
 
-def budget(memory: int, predicted: Callable[[int], int], least: int = 64) -> int:
-    """The most tokens whose prediction is at most `memory` bytes, at least `least`."""
-    most = least
+def budget(memory: int, predicted: Callable[[int], int]) -> int:
+    """The most tokens whose prediction is at most `memory` bytes, at least LEAST_BUDGET."""
+    most = LEAST_BUDGET
     while predicted(2 * most) <= memory:
         most *= 2
     step = most

@@ -27,7 +27,7 @@ class Scores:
     was only observed.
     """
 
-    def __init__(self, samples: Sequence[Sample], names: Sequence[Name] = ()) -> None:
+    def __init__(self, samples: Sequence[Sample]) -> None:
         self.names: list[Name] = []
         self.index: dict[Name, int] = {}
         self.samples = list(samples)
@@ -43,7 +43,6 @@ class Scores:
         self.seen = np.zeros(over_samples, dtype=bool)
         self.cosine = np.zeros(over_samples)
         self.angular_last = np.zeros(over_samples)
-        self.add(names)
 
     def add(self, names: Iterable[Name]) -> None:
         """Make room for names that are not there yet."""

@@ -213,7 +213,7 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
     for index in layer_indices:
         layer_ends += [index, index + 1]
     body: Any = model.base_model
-    with tapped(model, layer_ends) as (streams, calls):
+    with _open_tap(model, layer_ends, {}) as tap:
         token_ids = torch.tensor([check.probe(model)], device=model.device)
         body(input_ids=token_ids, use_cache=False)
 
@@ -221,10 +221,12 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
     tolerance = max(1e-5, torch.finfo(model.dtype).eps)
     parallel_layers = parallel(layers)
     for index in layer_indices:
-        stream = streams[index].to(place_of(without_mlp[index]))
-        stream = calls[index](without_mlp[index], stream)
-        stream = calls[index](without_attention[index], stream)
-        distance = check.distance(stream[0], streams[index + 1][0], torch.float32)
+        call_layer = tap.calls[index]
+        stream = tap.streams[index].to(place_of(without_mlp[index]))
+        stream = call_layer(without_mlp[index], stream)
+        stream = call_layer(without_attention[index], stream)
+        layer_output = tap.streams[index + 1]
+        distance = check.distance(stream[0], layer_output[0], torch.float32)
         if index in parallel_layers or not distance <= tolerance:
             raise LaminaError(
                 f"no stream lies between attention and MLP in layer {index} of the model family "
@@ -278,19 +280,14 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[
 
 @contextmanager
 def tapped(
-    model: PreTrainedModel,
-    boundaries: Sequence[float],
-    layers_without_mlp: Mapping[int, nn.Module] | None = None,
-) -> Iterator[tuple[dict[float, torch.Tensor], dict[float, CallLayer]]]:
-    """While open, every forward pass puts the stream at each boundary into a mapping.
+    model: PreTrainedModel, boundaries: Sequence[float]
+) -> Iterator[dict[float, torch.Tensor]]:
+    """While open, every forward pass puts the stream at each boundary into the mapping.
 
-    The streams are on the model's first device. A second mapping has how the layer after each
-    boundary was called.
-
-    layers_without_mlp: The layers that boundaries within layers need.
+    The streams are on the model's first device. No boundary may lie within a layer.
     """
-    with _open_tap(model, boundaries, layers_without_mlp or {}) as tap:
-        yield tap.streams, tap.calls
+    with _open_tap(model, boundaries, {}) as tap:
+        yield tap.streams
 
 
 class _StreamTap:
@@ -311,7 +308,7 @@ class _StreamTap:
         call = partial(_call_layer, args[1:], named)
         self.calls[boundary] = call
         is_within_layer = bool(boundary % 1)
-        if is_within_layer and self.layers_without_mlp:
+        if is_within_layer:
             stream = call(self.layers_without_mlp[int(boundary)], stream)
         self.streams[boundary] = stream.to(self.device)
 
