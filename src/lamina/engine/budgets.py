@@ -19,27 +19,27 @@ _DOUBLE_BYTES = 8
 _FIT_MATRICES = 6  # of C² numbers, which the fit of one run needs in addition to the sums
 
 
-def sums_bytes(runs: int, starts: int, channels: int) -> int:
+def sums_bytes(n_runs: int, n_starts: int, n_channels: int) -> int:
     """Bytes of the sums for repairs of so many runs with so many different starts.
 
     Both splits, the samples of the fit and the held-out ones, have C² numbers for each run and for
     each start.
     """
-    return 2 * (runs + starts) * channels**2 * _DOUBLE_BYTES
+    return 2 * (n_runs + n_starts) * n_channels**2 * _DOUBLE_BYTES
 
 
-def sums_budget(channels: int) -> int:
+def sums_budget(n_channels: int) -> int:
     """Bytes of sums that one pass may collect."""
-    return max(SUMS, sums_bytes(RUNS, RUNS, channels))
+    return max(SUMS, sums_bytes(RUNS, RUNS, n_channels))
 
 
-def fitting(channels: int, runs: int) -> int:
+def fitting(n_channels: int, n_runs: int) -> int:
     """Bytes of the sums of so many runs in turns, and of the matrices of one fit."""
-    sums = min(sums_bytes(runs, runs, channels), sums_budget(channels))
-    return sums + _FIT_MATRICES * channels**2 * _DOUBLE_BYTES
+    sums = min(sums_bytes(n_runs, n_runs, n_channels), sums_budget(n_channels))
+    return sums + _FIT_MATRICES * n_channels**2 * _DOUBLE_BYTES
 
 
-def repairing(channels: int) -> int:
+def repairing(n_channels: int) -> int:
     """Bytes beyond those of a pass that applies repairs: for their fits and waiting patches."""
-    many_runs = 1 + SUMS // sums_bytes(1, 1, channels)
-    return fitting(channels, many_runs + RUNS) - HOST + PATCHES
+    many_runs = 1 + SUMS // sums_bytes(1, 1, n_channels)
+    return fitting(n_channels, many_runs + RUNS) - HOST + PATCHES

@@ -4,8 +4,8 @@ It is predicted from shapes and the budget of tokens. Each function counts what 
 same time where its stage needs most. `make plan` prints it, and `tokens: auto` is the largest
 budget whose prediction fits.
 
-In all functions, `tokens` is the budget of a pass, `line` the tokens of a line, and `lines` how
-many lines there are.
+In all functions, `token_budget` is that of a pass, in token positions, `line_length` the tokens of
+a line, and `n_lines` how many lines there are.
 """
 
 from collections.abc import Callable, Collection
@@ -60,8 +60,8 @@ class Shape:
         keys = head_width * n_key_heads or channels
         return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
 
-    def parameters(self, left: int) -> int:
-        """Parameters of a model with `left` layers, at most.
+    def parameters(self, n_layers: int) -> int:
+        """Parameters of a model with so many layers, at most.
 
         An MLP has three matrices, and the head is not shared.
         """
@@ -69,35 +69,44 @@ class Shape:
         mlp = 3 * self.channels * self.inner
         norms = 4 * self.channels
         embeddings = (2 * self.vocabulary + 1) * self.channels
-        return left * (attention + mlp + norms) + embeddings
+        return n_layers * (attention + mlp + norms) + embeddings
 
-    def passing(self, line: int) -> int:
-        """Bytes of a position on its way through the layers, in a line of `line` tokens.
+    def passing(self, line_length: int) -> int:
+        """Bytes of a position on its way through the layers, in a line of so many tokens.
 
         The MLP needs most: what entered the layer, the stream after its attention, the norm's
         output and its own, and three inner activations; and the line's row of the mask, as truth
         values and as numbers.
         """
-        return self.size * (4 * self.channels + 3 * self.inner + line) + line
+        return self.size * (4 * self.channels + 3 * self.inner + line_length) + line_length
 
     def stream(self) -> int:
         """Bytes of a position that is kept."""
         return self.channels * self.size
 
 
-def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
+def capture(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
     """Bytes of `capture.capture`: all streams, and three numbers per pair and sample."""
     n_boundaries = shape.layers + 1
-    n_positions = _batch_positions(positions(tokens, n_boundaries), line, lines)
+    n_positions = _batch_positions(positions(token_budget, n_boundaries), line_length, n_lines)
     stream_numbers = n_positions * n_boundaries * shape.channels
     # A chunk: gathered, stacked, and its magnitudes in float64.
     chunk = (2 * FLOAT + DOUBLE) * min(stream_numbers, _STREAM_CHUNK)
-    distances = 3 * DOUBLE * lines * n_boundaries**2
-    return stream_numbers * shape.size + max(n_positions * shape.passing(line), chunk) + distances
+    distances = 3 * DOUBLE * n_lines * n_boundaries**2
+    return (
+        stream_numbers * shape.size
+        + max(n_positions * shape.passing(line_length), chunk)
+        + distances
+    )
 
 
 def sweep(
-    shape: Shape, tokens: int, lengths: Collection[int], lines: int, scored: int, streams: int
+    shape: Shape,
+    token_budget: int,
+    lengths: Collection[int],
+    n_lines: int,
+    n_scored: int,
+    n_streams: int,
 ) -> int:
     """Bytes of a pass of the engine over some lines.
 
@@ -105,45 +114,45 @@ def sweep(
     need not be that of the longest line: a shorter line may carry more streams.
 
     lengths: That lines have.
-    scored: The most positions of a line whose logits are needed.
-    streams: The most that are wanted.
+    n_scored: The most positions of a line whose logits are needed.
+    n_streams: The most that are wanted.
     """
     needed = [
-        _pass_bytes(shape, tokens, length, lines, min(scored, length), streams)
+        _pass_bytes(shape, token_budget, length, n_lines, min(n_scored, length), n_streams)
         for length in lengths
     ]
     return round(max(needed))
 
 
 def _pass_bytes(
-    shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int
+    shape: Shape, token_budget: int, line_length: int, n_lines: int, n_scored: int, n_streams: int
 ) -> float:
     """Bytes of a pass as `Session.measure` fills it.
 
     It has at least one line, and more while all streams have room. The number of lines is a
     fraction, because short lines fill the rest of the budget after long ones.
     """
-    cost = line + scored * shape.vocabulary / (4 * shape.channels)
-    n_lines = min(lines, max(1, tokens / streams / cost))
+    cost = line_length + n_scored * shape.vocabulary / (4 * shape.channels)
+    n_together = min(n_lines, max(1, token_budget / n_streams / cost))
     # The groups are as even as `session.groups` makes them, with the current model in each.
-    max_forks = max(1, int(tokens / (line * n_lines)) - 1)
-    n_forks = streams - 1
+    max_forks = max(1, int(token_budget / (line_length * n_together)) - 1)
+    n_forks = n_streams - 1
     n_groups = max(1, -(-n_forks // max_forks))
     n_carried = 1 + -(-n_forks // n_groups)
 
     # A removal runs no layer of its own, so that in every layer one stream stands by.
-    running_bytes = max(1, n_carried - 1) * shape.passing(line)
-    layer_bytes = line * (running_bytes + n_carried * shape.stream())
-    logit_bytes = _logit_bytes(shape, n_lines * scored, n_carried, streams)
-    return max(n_lines * layer_bytes, logit_bytes)
+    running_bytes = max(1, n_carried - 1) * shape.passing(line_length)
+    layer_bytes = line_length * (running_bytes + n_carried * shape.stream())
+    logit_bytes = _logit_bytes(shape, n_together * n_scored, n_carried, n_streams)
+    return max(n_together * layer_bytes, logit_bytes)
 
 
-def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, streams: int) -> float:
+def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: int) -> float:
     """Bytes of the logits of a pass, and of what is computed from them.
 
     n_positions: Scored positions of each stream.
     n_carried: Streams of the pass.
-    streams: Streams of all passes; a single one is not compared with another.
+    n_streams: Streams of all passes; a single one is not compared with another.
     """
     stream_logits = n_positions * shape.vocabulary
     # Of a large vocabulary some positions at a time, from what the head is given.
@@ -156,7 +165,7 @@ def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, streams: int)
     # Streams are read one after the other, some positions at a time: in float32, with their
     # exponentials, and for their distance from the base with those of both, their mean, and the
     # result of one more operation.
-    is_compared = streams > 1
+    is_compared = n_streams > 1
     n_arrays = 4 if is_compared else 1
     if shape.size < FLOAT:
         n_arrays += 2 if is_compared else 1
@@ -164,58 +173,65 @@ def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, streams: int)
     return held_logits * shape.size + head_input + read_logits * n_arrays * FLOAT
 
 
-def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
+def moments(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int) -> int:
     """Bytes of sums for patches.
 
     Four matrices for each run of a turn, and two streams of a batch in float64.
     """
     run_bytes = budgets.sums_bytes(1, 1, shape.channels)
-    n_runs = min(runs, max(1, budgets.sums_budget(shape.channels) // run_bytes))
+    n_runs_together = min(n_runs, max(1, budgets.sums_budget(shape.channels) // run_bytes))
     # Runs share boundaries: there is one before every layer, within it, and after the last.
-    n_boundaries = min(2 * n_runs, 2 * shape.layers + 1)
-    budget = positions(min(tokens, BATCH // shape.channels), n_boundaries)
-    n_positions = _batch_positions(budget, line, lines)
+    n_boundaries = min(2 * n_runs_together, 2 * shape.layers + 1)
+    budget = positions(min(token_budget, BATCH // shape.channels), n_boundaries)
+    n_positions = _batch_positions(budget, line_length, n_lines)
     converted = 3 * shape.channels * DOUBLE
-    position_bytes = n_boundaries * shape.stream() + max(shape.passing(line), converted)
-    return n_runs * run_bytes + n_positions * position_bytes
+    position_bytes = n_boundaries * shape.stream() + max(shape.passing(line_length), converted)
+    return n_runs_together * run_bytes + n_positions * position_bytes
 
 
-def fit(shape: Shape, tokens: int, line: int, lines: int, runs: int = 1) -> int:
+def fit(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int = 1) -> int:
     """Bytes of patches with their second pass.
 
     First the sums, then the matrices of one decomposition together with the other sums.
     """
     return max(
-        moments(shape, tokens, line, lines, runs),
-        budgets.fitting(shape.channels, runs),
+        moments(shape, token_budget, line_length, n_lines, n_runs),
+        budgets.fitting(shape.channels, n_runs),
     )
 
 
-def waiting(shape: Shape, patches: int) -> int:
+def waiting(shape: Shape, n_patches: int) -> int:
     """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
-    return min(budgets.PATCHES, patches * shape.channels**2 * FLOAT)
+    return min(budgets.PATCHES, n_patches * shape.channels**2 * FLOAT)
 
 
-def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool, most: float) -> int:
+def heal(
+    shape: Shape,
+    n_layers: int,
+    line_length: int,
+    n_lines: int,
+    is_distilled: bool,
+    max_bytes: float,
+) -> int:
     """Bytes of a training step.
 
-    left: Layers of the model.
-    lines: Those of a step.
-    most: Bytes of the parts that it is run in, unless a single line needs more.
+    n_layers: Of the model that is trained.
+    n_lines: Of a step.
+    max_bytes: Of the parts that it is run in, unless a single line needs more.
     """
-    position_bytes = trained(shape, left, distilled)
-    max_positions = int(min(most // position_bytes, line * lines))
-    n_positions = _batch_positions(max_positions, line, lines)
+    position_bytes = trained(shape, n_layers, is_distilled)
+    max_positions = int(min(max_bytes // position_bytes, line_length * n_lines))
+    n_positions = _batch_positions(max_positions, line_length, n_lines)
     chunk = 0
-    if distilled:
+    if is_distilled:
         chunk = 4 * FLOAT * min(n_positions * shape.vocabulary, _LOGIT_CHUNK)
     return round(n_positions * position_bytes) + chunk
 
 
-def trained(shape: Shape, left: int, distilled: bool) -> float:
-    """Bytes of a trained position: what the backward pass of `left` layers needs, and logits."""
-    layer_numbers = left * (5.25 * shape.inner + 8.6 * shape.channels)
-    n_logits = 4 if distilled else 3
+def trained(shape: Shape, n_layers: int, is_distilled: bool) -> float:
+    """Bytes of a trained position: what the backward pass of the layers needs, and the logits."""
+    layer_numbers = n_layers * (5.25 * shape.inner + 8.6 * shape.channels)
+    n_logits = 4 if is_distilled else 3
     # Norms and losses keep float32 in addition to narrower weights: in bfloat16 a step needs three
     # quarters of this.
     return max(shape.size, FLOAT) * (layer_numbers + n_logits * shape.vocabulary)
@@ -231,30 +247,30 @@ def stepped(size: int) -> float:
     return 3 * FLOAT + size + master
 
 
-def full(shape: Shape, left: int) -> float:
-    """Bytes of all weights of a model with `left` layers, and of what their steps keep.
+def full(shape: Shape, n_layers: int) -> float:
+    """Bytes of all weights of a model with so many layers, and of what their steps keep.
 
     They are not shared with the base model.
     """
-    return shape.parameters(left) * (shape.size + stepped(shape.size))
+    return shape.parameters(n_layers) * (shape.size + stepped(shape.size))
 
 
-def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:
-    """Bytes of the log-likelihoods of `lines` lines at a time, of `every` line that there is.
+def benchmark(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
+    """Bytes of the log-likelihoods of `n_lines` lines at a time, out of `n_total`.
 
     Logits, log-probabilities, and those of the last batch.
     """
-    n_arrays = 3 if lines < every else 2
+    n_arrays = 3 if n_lines < n_total else 2
     logits = n_arrays * shape.vocabulary * shape.size
-    return line * lines * max(shape.passing(line), logits)
+    return line_length * n_lines * max(shape.passing(line_length), logits)
 
 
-def efficiency(shape: Shape, line: int, lines: int) -> int:
-    """Bytes of `lines` prompts at a time, and of the keys and values that they leave."""
+def efficiency(shape: Shape, line_length: int, n_lines: int) -> int:
+    """Bytes of `n_lines` prompts at a time, and of the keys and values that they leave."""
     # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole where
     # it was.
     caches = 8 * shape.layers * shape.keys * shape.size
-    return line * lines * (shape.passing(line) + caches)
+    return line_length * n_lines * (shape.passing(line_length) + caches)
 
 
 def _largest(config: Any, name: str) -> int:
@@ -268,9 +284,9 @@ def _largest(config: Any, name: str) -> int:
     return int(max(values))
 
 
-def _batch_positions(budget: int, line: int, lines: int) -> int:
+def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
     """Positions of the largest batch that the budget allows; it has at least one line."""
-    return line * min(lines, max(1, budget // line))
+    return line_length * min(n_lines, max(1, budget // line_length))
 
 
 def budget(memory: int, predicted: Callable[[int], int]) -> int:

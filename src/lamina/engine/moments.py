@@ -208,7 +208,7 @@ class _TurnSums:
         accumulate(self.heldout, streams, inputs, batch.real & is_heldout[:, None], weight)
 
 
-def turns(boundaries: Sequence[Boundary], channels: int, memory: int) -> Iterator[list[Boundary]]:
+def turns(boundaries: Sequence[Boundary], n_channels: int, memory: int) -> Iterator[list[Boundary]]:
     """The boundaries, in their order, in turns whose sums fit into `memory` bytes.
 
     A turn has at least one boundary.
@@ -216,7 +216,7 @@ def turns(boundaries: Sequence[Boundary], channels: int, memory: int) -> Iterato
     turn: list[Boundary] = []
     for boundary in boundaries:
         starts = {start for start, _ in (*turn, boundary)}
-        if turn and budgets.sums_bytes(len(turn) + 1, len(starts), channels) > memory:
+        if turn and budgets.sums_bytes(len(turn) + 1, len(starts), n_channels) > memory:
             yield turn
             turn = []
         turn.append(boundary)

@@ -384,16 +384,17 @@ def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return head_input
 
 
-def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
+def groups(
+    names: list[Name], batch_tokens: int, token_budget: int, n_carried: int
+) -> list[list[Name]]:
     """Split candidates so that a line with all its streams stays in the budget, at the least cost.
 
-    Every group has the same `carried` streams in addition to its own, so the fewest groups cost
+    Every group has the same carried streams in addition to its own, so the fewest groups cost
     least. Their sizes differ by one at most, since the largest one decides the memory.
 
     batch_tokens: Token positions of the batch, padding included.
-    tokens: The budget of one pass.
     """
-    max_size = max(1, tokens // batch_tokens - carried)
+    max_size = max(1, token_budget // batch_tokens - n_carried)
     n_groups = max(1, -(-len(names) // max_size))
     size, n_larger = divmod(len(names), n_groups)
     name_groups: list[list[Name]] = []

@@ -16,14 +16,14 @@ from lamina.models.units import parse, replacement
 from lamina.store.unfinished import Progress
 
 
-def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) -> list[str]:
-    """The units that job `block` of `blocks` measures, shared so that all jobs cost about the same.
+def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int) -> list[str]:
+    """The units that job `block` of `n_blocks` measures; all jobs cost about the same.
 
     Removing a unit of layer l costs the suffix from l on. Every job also pays the pass of the model
     itself, which does not depend on its share. The dearest units come first, each onto the least
     loaded job.
     """
-    loads = [0] * blocks
+    loads = [0] * n_blocks
     units_of_block: list[str] = []
     for unit in sorted(units, key=lambda unit: parse(unit)[0]):
         job = loads.index(min(loads))

@@ -250,12 +250,12 @@ def _copy_without(layer: nn.Module, part: str) -> nn.Module:
     return copied
 
 
-def positions(tokens: int, held: int) -> int:
-    """Token positions of a batch of which `held` streams are kept, so that memory follows `tokens`.
+def positions(token_budget: int, n_kept_streams: int) -> int:
+    """Token positions of a batch of which some streams are kept, so that memory follows the budget.
 
     A position on its way through a layer takes about eight times the memory of one that is kept.
     """
-    return max(1, 8 * tokens // (8 + held))
+    return max(1, 8 * token_budget // (8 + n_kept_streams))
 
 
 @contextmanager
