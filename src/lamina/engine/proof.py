@@ -11,7 +11,7 @@ numbers, each row runs alone under the model's own masks; if that does too, the 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,14 +53,8 @@ SHARINGS = (
 """The cheapest one first."""
 
 
-class ProofResult(NamedTuple):
-    """What was proven of a model; as a list, it is what the file of a model's check holds."""
-
-    contexts: bool
-    fixed: bool
-    mixed: bool
-    reason: str
-    """Why contexts are not shared; empty if they are."""
+ProofResult = tuple[Sharing, str]
+"""How a model's samples may be run, and why contexts are not shared; an empty text if they are."""
 
 
 class Proof:
@@ -77,11 +71,13 @@ class Proof:
         has_several_rows = any(len(sample.rows) > 1 for sample in samples)
         n_rows = "several rows" if has_several_rows else "one row"
         self.finding_name = f"swept, in lines of {n_rows}"
-        self.known_result: Sequence[Any] | None = check.finding(
-            model, self.finding_name, self.longest
-        )
-        if self.known_result is None:
+        self.known_result: ProofResult | None = None
+        finding = check.finding(model, self.finding_name, self.longest)
+        if finding is None:
             self._run_plain_model(samples)
+        else:
+            *sharing, reason = finding
+            self.known_result = (Sharing(*sharing), reason)
 
     def _run_plain_model(self, samples: Sequence[Sample]) -> None:
         """Take the logits of the chosen samples' rows, and of a short row without some layers."""
@@ -98,8 +94,8 @@ class Proof:
                 row_logits.append(check.logits(model, token_ids, len(row.continuation)))
         if any(logits.isnan().any() for logits in row_logits):
             # The model is refused later, when its numbers are needed.
-            has_windows = self.windows is not None
-            self.known_result = ProofResult(has_windows, fixed=False, mixed=True, reason="")
+            contexts = self.windows is not None
+            self.known_result = (Sharing(contexts, fixed=False, mixed=True), "")
             return
         self.plain_logits = torch.cat(row_logits)
 
@@ -117,16 +113,14 @@ class Proof:
         Raises LaminaError if neither does, naming the family, the layer and the difference.
         """
         if self.known_result is None:
-            result = self._find_sharing(session)
-            check.note(self.model, self.finding_name, list(result), self.longest)
+            sharing, reason = self._find_sharing(session)
+            check.note(self.model, self.finding_name, [*sharing, reason], self.longest)
         else:
-            result = ProofResult(*self.known_result)
-            session.share(result.contexts, result.fixed, result.mixed)
-        if result.reason:
+            sharing, reason = self.known_result
+            session.share(*sharing)
+        if reason:
             _logger.warning(
-                "%s runs one row per choice, contexts are not shared: %s.",
-                self._family,
-                result.reason,
+                "%s runs one row per choice, contexts are not shared: %s.", self._family, reason
             )
 
     def _find_sharing(self, session: Session) -> ProofResult:
@@ -139,7 +133,7 @@ class Proof:
         for sharing in sharings:
             reason = self._try_sharing(session, sharing)
             if reason is None:
-                return ProofResult(*sharing, reason=reasons[0] if reasons else "")
+                return sharing, reasons[0] if reasons else ""
             reasons.append(reason)
         raise LaminaError(
             f"the model family '{self._family}' cannot be swept: {reasons[-1]}. No number would be "
