@@ -120,7 +120,7 @@ class Scores:
             arrays[f"output.{metric}"] = sums
         return arrays
 
-    def not_numbers(self, name: Name) -> bool:
+    def has_nan(self, name: Name) -> bool:
         """Whether a log-likelihood of a candidate is NaN on a sample that it answered."""
         number = self.index[name]
         is_scored_row = np.repeat(self.scored[number], np.diff(self.offsets))
@@ -145,8 +145,8 @@ class Scores:
         number = self.index[name]
         sample = self.samples[position]
         columns: dict[str, Any] = {
-            "cosine": or_null(self.cosine[number, position]),
-            "angular_last": or_null(self.angular_last[number, position]),
+            "cosine": _or_null(self.cosine[number, position]),
+            "angular_last": _or_null(self.angular_last[number, position]),
             "n_tokens": len(sample.rows[sample.gold].continuation),
         }
         if self.scored[number, position]:
@@ -225,7 +225,7 @@ def _append_rows(array: np.ndarray, n_rows: int, filler: float) -> np.ndarray:
     return np.concatenate([array, rows])
 
 
-def or_null(value: float) -> float | None:
+def _or_null(value: float) -> float | None:
     """A number, or None for NaN: null is what was not measured."""
     return None if np.isnan(value) else float(value)
 

@@ -225,7 +225,7 @@ class Session:
                 names = [*carried_names, *group] if is_first else group
                 halved(self._forward, plan.select(names, is_first), PassPlan.halves)
 
-        if CURRENT in wanted and self.scores.not_numbers(CURRENT):
+        if CURRENT in wanted and self.scores.has_nan(CURRENT):
             raise not_numbers(self.model)
 
     def _check_candidate(self, candidate: Candidate) -> None:
