@@ -62,20 +62,20 @@ class Candidate:
         empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is
             skipped.
         """
-        removed_parts: defaultdict[int, set[str]] = defaultdict(set)
+        removed_components: defaultdict[int, set[str]] = defaultdict(set)
         donors: dict[int, str] = {}
         for unit in self.removed:
-            layer, part = parse(unit)
+            layer, component = parse(unit)
             donor = replacement(unit)
             if donor:
                 donors[layer] = donor
             else:
-                removed_parts[layer].add(part)
+                removed_components[layer].add(component)
         patches = {int(end): patch for (_, end), patch in self.patches.items()}
 
         operations: list[Operation] = []
         for layer in range(depth):
-            without = frozenset(removed_parts[layer])
+            without = frozenset(removed_components[layer])
             is_empty = without == SUBLAYERS and empty_is_identity
             if "layer" in without or is_empty:
                 operations.append(Operation(patches.get(layer), runs=False))
@@ -106,15 +106,15 @@ def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
     parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
         attention.
     """
-    layer, part = parse(unit)
+    layer, component = parse(unit)
     complete = replace(model, until=layer + 1)
     without_attention = complete.without(f"{layer}.attention")
     without_mlp = complete.without(f"{layer}.mlp")
-    if part == "attention":
+    if component == "attention":
         return Observation(model, layer, None, without_mlp)
-    if part == "mlp" and parallel:
+    if component == "mlp" and parallel:
         return Observation(model, layer, None, without_attention)
-    if part == "mlp":
+    if component == "mlp":
         return Observation(model, layer, without_mlp, complete)
     return Observation(model, layer, None, complete)
 
@@ -135,8 +135,8 @@ def swept(
     candidates = {CURRENT: current}
     observations: dict[str, Observation] = {}
     for unit in units:
-        layer, part = parse(unit)
-        if removing and part in SUBLAYERS:
+        layer, component = parse(unit)
+        if removing and component in SUBLAYERS:
             candidates[unit] = current.without(unit)
         elif removing:
             candidates[unit] = current.with_layer_changed(unit)

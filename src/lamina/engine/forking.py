@@ -23,7 +23,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
 from lamina.models.families import FAMILIES
-from lamina.models.structure import Half, halves, layers_of, text_config
+from lamina.models.structure import halves, layers_of, text_config
 
 Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
@@ -279,10 +279,28 @@ class ForkingLayer(nn.Module):
                 named["attention_mask"] = mask
 
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
-        with _silenced(self.sublayers, branches):
+        with self._silenced_sublayers(branches):
             output = module(hidden, *positional, **named)
         stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
         return stream
+
+    @contextmanager
+    def _silenced_sublayers(self, branches: Sequence[Branch]) -> Iterator[None]:
+        """While open, the sub-layers that a branch lacks add nothing to its stream."""
+        with ExitStack() as hooks:
+            for component, sublayers in self.sublayers.items():
+                lacking = [
+                    number
+                    for number, branch in enumerate(branches)
+                    if component in branch.operation.without
+                ]
+                if not lacking:
+                    continue
+                for sublayer in sublayers:
+                    hook = silencer(lacking, len(branches), sublayer.residual)
+                    handle = sublayer.module.register_forward_hook(hook, with_kwargs=True)
+                    hooks.enter_context(handle)
+            yield
 
 
 def _follows(first: _Stream, second: _Stream) -> bool:
@@ -336,22 +354,6 @@ def _map_tensors(
 def _repeat_rows(value: torch.Tensor, n_copies: int) -> torch.Tensor:
     """All rows of a tensor, again and again."""
     return value.repeat(n_copies, *[1] * (value.ndim - 1))
-
-
-@contextmanager
-def _silenced(sublayers: dict[str, tuple[Half, ...]], branches: Sequence[Branch]) -> Iterator[None]:
-    """While open, the sub-layers that a branch lacks add nothing to its stream."""
-    with ExitStack() as hooks:
-        for part, modules in sublayers.items():
-            lacking = [
-                number for number, branch in enumerate(branches) if part in branch.operation.without
-            ]
-            if not lacking:
-                continue
-            for sublayer in modules:
-                hook = silencer(lacking, len(branches), sublayer.residual)
-                hooks.enter_context(sublayer.module.register_forward_hook(hook, with_kwargs=True))
-        yield
 
 
 def silencer(numbers: list[int], n_streams: int, residual_inside: bool) -> Callable[..., Any]:

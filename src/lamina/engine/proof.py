@@ -322,19 +322,21 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
     without_mlp = remove(share(model), [f"{layer}.mlp"])
     attention_logits = check.logits(without_mlp, token_ids, n_compared)
     logits_alone = {"mlp": mlp_logits, "attention": attention_logits}
-    for part, logits in logits_alone.items():
+    for component, logits in logits_alone.items():
         does_nothing = check.distance(logits, skipped_logits, dtype) <= tolerance
-        if does_nothing and _has_output(model, layer, part, token_ids):
-            return f"layer {layer} loses its {part} too when the other sub-layer is removed"
+        if does_nothing and _has_output(model, layer, component, token_ids):
+            return f"layer {layer} loses its {component} too when the other sub-layer is removed"
     return None
 
 
-def _has_output(model: PreTrainedModel, layer: int, part: str, token_ids: Sequence[int]) -> bool:
+def _has_output(
+    model: PreTrainedModel, layer: int, component: str, token_ids: Sequence[int]
+) -> bool:
     """Whether a sub-layer gives anything but zeros.
 
     In an export with removed sub-layers it gives zeros.
     """
-    modules = [sublayer.module for sublayer in halves(layers_of(model)[layer])[part]]
+    modules = [sublayer.module for sublayer in halves(layers_of(model)[layer])[component]]
     with taps.recording(modules, model.device) as recorder:
         check.logits(model, token_ids, 1)
     return any(bool(output.any()) for output in recorder.outputs.values())

@@ -237,14 +237,14 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
     return without_mlp
 
 
-def _copy_without(layer: nn.Module, part: str) -> nn.Module:
+def _copy_without(layer: nn.Module, component: str) -> nn.Module:
     """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
     if isinstance(layer, ForkingLayer):  # a pass within a session
         layer = layer.layer
     tensors = (*layer.parameters(), *layer.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     copied = copy.deepcopy(layer, memo)
-    for sublayer in halves(copied)[part]:
+    for sublayer in halves(copied)[component]:
         hook = silencer([0], 1, sublayer.residual)
         sublayer.module.register_forward_hook(hook, with_kwargs=True)
     return copied
