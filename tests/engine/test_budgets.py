@@ -23,7 +23,7 @@ def held(boundaries: list[tuple[int, int]], channels: int) -> int:
     storages: dict[int, int] = {}
     kept: list[Any] = []
     for _ in ("fit", "held out"):
-        sums = moments.empty(boundaries, channels, torch.device("cpu"))
+        sums = moments.zero_moments(boundaries, channels, torch.device("cpu"))
         kept.append(sums)
         for of_run in sums.values():
             for matrix in (of_run.xx, of_run.xd):

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate, grow
-from lamina.engine.session import Session
+from lamina.engine.session import PassPlan, Session
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
@@ -89,7 +89,7 @@ def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
 
 
 def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
-    return grow(wanted, observed.get("observations", []), depth, halves_are_all=True).layers
+    return grow(wanted, observed.get("observations", []), depth, empty_is_identity=True).layers
 
 
 def test_streams_split_where_candidates_differ_and_not_before() -> None:
@@ -118,7 +118,9 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
     )
     # A layer without both halves is no layer, except where a norm stands on the stream.
     halves = Candidate(frozenset({"2.attention", "2.mlp"}))
-    assert layers_run([halves]) == 11 and grow([halves], [], 12, halves_are_all=False).layers == 12
+    assert (
+        layers_run([halves]) == 11 and grow([halves], [], 12, empty_is_identity=False).layers == 12
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])
@@ -147,14 +149,14 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
     failed: list[weakref.ref] = []
     forward = Session._forward
 
-    def small_machine(self, lines, wanted, observed) -> None:  # type: ignore[no-untyped-def]
+    def small_machine(self: Session, plan: PassPlan) -> None:
         gc.disable()  # what a cycle keeps would be freed on a GPU that is full only by chance
         assert not any(held() is not None for held in failed)
-        if len(lines) * len(wanted) > 4:
+        if len(plan.lines) * len(plan.candidates) > 4:
             held = torch.zeros(1000)
             failed.append(weakref.ref(held))
             raise torch.cuda.OutOfMemoryError
-        forward(self, lines, wanted, observed)
+        forward(self, plan)
 
     monkeypatch.setattr(Session, "_forward", small_machine)
     try:

@@ -113,7 +113,8 @@ def test_numbers_that_depend_on_what_runs_beside_them_are_refused(
 def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
     model = configurations.model("llama", **TURNING["llama"])
     with pytest.raises(
-        LaminaError, match="other logits beside one of 70 tokens than alone .*texts of one length"
+        LaminaError,
+        match="other logits in a batch with one of 70 tokens than alone .*texts of one length",
     ):
         capture(model, [text(20, 0), text(70, 1)])
     assert capture(model, [text(70, 0), text(70, 1)])
@@ -122,7 +123,7 @@ def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
 
 def test_a_stream_that_is_wider_than_a_token_is_refused_in_words() -> None:
     with pytest.raises(
-        LaminaError, match="'qwen4_exp_text' has several residual streams beside each other"
+        LaminaError, match="'qwen4_exp_text' has several residual streams side by side"
     ):
         capture(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
 

@@ -31,14 +31,14 @@ def test_parts_give_the_numbers_of_the_whole(
         work = session.layer_tokens
     monkeypatch.setattr(sessions, "LOGITS", numbers)
     sizes: list[int] = []
-    headed = Session._headed
+    headed = Session._apply_head
 
     def counted(self: Session, hidden: Any, most_places: int) -> Any:
         for part in headed(self, hidden, most_places):
             sizes.append(part.numel())
             yield part
 
-    monkeypatch.setattr(Session, "_headed", counted)
+    monkeypatch.setattr(Session, "_apply_head", counted)
     with engine.opened(model, samples, 400) as session:
         parts = swept(session)
         assert session.layer_tokens == work, "no layer runs twice"

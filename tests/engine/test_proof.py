@@ -107,13 +107,13 @@ def test_a_layer_that_does_more_than_a_layer_is_refused(fault: type, message: st
         engine.sweep(faulty(tiny.model(), fault), questions(), ["0"])
 
 
-def too_wide(batch: packing.Batch, window: int | None = None) -> torch.Tensor:
+def too_wide(batch: packing.PackedBatch, window: int | None = None) -> torch.Tensor:
     """A mask that sees one token ahead."""
     seen = visible(batch, window)
     return seen | seen.roll(1, dims=-1)
 
 
-visible = packing.Batch.visible
+visible = packing.PackedBatch.visible_tokens
 
 
 @pytest.mark.parametrize("fault", ["mask", "window"])
@@ -122,7 +122,7 @@ def test_no_wrong_mask_is_used(
 ) -> None:
     model = tiny.model("mistral")
     if fault == "mask":
-        monkeypatch.setattr(packing.Batch, "visible", too_wide)
+        monkeypatch.setattr(packing.PackedBatch, "visible_tokens", too_wide)
     else:
         monkeypatch.setattr(forking, "windows", lambda model: [7] * 5)
     scores = engine.sweep(model, questions(), ["1"])
@@ -140,7 +140,7 @@ def test_a_model_that_looks_ahead_gives_no_activations() -> None:
 def test_a_model_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.model()
     engine.sweep(model, questions(), ["0"])
-    monkeypatch.setattr(proof.Proof, "_difference", lambda *_: pytest.fail("proven again"))
+    monkeypatch.setattr(proof.Proof, "_find_difference", lambda *_: pytest.fail("proven again"))
     engine.sweep(model, questions(), ["1"])
 
 

@@ -150,7 +150,7 @@ class Rehearsal:
         return self._draw.permutation(np.quantile(tokens.lines, places, method="nearest"))
 
     def _batches(self, samples: np.ndarray, budget: float) -> Iterator[tuple[int, float]]:
-        """The longest line and the number of lines of each batch, as `packing.batches` makes them of these samples."""
+        """The longest line and the number of lines of each batch, as `packing.group_lines` makes them of these samples."""
         order = samples[np.argsort(-self._lengths[samples], kind="stable")]
         longest, lines = 0, 0.0
         for sample in order.tolist():

@@ -223,7 +223,7 @@ class PairBatch:
         self.clean_ids, self.is_real = padded([pair.clean for pair in pairs], model.device)
         self.corrupt_ids, _ = padded([pair.corrupt for pair in pairs], model.device)
 
-        with tapped(model, range(len(self.layers))) as (streams, _):
+        with tapped(model, range(len(self.layers))) as streams:
             self.clean_difference = self.logit_difference(self.clean_ids)
             self.clean_streams: dict[float, torch.Tensor] = dict(streams)  # (pairs, T, C) each
             self.corrupt_difference = self.logit_difference(self.corrupt_ids)

@@ -1,7 +1,8 @@
-"""Sequences in padded batches of similar length, filled by a budget of token positions, and halved if memory runs out.
+"""Sequences in padded batches of similar length, filled up to a budget of token positions.
 
-Work that is halved must leave nothing behind when it fails, so that nothing is measured twice. It may change sums and
-tables only when it has all the memory that it needs.
+A batch is halved if memory runs out. Work that is halved must leave nothing behind when it fails,
+so that nothing is measured twice: it may change sums and tables only when it has all the memory
+that it needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,71 +10,87 @@ from typing import TypeVar
 
 import torch
 
-TOKENS = 16384  # of a pass by default
+TOKENS = 16384
+"""The default budget of a pass, in token positions."""
+
+LOGIT_BYTES = 2 << 30
+"""What logits may take: as much as a job asks for in addition to the libraries and the weights."""
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Groups of indices of similar length, longest first, so that a pass too large for memory fails at once.
+    """Groups of indices of similar length.
 
-    A group holds at most `tokens` positions, padding included, and at least one index; equal lengths keep their order.
+    The longest ones come first, so that a pass too large for memory fails at once. A group holds at
+    most `tokens` positions, padding included, and at least one index; equal lengths keep their
+    order.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    groups = []
+    groups: list[list[int]] = []
     while order:
-        size = max(1, tokens // max(1, lengths[order[0]]))
+        longest = max(1, lengths[order[0]])
+        size = max(1, tokens // longest)
         groups.append(order[:size])
         order = order[size:]
     return groups
 
 
 def logit_positions(vocabulary: int) -> int:
-    """Positions whose logits, as many logarithms of probabilities, and those of the batch before stay below 2 GiB.
+    """How many positions' logits fit into LOGIT_BYTES in float32, at least one.
 
-    That is what a job asks for beside the libraries and the weights. It is at least one.
+    As many log-probabilities, and the logits of the batch before, fit in too.
     """
-    return max(1, (2 << 30) // (3 * 4 * vocabulary))
+    bytes_per_position = 3 * 4 * vocabulary
+    return max(1, LOGIT_BYTES // bytes_per_position)
 
 
 def padded(
     sequences: Sequence[Sequence[int]], device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, zeros on the right, and the mask of real tokens, (lines, T) each, on `device`."""
-    width = max(map(len, sequences))
-    ids = torch.tensor(
-        [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences], device=device
-    )
+    length = max(map(len, sequences))
+    rows = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
+    token_ids = torch.tensor(rows, device=device)
     lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
-    return ids, torch.arange(width, device=device)[None] < lengths[:, None]
+    is_real = torch.arange(length, device=device)[None] < lengths[:, None]
+    return token_ids, is_real
 
 
-P = TypeVar("P")
-R = TypeVar("R")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
-def halved(work: Callable[[P], object], part: P, halves: Callable[[P], Sequence[P]]) -> None:
-    """Do `work` on a part; if memory runs out, do it on the parts that `halves` makes of it, until they fit.
+def halved(
+    work: Callable[[Part], object], part: Part, halves: Callable[[Part], Sequence[Part]]
+) -> None:
+    """Do `work` on a part; if memory runs out, do it on smaller and smaller parts.
 
-    Raises torch.cuda.OutOfMemoryError if a part that has no halves does not fit.
+    halves: Cuts a part in two; gives nothing for one that cannot be cut.
+
+    Raises torch.cuda.OutOfMemoryError if a part that cannot be cut does not fit.
     """
     try:
         work(part)
         return
     except torch.cuda.OutOfMemoryError:
-        smaller = halves(part)
-        if not smaller:
+        smaller_parts = halves(part)
+        if not smaller_parts:
             raise
     # Outside `except`, whose traceback would keep the failed work's tensors alive.
     torch.cuda.empty_cache()
-    for half in smaller:
-        halved(work, half, halves)
+    for smaller_part in smaller_parts:
+        halved(work, smaller_part, halves)
 
 
 def fitting(
-    work: Callable[[int], R], size: int, least: int = 1, forget: Callable[[], object] = lambda: None
-) -> tuple[R, int]:
-    """The result of `work` for the largest of `size` and its halves that fits into memory, and that size.
+    work: Callable[[int], Result],
+    size: int,
+    least: int = 1,
+    forget: Callable[[], object] = lambda: None,
+) -> tuple[Result, int]:
+    """The result of `work` for the first of size, size / 2, size / 4, … that fits, and that size.
 
-    The work begins anew with a smaller size; `forget` takes back what a failed try has left behind.
+    least: A size that is not halved any more.
+    forget: Takes back what a failed try has left behind; the work then starts anew.
 
     Raises torch.cuda.OutOfMemoryError if a size of at most `least` does not fit.
     """
@@ -88,12 +105,15 @@ def fitting(
         size //= 2
 
 
-def in_two(part: list[P]) -> list[list[P]]:
+def in_two(part: list[Part]) -> list[list[Part]]:
     """Both halves of a list, in its order; empty for a list of a single entry."""
     middle = len(part) // 2
-    return [part[:middle], part[middle:]] if middle else []
+    if not middle:
+        return []
+    return [part[:middle], part[middle:]]
 
 
 def reserve(*shape: int, count: int, on: torch.device) -> None:
-    """Ask for the memory of `count` tensors (shape) in float64 at once, so that it runs out here or not at all."""
-    del [torch.empty(shape, dtype=torch.float64, device=on) for _ in range(count)][:]
+    """Ask at once for the memory of `count` tensors in float64: it runs out here or not at all."""
+    tensors = [torch.empty(shape, dtype=torch.float64, device=on) for _ in range(count)]
+    del tensors

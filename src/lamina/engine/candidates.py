@@ -1,11 +1,12 @@
-"""Candidates: models to be evaluated without building them, and the tree of streams that evaluates many in one pass.
+"""Candidates: models that are evaluated without building them, and the tree of their streams.
 
-Layer by layer a candidate is a sequence of operations. Removing layer l changes nothing before l, so streams start as
-one and split at the first layer where their candidates' operations differ: the streams of a pass are a prefix tree.
-Nothing here computes with tensors or imports torch. A tree says what a pass will do, and so what it will cost:
-`lamina.cost.work` asks it.
+Layer by layer, a candidate is a sequence of operations. Removing layer l changes nothing before l,
+so streams start as one and split at the first layer where the operations of their candidates
+differ: the streams of a pass are a prefix tree. Nothing here computes with tensors or imports
+torch. A tree says what a pass will do, and so what it will cost: `lamina.cost.work` asks it.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,235 +16,292 @@ from lamina.models.units import parse, replacement
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
 
-# The name of the model before a removal, in scores and tables.
 CURRENT = "none"
-HALVES = frozenset({"attention", "mlp"})
+"""The name of the model before a removal, in scores and tables."""
+SUBLAYERS = frozenset({"attention", "mlp"})
 
 
 class Operation(NamedTuple):
-    """What a stream does at one layer: it is repaired, then it runs through the layer or passes it by.
-
-    It may run `without` some parts of the layer, or through the layer of the model `other` instead of its own.
-    """
+    """What a stream does at a layer: it is repaired, then it runs through the layer or skips it."""
 
     patch: "Patch | None" = None
     runs: bool = True
     without: frozenset[str] = frozenset()
-    other: str = ""
+    """Sub-layers that add nothing."""
+    donor: str = ""
+    """Name of the model whose layer runs instead of the model's own."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The base model without its `removed` units, repaired by `patches` at the boundaries of its removed runs.
+    """The base model without its `removed` units, with a patch at the boundary of each removed run.
 
-    A unit such as `7.@math` takes nothing away: layer 7 of that model is in the place of the model's own.
-
-    `until` is the boundary behind which its stream is not needed (2: behind layer 1); None for a model to be scored.
-    Two candidates are equal if they remove the same units and hold the same patches; equal copies do not count.
+    A unit such as `7.@math` removes nothing: layer 7 of that model replaces the model's own. Two
+    candidates are equal if they remove the same units and hold the same patches; equal copies of a
+    patch are different patches.
     """
 
     removed: frozenset[str] = frozenset()
     patches: "Mapping[Boundary, Patch]" = field(default_factory=dict, hash=False)
     until: int | None = None
+    """The boundary after which the stream is not needed (2: after layer 1); None to be scored."""
 
     def without(self, *units: str) -> "Candidate":
+        """This candidate with more units removed."""
         return replace(self, removed=self.removed.union(units))
 
-    def changed(self, unit: str) -> "Candidate":
-        """This candidate with one layer dropped or replaced, whatever was done to that layer before."""
-        layer, _ = parse(unit)
-        return replace(
-            self,
-            removed=frozenset(
-                {unit, *(other for other in self.removed if parse(other)[0] != layer)}
-            ),
-        )
+    def with_layer_changed(self, unit: str) -> "Candidate":
+        """This candidate with a layer removed or replaced, whatever was done to it before."""
+        changed_layer, _ = parse(unit)
+        others = {other for other in self.removed if parse(other)[0] != changed_layer}
+        return replace(self, removed=frozenset({unit, *others}))
 
-    def operations(self, depth: int, halves_are_all: bool) -> list[Operation]:
-        """One operation per layer, and at the end one that runs nothing, for a patch behind the last layer.
+    def operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
+        """One operation per layer, and a last one for a patch after the last layer.
 
-        `halves_are_all` says whether a layer without both halves does nothing, so that it is passed by.
+        empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is
+            skipped.
         """
-        parts: dict[int, set[str]] = {}
-        others = {parse(unit)[0]: other for unit in self.removed if (other := replacement(unit))}
-        for layer, part in (parse(unit) for unit in self.removed if not replacement(unit)):
-            parts.setdefault(layer, set()).add(part)
-        repairs = {int(end): patch for (_, end), patch in self.patches.items()}
-        operations = []
-        for layer in range(depth + 1):
-            here = parts.get(layer, set())
-            without = frozenset(here)
-            runs = (
-                layer < depth
-                and "layer" not in without
-                and not (halves_are_all and without == HALVES)
-            )
-            operations.append(
-                Operation(
-                    repairs.get(layer), runs, *((without, others.get(layer, "")) if runs else ())
-                )
-            )
+        removed_components: defaultdict[int, set[str]] = defaultdict(set)
+        donors: dict[int, str] = {}
+        for unit in self.removed:
+            layer, component = parse(unit)
+            donor = replacement(unit)
+            if donor:
+                donors[layer] = donor
+            else:
+                removed_components[layer].add(component)
+        patches = {int(end): patch for (_, end), patch in self.patches.items()}
+
+        operations: list[Operation] = []
+        for layer in range(depth):
+            without = frozenset(removed_components[layer])
+            is_empty = without == SUBLAYERS and empty_is_identity
+            if "layer" in without or is_empty:
+                operations.append(Operation(patches.get(layer), runs=False))
+            else:
+                donor = donors.get(layer, "")
+                operations.append(Operation(patches.get(layer), True, without, donor))
+        operations.append(Operation(patches.get(depth), runs=False))
         return operations
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a unit in `layer` does to the stream of `model`: the candidates whose streams are compared behind the layer.
-
-    `before` is None where the unit reads what enters the layer.
-    """
+    """What a unit does to the stream of a model: two streams that are compared after its layer."""
 
     model: Candidate
     layer: int
     before: Candidate | None
+    """Whose stream is the unit's input; None where the unit reads what enters the layer."""
     after: Candidate
+    """Whose stream is the unit's output."""
 
 
 def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
-    """The streams that show what a unit does: a half's contribution is read off the stream without the other half.
+    """The streams that show what a unit does.
 
-    `parallel` says that both halves read the layer's input; else the MLP reads the output of attention.
+    The contribution of a sub-layer is read off the stream without the other sub-layer.
+
+    parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
+        attention.
     """
-    layer, part = parse(unit)
-    whole = replace(model, until=layer + 1)
-    without_attention, without_mlp = (
-        whole.without(f"{layer}.{half}") for half in ("attention", "mlp")
-    )
-    if part == "attention":
+    layer, component = parse(unit)
+    complete = replace(model, until=layer + 1)
+    without_attention = complete.without(f"{layer}.attention")
+    without_mlp = complete.without(f"{layer}.mlp")
+    if component == "attention":
         return Observation(model, layer, None, without_mlp)
-    if part == "mlp":
-        return Observation(
-            model, layer, *((None, without_attention) if parallel else (without_mlp, whole))
-        )
-    return Observation(model, layer, None, whole)
+    if component == "mlp" and parallel:
+        return Observation(model, layer, None, without_attention)
+    if component == "mlp":
+        return Observation(model, layer, without_mlp, complete)
+    return Observation(model, layer, None, complete)
 
 
 def swept(
     current: Candidate, units: Sequence[str], parallel: Collection[int] = (), removing: bool = True
 ) -> tuple[dict[str, Candidate], dict[str, Observation]]:
-    """What a sweep measures: `current`, `current` after each removal, and what each unit does to the stream.
+    """What a sweep measures: its candidates and its observations, by unit.
 
-    Gives the candidates by unit, `current` by the name CURRENT, and the observations by unit. A unit may be a layer of
-    another model, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose
-    halves both read the layer's input. Without `removing`, `current` is the only candidate.
+    The candidates are `current` after the removal of each unit, and `current` itself under the name
+    CURRENT. A unit that is a layer of another model replaces a layer; it is not observed.
+
+    parallel: Indices of the layers whose sub-layers both read the layer's input.
+    removing: Whether the units are removed, and not only observed.
 
     Raises LaminaError if one of `units` is not the name of a unit.
     """
-    wanted, observed = {CURRENT: current}, {}
+    candidates = {CURRENT: current}
+    observations: dict[str, Observation] = {}
     for unit in units:
-        layer, part = parse(unit)
-        if removing:
-            wanted[unit] = current.without(unit) if part in HALVES else current.changed(unit)
+        layer, component = parse(unit)
+        if removing and component in SUBLAYERS:
+            candidates[unit] = current.without(unit)
+        elif removing:
+            candidates[unit] = current.with_layer_changed(unit)
         if not replacement(unit):
-            observed[unit] = observation(current, unit, layer in parallel)
-    return wanted, observed
+            observations[unit] = observation(current, unit, layer in parallel)
+    return candidates, observations
 
 
-def carried(wanted: Iterable[Candidate], outputs: bool) -> list[Candidate]:
-    """The models of a pass: those `wanted`, then the unpruned model if `outputs` are compared with its own."""
-    return [*wanted, *([Candidate()] if outputs else [])]
+def carried(candidates: Iterable[Candidate], outputs: bool) -> list[Candidate]:
+    """The models of a pass: candidates, and the base model if `outputs` are compared with it."""
+    models = list(candidates)
+    if outputs:
+        models.append(Candidate())
+    return models
 
 
 class Branch(NamedTuple):
-    """A stream at one layer: the number of the stream it comes from, and its operation."""
+    """A stream at a layer: the number of the stream that it comes from, and what it does there."""
 
     source: int
     operation: Operation
 
 
 class View(NamedTuple):
-    """Where an observation is made: its number, the branches to compare; `entering` if `before` entered the layer."""
+    """An observation at the layer where it is made."""
 
-    number: int
+    observation_number: int
     before: int
-    entering: bool
+    """The branch that is the unit's input."""
+    reads_input: bool
+    """Whether it is compared as it entered the layer."""
     after: int
+    """The branch that is the unit's output."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One layer of a tree. `branches` are the streams behind it, the first `running` of them run through the layer.
-
-    `kept` are the branches that are needed further on. They are the streams of the next level, in this order.
-    """
+    """One layer of a tree."""
 
     branches: tuple[Branch, ...]
-    running: int
+    """The streams after the layer. Those that run through it come first."""
+    n_running: int
     views: tuple[View, ...]
     kept: tuple[int, ...]
+    """The branches that are needed further on: the streams of the next level, in this order."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The streams of a pass: `levels[l]` for each layer l, one more for the boundary behind the last layer.
-
-    `leaves[i]` is the stream in which the i-th candidate arrives.
-    """
+    """The streams of a pass."""
 
     levels: tuple[Level, ...]
+    """Of each layer, and of the boundary after the last layer."""
     leaves: tuple[int, ...]
+    """The stream in which each candidate arrives."""
 
     @property
     def width(self) -> int:
         """The most streams that there are at a time."""
-        return max(max(level.running, len(level.kept)) for level in self.levels)
+        return max(max(level.n_running, len(level.kept)) for level in self.levels)
 
     @property
     def layers(self) -> int:
         """Layers run, over all streams: the cost of one token."""
-        return sum(level.running for level in self.levels)
+        return sum(level.n_running for level in self.levels)
 
 
 def grow(
     candidates: Sequence[Candidate],
     observations: Sequence[Observation],
     depth: int,
-    halves_are_all: bool,
+    empty_is_identity: bool,
 ) -> Tree:
-    """The tree that takes `candidates` to the end, and makes the observations on the way."""
-    watched = [c for o in observations for c in (o.before, o.after) if c is not None]
-    everything = list(dict.fromkeys([*candidates, *watched]))
-    operations = {
-        candidate: candidate.operations(depth, halves_are_all) for candidate in everything
-    }
-    streams, levels = [everything] if everything else [], []
-    for layer in range(depth + 1):
-        running: list[tuple[Branch, list[Candidate]]] = []
-        forked: list[tuple[Branch, list[Candidate]]] = []
-        passing: list[tuple[Branch, list[Candidate]]] = []
-        for source, members in enumerate(streams):
-            groups: dict[Operation, list[Candidate]] = {}
-            for candidate in members:
-                groups.setdefault(operations[candidate][layer], []).append(candidate)
-            there = False
-            for operation, group in groups.items():
-                branch = (Branch(source, operation), group)
-                # The first branch that runs keeps the place of its stream, so that nothing is copied without need.
-                (passing if not operation.runs else forked if there else running).append(branch)
-                there |= operation.runs
-        # Streams that end with the layer stand last, so that they can be cut off.
-        forked.sort(
-            key=lambda branch: (
-                all(candidate.until == layer + 1 for candidate in branch[1]),
-                branch[0].operation.other,  # streams through one module stand together
-            )
-        )
-        ordered = running + forked + passing
-        place = {
-            candidate: number for number, (_, group) in enumerate(ordered) for candidate in group
+    """The tree that takes candidates to the end, and makes the observations on the way.
+
+    empty_is_identity: See `Candidate.operations`.
+    """
+    members: dict[Candidate, None] = dict.fromkeys(candidates)
+    for observed in observations:
+        if observed.before is not None:
+            members[observed.before] = None
+        members[observed.after] = None
+
+    trunk = _Trunk(list(members), depth, empty_is_identity)
+    levels = [trunk.grow_level(layer, observations) for layer in range(depth + 1)]
+    stream_of: dict[Candidate, int] = {}
+    for stream, stream_members in enumerate(trunk.streams):
+        for candidate in stream_members:
+            stream_of[candidate] = stream
+    return Tree(tuple(levels), tuple(stream_of[candidate] for candidate in candidates))
+
+
+class _Fork(NamedTuple):
+    """A branch, and the candidates whose stream it is."""
+
+    branch: Branch
+    members: list[Candidate]
+
+
+class _Trunk:
+    """A tree that grows layer by layer. `streams` are the candidates in each stream so far."""
+
+    def __init__(self, candidates: list[Candidate], depth: int, empty_is_identity: bool) -> None:
+        self.streams = [candidates] if candidates else []
+        self._operations = {
+            candidate: candidate.operations(depth, empty_is_identity) for candidate in candidates
         }
-        views = [
-            View(number, place[seen.before or seen.after], seen.before is None, place[seen.after])
-            for number, seen in enumerate(observations)
-            if seen.layer == layer
-        ]
-        streams = [
-            [candidate for candidate in group if candidate.until != layer + 1]
-            for _, group in ordered
-        ]
-        kept = tuple(number for number, members in enumerate(streams) if members)
-        streams = [streams[number] for number in kept]
-        branches = tuple(branch for branch, _ in ordered)
-        levels.append(Level(branches, len(running) + len(forked), tuple(views), kept))
-    leaf = {candidate: number for number, members in enumerate(streams) for candidate in members}
-    return Tree(tuple(levels), tuple(leaf[candidate] for candidate in candidates))
+
+    def grow_level(self, layer: int, observations: Sequence[Observation]) -> Level:
+        """Split the streams at a layer, and drop those that end with it."""
+        forks, n_running = self._split_streams(layer)
+        branch_of: dict[Candidate, int] = {}
+        for number, fork in enumerate(forks):
+            for candidate in fork.members:
+                branch_of[candidate] = number
+
+        views: list[View] = []
+        for number, observed in enumerate(observations):
+            if observed.layer == layer:
+                before = branch_of[observed.before or observed.after]
+                reads_input = observed.before is None
+                views.append(View(number, before, reads_input, branch_of[observed.after]))
+
+        kept: list[int] = []
+        self.streams = []
+        for number, fork in enumerate(forks):
+            members = [candidate for candidate in fork.members if candidate.until != layer + 1]
+            if members:
+                kept.append(number)
+                self.streams.append(members)
+        branches = tuple(fork.branch for fork in forks)
+        return Level(branches, n_running, tuple(views), tuple(kept))
+
+    def _split_streams(self, layer: int) -> tuple[list[_Fork], int]:
+        """The branches of all streams, and how many run through the layer; these come first."""
+        running: list[_Fork] = []
+        split_off: list[_Fork] = []
+        skipping: list[_Fork] = []
+        for source, members in enumerate(self.streams):
+            has_heir = False
+            for operation, group in self._group_by_operation(members, layer).items():
+                fork = _Fork(Branch(source, operation), group)
+                if not operation.runs:
+                    skipping.append(fork)
+                elif has_heir:
+                    split_off.append(fork)
+                else:
+                    # The first branch that runs takes over the index of its stream, so that
+                    # nothing is copied without need.
+                    running.append(fork)
+                    has_heir = True
+
+        def sort_key(fork: _Fork) -> tuple[bool, str]:
+            # Streams that end with the layer come last, so that they can be cut off; those through
+            # the same module are neighbours.
+            ends_here = all(candidate.until == layer + 1 for candidate in fork.members)
+            return ends_here, fork.branch.operation.donor
+
+        split_off.sort(key=sort_key)
+        return running + split_off + skipping, len(running) + len(split_off)
+
+    def _group_by_operation(
+        self, members: Iterable[Candidate], layer: int
+    ) -> dict[Operation, list[Candidate]]:
+        groups: dict[Operation, list[Candidate]] = {}
+        for candidate in members:
+            groups.setdefault(self._operations[candidate][layer], []).append(candidate)
+        return groups

@@ -1,7 +1,10 @@
-"""The distance between the residual streams at any two layer boundaries; no activation outlives its batch."""
+"""The distances between the residual streams at all layer boundaries, for table `activations`.
+
+Only sums over tokens are kept; no activation outlives its batch.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -13,132 +16,225 @@ from lamina.errors import LaminaError
 from lamina.models import check
 from lamina.models.structure import layers_of, text_config
 
-# Numbers of the streams that are converted to float32 at a time: 8 MiB.
-_CHUNK = 1 << 21
-_BESIDE = "run beside a longer text"  # the name of a finding
+CHUNK_NUMBERS = 1 << 21  # of the streams, converted to float32 at a time: 8 MiB
+PADDING_FINDING = "run beside a longer text"  # its name in the file of a model's check
+TINY = torch.finfo(torch.float64).tiny
+
+
+class ActivationRow(TypedDict):
+    """A row of table `activations` without its keys: one boundary (span 0), or a pair of them.
+
+    Standard errors are over samples.
+    """
+
+    layer: int  # the boundary that enters this layer
+    span: int  # layers up to the second boundary
+    n_samples: int
+    n_tokens: int
+    norm: NotRequired[float]  # of a token, mean; span 0 only, like the next one
+    channel_magnitude: NotRequired[list[float]]  # mean of each channel
+    cosine: NotRequired[float]  # 1 - cos, mean over tokens, then samples
+    cosine_stderr: NotRequired[float | None]
+    angular_last: NotRequired[float]  # angle at the last token over π [arXiv 2403.17887, eq. 6-7]
+    angular_last_stderr: NotRequired[float | None]
+    l2_relative: NotRequired[float]  # |h_{l+n} - h_l| / |h_l|
 
 
 def capture(
     model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS
-) -> list[dict[str, Any]]:
-    """Rows of table `activations` (without its keys), one per boundary and span.
+) -> list[ActivationRow]:
+    """Rows of table `activations`, one per boundary and one per pair of boundaries.
 
-    Span 0 carries what belongs to one boundary: the mean norm of a token and each channel's mean magnitude. For span n:
-    1 - cos between boundary l and l + n, mean over tokens, then samples; the angle at the last token over π
-    [arXiv 2403.17887, eq. 6-7]; the relative change |h_{l+n} - h_l| / |h_l|. Standard errors are over samples.
+    tokens: The budget of a pass.
 
-    Raises LaminaError if the streams are not numbers, or the model is not a causal one whose layers can be cut, or its
-    numbers depend on what runs beside a sequence.
+    Raises LaminaError if the streams are not finite, if the model is not a causal one whose layers
+    can be cut, or if its numbers depend on what runs together with a sequence.
     """
-    short, longest = check.short(sequences), max(sequences, key=len)
-    check.check(model, short, longest)
-    check_beside(model, short, longest)
-    count = len(layers_of(model)) + 1
-    similarities = _Similarities(
-        len(sequences), count, int(text_config(model).hidden_size), model.device
-    )
-    taps.run(model, sequences, range(count), similarities.add, tokens)
-    if not np.isfinite(similarities.cosine).all():
+    short_sequence = check.short(sequences)
+    longest_sequence = max(sequences, key=len)
+    check.check(model, short_sequence, longest_sequence)
+    check_padding(model, short_sequence, longest_sequence)
+
+    n_boundaries = len(layers_of(model)) + 1
+    hidden_size = int(text_config(model).hidden_size)
+    distances = BoundaryDistances(len(sequences), n_boundaries, hidden_size, model.device)
+    taps.run(model, sequences, range(n_boundaries), distances.add_batch, tokens)
+    if not np.isfinite(distances.cosine).all():
         raise LaminaError(
-            f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not numbers on this "
-            "calibration. Try `dtype: float32` or `bfloat16` under its models entry."
+            f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not "
+            "numbers on this calibration. Try `dtype: float32` or `bfloat16` under its models "
+            "entry."
         )
-    facts = {"n_samples": len(sequences), "n_tokens": sum(map(len, sequences))}
-    rows: list[dict[str, Any]] = []
-    for layer in range(count):
-        channels = (similarities.magnitude[layer] / len(sequences)).float().tolist()
-        norm = similarities.norm[:, layer].mean()
-        rows.append(
-            {"layer": layer, "span": 0, "norm": norm, "channel_magnitude": channels, **facts}
-        )
-        for other in range(layer + 1, count):
-            pair = (slice(None), layer, other)
-            rows.append(
-                {
-                    "layer": layer,
-                    "span": other - layer,
-                    "cosine": similarities.cosine[pair].mean(),
-                    "cosine_stderr": _stderr(similarities.cosine[pair]),
-                    "angular_last": similarities.angle[pair].mean(),
-                    "angular_last_stderr": _stderr(similarities.angle[pair]),
-                    "l2_relative": similarities.relative[pair].mean(),
-                    **facts,
-                }
-            )
-    return rows
+    return distances.rows(n_tokens=sum(map(len, sequences)))
 
 
 @torch.inference_mode()
-def check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
-    """Refuse a model whose logits of a text change beside a longer one, as with some rotations of positions."""
-    if len(ids) == len(longest) or check.finding(model, _BESIDE, len(longest)):
+def check_padding(
+    model: PreTrainedModel, token_ids: Sequence[int], longest_ids: Sequence[int]
+) -> None:
+    """Refuse a model whose logits of a text change in a batch with a longer one.
+
+    Some rotations of positions depend on the longest text of a batch.
+
+    Raises LaminaError, which says how far the logits move.
+    """
+    is_padded = len(token_ids) != len(longest_ids)
+    if not is_padded or check.finding(model, PADDING_FINDING, len(longest_ids)):
         return
-    rows, real = padded([longest, ids], model.device)
-    last = check.places(model, ids)
-    with check.scored(model, slice(len(ids) - last, len(ids))):
-        logits = (
-            model(input_ids=rows, attention_mask=real.long(), use_cache=False)
-            .logits[1, -last:]
-            .clone()
-        )
-    far = check.distance(logits, check.logits(model, ids, last), model.dtype)
-    if far > check.tolerance(model):
+
+    batch_ids, is_real = padded([longest_ids, token_ids], model.device)
+    n_compared = check.places(model, token_ids)
+    compared = slice(len(token_ids) - n_compared, len(token_ids))
+    with check.scored(model, compared):
+        output = model(input_ids=batch_ids, attention_mask=is_real.long(), use_cache=False)
+        logits_in_batch = output.logits[1, -n_compared:].clone()
+    logits_alone = check.logits(model, token_ids, n_compared)
+    distance = check.distance(logits_in_batch, logits_alone, model.dtype)
+    if distance > check.tolerance(model):
         raise LaminaError(
-            f"the model family '{text_config(model).model_type}' gives a text other logits beside one of "
-            f"{len(longest)} tokens than alone (by {far:.2g} of their spread), so its activations would depend on what "
-            "runs beside them. Calibrate on texts of one length, or on shorter ones."
+            f"the model family '{text_config(model).model_type}' gives a text other logits in a "
+            f"batch with one of {len(longest_ids)} tokens than alone (by {distance:.2g} of their "
+            "spread), so its activations would depend on the other texts of a batch. Calibrate on "
+            "texts of one length, or on shorter ones."
         )
-    check.note(model, _BESIDE, True, len(longest))
+    check.note(model, PADDING_FINDING, True, len(longest_ids))
 
 
-class _Similarities:
-    """A consumer of all streams: means over each sample's tokens, for every pair of boundaries.
+class BoundaryDistances:
+    """A consumer of all streams, which compares every pair of boundaries.
 
-    `cosine` (1 - cos), `angle` and `relative` are (samples, L+1, L+1), `norm` (samples, L+1), `magnitude` (L+1, C)
-    summed over samples; all in float64.
+    Means over each sample's tokens, in float64. `cosine` (1 - cos), `angle` (of the last token,
+    over π) and `relative` (change) are (samples, L+1, L+1), `norm` is (samples, L+1), and
+    `magnitude` (L+1, C) is a sum over samples.
     """
 
-    def __init__(self, samples: int, count: int, channels: int, on: torch.device) -> None:
-        shape = (samples, count, count)
-        self.cosine, self.angle, self.relative = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        self.norm = np.zeros((samples, count))
-        self.magnitude = torch.zeros(count, channels, dtype=torch.float64, device=on)
+    def __init__(
+        self, n_samples: int, n_boundaries: int, n_channels: int, device: torch.device
+    ) -> None:
+        self.cosine = np.zeros((n_samples, n_boundaries, n_boundaries))
+        self.angle = np.zeros((n_samples, n_boundaries, n_boundaries))
+        self.relative = np.zeros((n_samples, n_boundaries, n_boundaries))
+        self.norm = np.zeros((n_samples, n_boundaries))
+        self.magnitude = torch.zeros(n_boundaries, n_channels, dtype=torch.float64, device=device)
 
-    def add(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        """Sum up chunks of tokens on the device, so that memory never holds the products of whole streams."""
-        line, place = batch.real.nonzero(as_tuple=True)
-        size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
-        shape, on = (len(batch.samples), len(streams), len(streams)), batch.real.device
-        cosine, relative, angle = torch.zeros(3, *shape, dtype=torch.float64, device=on)
-        magnitude = torch.zeros_like(self.magnitude)
-        norm, ends = torch.zeros(shape[:2], dtype=torch.float64, device=on), batch.real.sum(-1) - 1
-        for lines, places in zip(line.split(size), place.split(size), strict=True):
-            tokens = torch.stack(
-                [stream[lines, places].float() for stream in streams.values()], dim=1
+    def add_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
+        """Take in a batch, a chunk of tokens at a time.
+
+        So memory never holds the products of whole streams.
+        """
+        sums = _BatchSums(batch.real, *self.magnitude.shape)
+        chunk_tokens = max(1, CHUNK_NUMBERS // (len(streams) * self.magnitude.shape[1]))
+        line_indices, token_indices = batch.real.nonzero(as_tuple=True)
+        chunks = zip(
+            line_indices.split(chunk_tokens), token_indices.split(chunk_tokens), strict=True
+        )
+        for lines, tokens in chunks:
+            vectors = [stream[lines, tokens].float() for stream in streams.values()]
+            sums.add_tokens(torch.stack(vectors, dim=1), lines, tokens)
+
+        pair_sums = torch.stack([sums.cosine, sums.relative, sums.angle]).cpu().numpy()
+        self.magnitude += sums.magnitude
+        self.cosine[batch.samples] = pair_sums[0]
+        self.relative[batch.samples] = pair_sums[1]
+        self.angle[batch.samples] = pair_sums[2]
+        self.norm[batch.samples] = sums.norm.cpu()
+
+    def rows(self, n_tokens: int) -> list[ActivationRow]:
+        """Rows of table `activations` from all samples, which have `n_tokens` together."""
+        n_samples, n_boundaries = self.norm.shape
+        rows: list[ActivationRow] = []
+        for layer in range(n_boundaries):
+            channel_means = (self.magnitude[layer] / n_samples).float()
+            rows.append(
+                {
+                    "layer": layer,
+                    "span": 0,
+                    "norm": self.norm[:, layer].mean(),
+                    "channel_magnitude": channel_means.tolist(),
+                    "n_samples": n_samples,
+                    "n_tokens": n_tokens,
+                }
             )
-            products = (tokens @ tokens.mT).double()
-            lengths = products.diagonal(dim1=-2, dim2=-1).sqrt()
-            tiny = torch.finfo(torch.float64).tiny
-            similarity = (
-                products / (lengths[:, :, None] * lengths[:, None, :]).clamp_min(tiny)
-            ).clamp(-1, 1)
-            squared = (
-                lengths[:, None, :] ** 2 + lengths[:, :, None] ** 2 - 2 * products
-            ).clamp_min(0)
-            change = squared.sqrt() / lengths[:, :, None].clamp_min(tiny)
-            weight = (1 / (ends + 1))[lines].double()
-            share = weight * (lines == torch.arange(len(batch.samples), device=on)[:, None])
-            cosine += torch.einsum("bn,nlm->blm", share, 1 - similarity)
-            relative += torch.einsum("bn,nlm->blm", share, change)
-            norm += share @ lengths
-            magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double())
-            last = (places == ends[lines])[:, None, None]
-            angle.index_add_(0, lines, torch.where(last, similarity.arccos() / torch.pi, 0))
-        sums = torch.stack([cosine, relative, angle]).cpu().numpy()
-        self.magnitude += magnitude
-        self.cosine[batch.samples], self.relative[batch.samples], self.angle[batch.samples] = sums
-        self.norm[batch.samples] = norm.cpu()
+            for later_layer in range(layer + 1, n_boundaries):
+                cosine = self.cosine[:, layer, later_layer]
+                angle = self.angle[:, layer, later_layer]
+                rows.append(
+                    {
+                        "layer": layer,
+                        "span": later_layer - layer,
+                        "cosine": cosine.mean(),
+                        "cosine_stderr": _standard_error(cosine),
+                        "angular_last": angle.mean(),
+                        "angular_last_stderr": _standard_error(angle),
+                        "l2_relative": self.relative[:, layer, later_layer].mean(),
+                        "n_samples": n_samples,
+                        "n_tokens": n_tokens,
+                    }
+                )
+        return rows
 
 
-def _stderr(values: np.ndarray) -> float | None:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+class _BatchSums:
+    """Sums over the tokens of one batch, on its device, in float64.
+
+    is_real: Where a token is not padding, (lines, T).
+    """
+
+    def __init__(self, is_real: torch.Tensor, n_boundaries: int, n_channels: int) -> None:
+        n_lines = len(is_real)
+        device = is_real.device
+        pair_shape = (n_lines, n_boundaries, n_boundaries)
+        self.last_token = is_real.sum(-1) - 1  # its index in each line, (lines,)
+        self.line_numbers = torch.arange(n_lines, device=device)
+        self.cosine = torch.zeros(pair_shape, dtype=torch.float64, device=device)
+        self.relative = torch.zeros(pair_shape, dtype=torch.float64, device=device)
+        self.angle = torch.zeros(pair_shape, dtype=torch.float64, device=device)
+        self.norm = torch.zeros(pair_shape[:2], dtype=torch.float64, device=device)
+        self.magnitude = torch.zeros(n_boundaries, n_channels, dtype=torch.float64, device=device)
+
+    def add_tokens(self, vectors: torch.Tensor, lines: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Add tokens at all boundaries.
+
+        vectors: (tokens, L+1, C) in float32.
+        lines, tokens: The line of each token, and its index there.
+        """
+        pairs = _compare_boundaries(vectors)
+        # Every token counts one over its line's length: sums are means over a line's tokens.
+        weight = (1 / (self.last_token + 1))[lines].double()
+        line_weights = weight * (lines == self.line_numbers[:, None])
+        self.cosine += torch.einsum("bn,nlm->blm", line_weights, 1 - pairs.similarity)
+        self.relative += torch.einsum("bn,nlm->blm", line_weights, pairs.relative_change)
+        self.norm += line_weights @ pairs.norms
+        self.magnitude += torch.einsum("n,nlc->lc", weight, vectors.abs().double())
+
+        is_last = (tokens == self.last_token[lines])[:, None, None]
+        last_angle = torch.where(is_last, pairs.similarity.arccos() / torch.pi, 0)
+        self.angle.index_add_(0, lines, last_angle)
+
+
+class _PairDistances(NamedTuple):
+    """How the stream of each token differs between any two boundaries, in float64."""
+
+    similarity: torch.Tensor  # cosine, (tokens, L+1, L+1)
+    relative_change: torch.Tensor  # |h_m - h_l| / |h_l| at [:, l, m]
+    norms: torch.Tensor  # (tokens, L+1)
+
+
+def _compare_boundaries(vectors: torch.Tensor) -> _PairDistances:
+    """Compare the streams of tokens (tokens, L+1, C) at all pairs of boundaries."""
+    products = (vectors @ vectors.mT).double()
+    norms = products.diagonal(dim1=-2, dim2=-1).sqrt()
+    norm_products = norms[:, :, None] * norms[:, None, :]
+    similarity = (products / norm_products.clamp_min(TINY)).clamp(-1, 1)
+
+    # |h_m - h_l|² = |h_m|² + |h_l|² - 2 h_m·h_l
+    squared_change = norms[:, None, :] ** 2 + norms[:, :, None] ** 2 - 2 * products
+    change = squared_change.clamp_min(0).sqrt()
+    return _PairDistances(similarity, change / norms[:, :, None].clamp_min(TINY), norms)
+
+
+def _standard_error(values: np.ndarray) -> float | None:
+    """The standard error of a mean over samples; None for a single sample."""
+    if len(values) < 2:
+        return None
+    return float(values.std(ddof=1) / np.sqrt(len(values)))

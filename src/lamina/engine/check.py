@@ -1,47 +1,67 @@
-"""The check of a model before anything is measured with it: the proofs of the engine on texts of tokens in a row."""
+"""The check of a model before anything is measured: the engine's proofs on made-up texts."""
+
+from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import capture
-from lamina.engine import memory as room
-from lamina.engine import sweep as engine
+from lamina.engine import capture, memory, sweep
 from lamina.models.check import probe
 from lamina.models.structure import text_config
 
 LENGTH = 512  # tokens of the longest text, or as many as the model has positions
-_SHORT, _CHOICE = 24, 4  # tokens of a short text, and of a choice
+SHORT_LENGTH = 24  # tokens of a short text
+CHOICE_LENGTH = 4  # tokens of a choice
 
 
 def check_model(model: PreTrainedModel, tokens: int | str) -> None:
-    """Prove that the engine gives the model's own numbers, on texts and on choices behind a context, or a LaminaError.
+    """Prove that the engine gives the model's own numbers, on texts and on choices with a context.
 
-    `tokens` is the budget of one pass, or `auto`. Jobs prove longer texts, and layers without a half, themselves.
+    Longer texts, and layers without a sub-layer, are proven by the jobs that need them.
+
+    tokens: The budget of one pass, or `auto`.
+
+    Raises LaminaError if it does not.
     """
-    positions = getattr(text_config(model), "max_position_embeddings", None)
-    longest = min(LENGTH, positions) if isinstance(positions, int) and positions > 0 else LENGTH
-    texts = [_sample(model, n, [length]) for n, length in enumerate((_SHORT, longest))]
-    choices = [
-        _sample(model, n, [length, length - 1, length])
-        for n, length in enumerate((_SHORT, longest))
-    ]
-    for samples in (texts, choices):
-        with engine.opened(model, samples, room.tokens(tokens, model, samples)):
+    lengths = (SHORT_LENGTH, _longest_text(model))
+    texts = [_make_text(model, index, length) for index, length in enumerate(lengths)]
+    questions = [_make_question(model, index, length) for index, length in enumerate(lengths)]
+    for samples in (texts, questions):
+        # Opening a session proves it.
+        with sweep.opened(model, samples, memory.tokens(tokens, model, samples)):
             pass
-    capture.check_beside(model, texts[0].sequence(), texts[1].sequence())
+    capture.check_padding(model, texts[0].sequence(), texts[1].sequence())
 
 
-def _sample(model: PreTrainedModel, number: int, lengths: list[int]) -> Sample:
+def _longest_text(model: PreTrainedModel) -> int:
+    """LENGTH, or the positions of the model if they are fewer."""
+    n_positions = getattr(text_config(model), "max_position_embeddings", None)
+    if isinstance(n_positions, int) and n_positions > 0:
+        return min(LENGTH, n_positions)
+    return LENGTH
+
+
+def _make_text(model: PreTrainedModel, index: int, length: int) -> Sample:
+    """A text of a length."""
+    return Sample(index, "text", 0, _make_rows(model, [length]), str(index))
+
+
+def _make_question(model: PreTrainedModel, index: int, length: int) -> Sample:
+    """Three choices of different lengths, the longest row having a length."""
+    rows = _make_rows(model, [length, length - 1, length])
+    return Sample(index, "choice", 0, rows, str(index))
+
+
+def _make_rows(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[Row, ...]:
     """Rows of these lengths with one context; their continuations differ."""
-    ids = probe(model)
-    line = [ids[(place + place // len(ids)) % len(ids)] for place in range(max(lengths))]
-    context = tuple(line[: max(lengths) - _CHOICE])
-    rows = [
-        Row(
-            context,
-            tuple(ids[(place + shift) % len(ids)] for place in range(length - len(context))),
-            _CHOICE,
-        )
-        for shift, length in enumerate(lengths)
-    ]
-    return Sample(number, "choice" if len(lengths) > 1 else "text", 0, tuple(rows), str(number))
+    token_ids = probe(model)
+    n_ids = len(token_ids)
+    n_context = max(lengths) - CHOICE_LENGTH
+    # After each round, one token is left out, so that the text does not repeat itself.
+    context = tuple(token_ids[(index + index // n_ids) % n_ids] for index in range(n_context))
+    rows: list[Row] = []
+    for shift, length in enumerate(lengths):
+        n_choice = length - n_context
+        choice = tuple(token_ids[(index + shift) % n_ids] for index in range(n_choice))
+        rows.append(Row(context, choice, CHOICE_LENGTH))
+    return tuple(rows)

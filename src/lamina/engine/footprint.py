@@ -1,10 +1,13 @@
-"""Memory that a stage needs above process and weights, in bytes, predicted from shapes and the budget of tokens.
+"""Memory that a stage needs in addition to process and weights, in bytes.
 
-Each function counts what is in memory at the same time where its stage needs most. `make plan` prints it, and
-`tokens: auto` is the largest budget whose prediction fits.
+It is predicted from shapes and the budget of tokens. Each function counts what is in memory at the
+same time where its stage needs most. `make plan` prints it, and `tokens: auto` is the largest
+budget whose prediction fits.
+
+In all functions, `token_budget` is that of a pass, in token positions, `line_length` the tokens of
+a line, and `n_lines` how many lines there are.
 """
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -14,197 +17,281 @@ from lamina.engine.budgets import LOGITS
 from lamina.engine.moments import BATCH
 from lamina.engine.taps import positions
 
-FLOAT, DOUBLE = 4, 8
+FLOAT = 4
+DOUBLE = 8
+LEAST_BUDGET = 64  # tokens
 # Numbers that consumers of streams and of logits convert to another type at a time.
-_STREAMS, _LOGITS = 1 << 21, 1 << 23
+_STREAM_CHUNK = 1 << 21
+_LOGIT_CHUNK = 1 << 23
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that decide the memory of a pass: L, C, the widths of an MLP and of keys, V, bytes of a number."""
+    """The sizes of a model that decide the memory of a pass."""
 
     layers: int
+    """L"""
     channels: int
+    """C"""
     inner: int
+    """Width of an MLP."""
     keys: int
+    """Width of the keys of a layer, over all heads."""
     vocabulary: int
+    """V"""
     size: int
+    """Bytes of a number."""
 
     @classmethod
     def of(cls, config: Any, size: int) -> "Shape":
-        """The shape of a transformers configuration; an MLP of unknown width is taken to be 4 C wide.
+        """The shape of a transformers configuration.
 
-        Without attention heads, keys are taken to be as wide as the stream. If a width differs from layer to layer, the
-        largest counts.
+        An MLP of unknown width is taken to be 4 C wide, keys without attention heads as wide as the
+        stream. If a width differs from layer to layer, the largest counts.
         """
         text = config.get_text_config(decoder=True)
         channels = text.hidden_size
-        heads = _largest(text, "num_attention_heads")
         inner = _largest(text, "intermediate_size") or _largest(text, "ffn_dim") or 4 * channels
-        width = _largest(text, "head_dim") or (channels // heads if heads else 0)
-        keys = width * (_largest(text, "num_key_value_heads") or heads) or channels
+        n_heads = _largest(text, "num_attention_heads")
+        head_width = _largest(text, "head_dim")
+        if not head_width and n_heads:
+            head_width = channels // n_heads
+        n_key_heads = _largest(text, "num_key_value_heads") or n_heads
+        keys = head_width * n_key_heads or channels
         return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
 
-    def parameters(self, left: int) -> int:
-        """Parameters of a model with `left` layers, at most: an MLP has three matrices, the head is not shared."""
-        attention, mlp = (
-            2 * self.channels * (self.channels + self.keys),
-            3 * self.channels * self.inner,
-        )
-        return (
-            left * (attention + mlp + 4 * self.channels) + (2 * self.vocabulary + 1) * self.channels
-        )
+    def parameters(self, n_layers: int) -> int:
+        """Parameters of a model with so many layers, at most.
 
-    def passing(self, line: int) -> int:
-        """Bytes of a position on its way through the layers, in a line of `line` tokens.
-
-        The MLP needs most: what entered the layer, the stream behind its attention, the norm's output, and three inner
-        activations; and the line's row of the mask, as a truth value and as a number.
+        An MLP has three matrices, and the head is not shared.
         """
-        return self.size * (4 * self.channels + 3 * self.inner + line) + line
+        attention = 2 * self.channels * (self.channels + self.keys)
+        mlp = 3 * self.channels * self.inner
+        norms = 4 * self.channels
+        embeddings = (2 * self.vocabulary + 1) * self.channels
+        return n_layers * (attention + mlp + norms) + embeddings
+
+    def passing(self, line_length: int) -> int:
+        """Bytes of a position on its way through the layers, in a line of so many tokens.
+
+        The MLP needs most: what entered the layer, the stream after its attention, the norm's
+        output and its own, and three inner activations; and the line's row of the mask, as truth
+        values and as numbers.
+        """
+        return self.size * (4 * self.channels + 3 * self.inner + line_length) + line_length
 
     def stream(self) -> int:
         """Bytes of a position that is kept."""
         return self.channels * self.size
 
 
-def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
-    """Bytes of `streams.capture`: the streams at all boundaries, and three numbers for every pair and sample."""
-    count = shape.layers + 1
-    held = _batch(positions(tokens, count), line, lines)
-    numbers = held * count * shape.channels
+def capture(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
+    """Bytes of `capture.capture`: all streams, and three numbers per pair and sample."""
+    n_boundaries = shape.layers + 1
+    n_positions = _batch_positions(positions(token_budget, n_boundaries), line_length, n_lines)
+    stream_numbers = n_positions * n_boundaries * shape.channels
     # A chunk: gathered, stacked, and its magnitudes in float64.
-    similarities = (2 * FLOAT + DOUBLE) * min(numbers, _STREAMS)
+    chunk = (2 * FLOAT + DOUBLE) * min(stream_numbers, _STREAM_CHUNK)
+    distances = 3 * DOUBLE * n_lines * n_boundaries**2
     return (
-        numbers * shape.size
-        + max(held * shape.passing(line), similarities)
-        + 3 * DOUBLE * lines * count**2
+        stream_numbers * shape.size
+        + max(n_positions * shape.passing(line_length), chunk)
+        + distances
     )
 
 
 def sweep(
-    shape: Shape, tokens: int, lengths: Collection[int], lines: int, scored: int, streams: int
+    shape: Shape,
+    token_budget: int,
+    lengths: Collection[int],
+    n_lines: int,
+    n_scored: int,
+    n_streams: int,
 ) -> int:
-    """Bytes of a pass of the engine over some of `lines` of these `lengths`, with up to `scored` logits positions each.
+    """Bytes of a pass of the engine over some lines.
 
-    The pass carries the current model, and all but one of the wanted `streams` fork off it. The widest pass need not be
-    that of the longest line: a shorter line may carry more streams.
+    The pass carries the current model, and all but one of the streams fork off it. The widest pass
+    need not be that of the longest line: a shorter line may carry more streams.
+
+    lengths: That lines have.
+    n_scored: The most positions of a line whose logits are needed.
+    n_streams: The most that are wanted.
     """
-    return round(
-        max(_pass(shape, tokens, length, lines, min(scored, length), streams) for length in lengths)
-    )
+    needed = [
+        _pass_bytes(shape, token_budget, length, n_lines, min(n_scored, length), n_streams)
+        for length in lengths
+    ]
+    return round(max(needed))
 
 
-def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> float:
-    """Bytes of a pass as `Session.measure` fills it: at least one line, and more while all streams have room.
+def _pass_bytes(
+    shape: Shape, token_budget: int, line_length: int, n_lines: int, n_scored: int, n_streams: int
+) -> float:
+    """Bytes of a pass as `Session.measure` fills it.
 
-    The number of lines is a fraction, because short lines fill the rest of the budget behind long ones.
+    It has at least one line, and more while all streams have room. The number of lines is a
+    fraction, because short lines fill the rest of the budget after long ones.
     """
-    cost = line + scored * shape.vocabulary / (4 * shape.channels)
-    together = min(lines, max(1, tokens / streams / cost))
+    cost = line_length + n_scored * shape.vocabulary / (4 * shape.channels)
+    n_together = min(n_lines, max(1, token_budget / n_streams / cost))
     # The groups are as even as `session.groups` makes them, with the current model in each.
-    most = max(1, int(tokens / (line * together)) - 1)
-    carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
-    # Streams are read one after the other, some places at a time: in float32, with their exponentials, and for their
-    # distance from the base with those of both, their mean, and the result of one more operation.
-    arrays = (4 if streams > 1 else 1) + (2 if streams > 1 else 1) * (shape.size < FLOAT)
-    numbers = together * scored * shape.vocabulary
-    # Of a large vocabulary some places at a time, from what the head is given.
-    whole = numbers * carried
-    held = min(whole, max(LOGITS, shape.vocabulary * carried))
-    entering = together * scored * carried * shape.stream() if held < whole else 0
-    logits = held * shape.size + entering + min(numbers, _LOGITS) * arrays * FLOAT
+    max_forks = max(1, int(token_budget / (line_length * n_together)) - 1)
+    n_forks = n_streams - 1
+    n_groups = max(1, -(-n_forks // max_forks))
+    n_carried = 1 + -(-n_forks // n_groups)
+
     # A removal runs no layer of its own, so that in every layer one stream stands by.
-    layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
-    return max(together * layers, logits)
+    running_bytes = max(1, n_carried - 1) * shape.passing(line_length)
+    layer_bytes = line_length * (running_bytes + n_carried * shape.stream())
+    logit_bytes = _logit_bytes(shape, n_together * n_scored, n_carried, n_streams)
+    return max(n_together * layer_bytes, logit_bytes)
 
 
-def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
-    """Bytes of sums for patches: four matrices for each run of a turn, and two streams of a batch in float64."""
-    matrices = budgets.sums_bytes(1, 1, shape.channels)
-    runs = min(runs, max(1, budgets.sums_budget(shape.channels) // matrices))
-    # Runs share boundaries: there is one before every layer, within it, and behind the last.
-    kept = min(2 * runs, 2 * shape.layers + 1)
-    held = _batch(positions(min(tokens, BATCH // shape.channels), kept), line, lines)
-    return runs * matrices + held * (
-        kept * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE)
-    )
+def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: int) -> float:
+    """Bytes of the logits of a pass, and of what is computed from them.
+
+    n_positions: Scored positions of each stream.
+    n_carried: Streams of the pass.
+    n_streams: Streams of all passes; a single one is not compared with another.
+    """
+    stream_logits = n_positions * shape.vocabulary
+    # Of a large vocabulary some positions at a time, from what the head is given.
+    all_logits = stream_logits * n_carried
+    held_logits = min(all_logits, max(LOGITS, shape.vocabulary * n_carried))
+    head_input = 0.0
+    if held_logits < all_logits:
+        head_input = n_positions * n_carried * shape.stream()
+
+    # Streams are read one after the other, some positions at a time: in float32, with their
+    # exponentials, and for their distance from the base with those of both, their mean, and the
+    # result of one more operation.
+    is_compared = n_streams > 1
+    n_arrays = 4 if is_compared else 1
+    if shape.size < FLOAT:
+        n_arrays += 2 if is_compared else 1
+    read_logits = min(stream_logits, _LOGIT_CHUNK)
+    return held_logits * shape.size + head_input + read_logits * n_arrays * FLOAT
 
 
-def fit(shape: Shape, tokens: int, line: int, lines: int, runs: int = 1) -> int:
-    """Bytes of patches with their second pass: sums, then the matrices of one decomposition beside the other sums."""
+def moments(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int) -> int:
+    """Bytes of sums for patches.
+
+    Four matrices for each run of a turn, and two streams of a batch in float64.
+    """
+    run_bytes = budgets.sums_bytes(1, 1, shape.channels)
+    n_runs_together = min(n_runs, max(1, budgets.sums_budget(shape.channels) // run_bytes))
+    # Runs share boundaries: there is one before every layer, within it, and after the last.
+    n_boundaries = min(2 * n_runs_together, 2 * shape.layers + 1)
+    budget = positions(min(token_budget, BATCH // shape.channels), n_boundaries)
+    n_positions = _batch_positions(budget, line_length, n_lines)
+    converted = 3 * shape.channels * DOUBLE
+    position_bytes = n_boundaries * shape.stream() + max(shape.passing(line_length), converted)
+    return n_runs_together * run_bytes + n_positions * position_bytes
+
+
+def fit(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int = 1) -> int:
+    """Bytes of patches with their second pass.
+
+    First the sums, then the matrices of one decomposition together with the other sums.
+    """
     return max(
-        moments(shape, tokens, line, lines, runs),
-        budgets.fitting(shape.channels, runs),
+        moments(shape, token_budget, line_length, n_lines, n_runs),
+        budgets.fitting(shape.channels, n_runs),
     )
 
 
-def waiting(shape: Shape, patches: int) -> int:
+def waiting(shape: Shape, n_patches: int) -> int:
     """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
-    return min(budgets.PATCHES, patches * shape.channels**2 * FLOAT)
+    return min(budgets.PATCHES, n_patches * shape.channels**2 * FLOAT)
 
 
 def heal(
-    shape: Shape, left: int, line: int, lines: int, distilled: bool, most: float = math.inf
+    shape: Shape,
+    n_layers: int,
+    line_length: int,
+    n_lines: int,
+    is_distilled: bool,
+    max_bytes: float,
 ) -> int:
-    """Bytes of a training step on `lines` at a time, in parts of up to `most` bytes, with `left` layers."""
-    needed = trained(shape, left, distilled)
-    held = _batch(int(min(most // needed, line * lines)), line, lines)
-    chunk = 4 * FLOAT * min(held * shape.vocabulary, _LOGITS) if distilled else 0
-    return round(held * needed) + chunk
+    """Bytes of a training step.
+
+    n_layers: Of the model that is trained.
+    n_lines: Of a step.
+    max_bytes: Of the parts that it is run in, unless a single line needs more.
+    """
+    position_bytes = trained(shape, n_layers, is_distilled)
+    max_positions = int(min(max_bytes // position_bytes, line_length * n_lines))
+    n_positions = _batch_positions(max_positions, line_length, n_lines)
+    chunk = 0
+    if is_distilled:
+        chunk = 4 * FLOAT * min(n_positions * shape.vocabulary, _LOGIT_CHUNK)
+    return round(n_positions * position_bytes) + chunk
 
 
-def trained(shape: Shape, left: int, distilled: bool) -> float:
-    """Bytes of a trained position with `left` layers: what their backward pass needs, and the logits."""
-    layers = left * (5.25 * shape.inner + 8.6 * shape.channels)
-    # Norms and losses keep float32 beside narrower weights: in bfloat16 a step needs three quarters of this.
-    return max(shape.size, FLOAT) * (layers + (4 if distilled else 3) * shape.vocabulary)
+def trained(shape: Shape, n_layers: int, is_distilled: bool) -> float:
+    """Bytes of a trained position: what the backward pass of the layers needs, and the logits."""
+    layer_numbers = n_layers * (5.25 * shape.inner + 8.6 * shape.channels)
+    n_logits = 4 if is_distilled else 3
+    # Norms and losses keep float32 in addition to narrower weights: in bfloat16 a step needs three
+    # quarters of this.
+    return max(shape.size, FLOAT) * (layer_numbers + n_logits * shape.vocabulary)
 
 
 def stepped(size: int) -> float:
-    """Bytes beside a trained number of `size` bytes: its gradient and Adam's two moments in float32, a copy of its best
-    value, and a float32 copy for the steps if the number is narrower.
+    """Bytes in addition to a trained number of `size` bytes.
+
+    Its gradient and Adam's two moments in float32, a copy of its best value, and a float32 copy for
+    the steps if the number is narrower.
     """
-    return 3 * FLOAT + size + (FLOAT if size < FLOAT else 0)
+    master = FLOAT if size < FLOAT else 0
+    return 3 * FLOAT + size + master
 
 
-def full(shape: Shape, left: int) -> float:
-    """Bytes of all weights of a model with `left` layers, not shared with the base, and of what their steps keep."""
-    return shape.parameters(left) * (shape.size + stepped(shape.size))
+def full(shape: Shape, n_layers: int) -> float:
+    """Bytes of all weights of a model with so many layers, and of what their steps keep.
+
+    They are not shared with the base model.
+    """
+    return shape.parameters(n_layers) * (shape.size + stepped(shape.size))
 
 
-def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:
-    """Bytes of log-likelihoods of `lines` of `every` at a time: logits, log-probabilities, those of the last batch."""
-    alive = 3 if lines < every else 2
-    return line * lines * max(shape.passing(line), alive * shape.vocabulary * shape.size)
+def benchmark(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
+    """Bytes of the log-likelihoods of `n_lines` lines at a time, out of `n_total`.
+
+    Logits, log-probabilities, and those of the last batch.
+    """
+    n_arrays = 3 if n_lines < n_total else 2
+    logits = n_arrays * shape.vocabulary * shape.size
+    return line_length * n_lines * max(shape.passing(line_length), logits)
 
 
-def efficiency(shape: Shape, line: int, lines: int) -> int:
-    """Bytes of `lines` prompts at a time, and of the keys and values that they leave."""
-    # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole in its old place.
-    kept = 8 * shape.layers * shape.keys * shape.size
-    return line * lines * (shape.passing(line) + kept)
+def efficiency(shape: Shape, line_length: int, n_lines: int) -> int:
+    """Bytes of `n_lines` prompts at a time, and of the keys and values that they leave."""
+    # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole where
+    # it was.
+    caches = 8 * shape.layers * shape.keys * shape.size
+    return line_length * n_lines * (shape.passing(line_length) + caches)
 
 
 def _largest(config: Any, name: str) -> int:
-    """The largest value under a name in a configuration or in those of its layers; 0 if there is none."""
-    holders = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
-    values = [getattr(holder, name, None) or 0 for holder in holders]
-    return int(
-        max(
-            max(value, default=0) if isinstance(value, (list, tuple)) else value for value in values
-        )
-    )
+    """The largest value under a name in a configuration, or those of its layers; 0 if none."""
+    is_heterogeneous = getattr(config, "is_heterogeneous", False)
+    holders = config.per_layer_config if is_heterogeneous else [config]
+    values = [0]
+    for holder in holders:
+        value = getattr(holder, name, None) or 0
+        values += value if isinstance(value, (list, tuple)) else [value]
+    return int(max(values))
 
 
-def _batch(budget: int, line: int, lines: int) -> int:
-    """Positions of the largest batch that the budget allows."""
-    return line * min(lines, max(1, budget // line))
+def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
+    """Positions of the largest batch that the budget allows; it has at least one line."""
+    return line_length * min(n_lines, max(1, budget // line_length))
 
 
-def budget(memory: int, predicted: Callable[[int], int], least: int = 64) -> int:
-    """The most tokens whose prediction is at most `memory` bytes, at least `least`."""
-    most = least
+def budget(memory: int, predicted: Callable[[int], int]) -> int:
+    """The most tokens whose prediction is at most `memory` bytes, at least LEAST_BUDGET."""
+    most = LEAST_BUDGET
     while predicted(2 * most) <= memory:
         most *= 2
     step = most

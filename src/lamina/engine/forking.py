@@ -1,89 +1,127 @@
-"""The forking batch: one forward pass that carries all streams of a tree of candidates.
+"""One forward pass that carries all streams of a tree of candidates.
 
-Streams lie one after another along the batch dimension, `lines` rows each. A wrapper around every decoder layer does at
-its layer what the tree says, for any family: it repeats what the layer is given, supplies the attention mask itself and
-forwards everything else, so that no family's forward is written again here.
+Streams lie one after another along the batch dimension, `lines` rows each. A wrapper around every
+decoder layer does at its layer what the tree says, for any family: it repeats what the layer is
+given for each stream, supplies the attention mask itself and forwards everything else, so that no
+family's forward is written again here.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine.candidates import Branch, Level, Tree
-from lamina.engine.packing import Batch
+from lamina.engine.candidates import Branch, Level, Tree, View
+from lamina.engine.packing import PackedBatch
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
 from lamina.models.families import FAMILIES
 from lamina.models.structure import halves, layers_of, text_config
 
+Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
+"""Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
+
+Location = tuple[Any, ...]
+"""Where a tensor is among nested arguments: indices and names from the outside in."""
+
+
+def observe_nothing(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+    """For passes without observations."""
+
+
+def pass_on(hidden: torch.Tensor) -> torch.Tensor:
+    """What the head is given outside of a pass: its own input."""
+    return hidden
+
 
 @dataclass
-class Streams:
-    """State of one forward pass, shared by all wrappers.
+class PassState:
+    """State of one forward pass, shared by all wrappers."""
 
-    `windows` says what each layer sees, for masks of our own; None leaves the model its own masks. The lines stand
-    `copies` times in the model's input: once for each stream if its code needs one batch size, else once. `observe`
-    takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says that
-    attention without a mask is causal: it then picks its fastest kernel and does not repeat grouped heads.
-    """
-
-    batch: Batch
+    batch: PackedBatch
     tree: Tree
     windows: Sequence[int | None] | None
-    causal: bool
-    observe: Callable[[int, torch.Tensor, torch.Tensor], None]
-    copies: int = 1
+    """How far back each layer sees, for masks of our own; None leaves the model its own masks."""
+    is_causal_unmasked: bool
+    """Whether attention without a mask is causal.
+
+    It then picks its fastest kernel and does not repeat grouped heads.
+    """
+    observe: Observe = observe_nothing
+    n_copies: int = 1
+    """How often the lines stand in the model's input: once, or once for each stream if the code of
+    the model needs one batch size."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    """By window."""
     layer_tokens: int = 0
+    """Token positions run so far, over all layers and streams."""
+
+    @property
+    def n_lines(self) -> int:
+        """Rows of each stream."""
+        return len(self.batch.lines)
 
     def rows(self, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        """Rows of streams `start` … `end` - 1, (streams · lines, T, …)."""
-        lines = len(self.batch.lines)
-        return tensor[start * lines : end * lines]
+        """Rows of streams `start` … `end` - 1 of a tensor (streams · lines, T, …)."""
+        return tensor[start * self.n_lines : end * self.n_lines]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
-        """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number.
+        """Additive attention mask of a layer, (lines, 1, T, T).
 
-        None where the mask would only be causal.
+        It is 0 where a token may look, else the least number of the dtype. None where the mask
+        would only be causal.
         """
-        length = self.batch.tokens.shape[1]
-        if self.causal and self.batch.plain and (window is None or window >= length):
+        n_tokens = self.batch.token_ids.shape[1]
+        sees_all = window is None or window >= n_tokens
+        if self.is_causal_unmasked and self.batch.has_plain_lines and sees_all:
             return None
         if window not in self.masks:
-            seen = self.batch.visible(window)[:, None]
-            blank = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-            self.masks[window] = blank.masked_fill_(~seen, torch.finfo(dtype).min)
+            is_visible = self.batch.visible_tokens(window)[:, None]
+            zeros = torch.zeros(is_visible.shape, dtype=dtype, device=is_visible.device)
+            self.masks[window] = zeros.masked_fill_(~is_visible, torch.finfo(dtype).min)
         return self.masks[window]
 
 
-class ForkingLayer(nn.Module):
-    """Stands in for decoder layer `number`: splits, runs, skips, repairs and ends streams as the pass's tree says."""
+class _Stream(NamedTuple):
+    """A stream: its number in a tensor (streams · lines, T, C), and a patch that it still needs."""
 
-    def __init__(self, layer: nn.Module, number: int) -> None:
+    tensor: torch.Tensor
+    number: int
+    patch: Patch | None = None
+
+
+class ForkingLayer(nn.Module):
+    """Replaces a decoder layer: splits, runs, repairs and ends streams as the tree of a pass says.
+
+    Outside a pass it runs the layer, and learns what the layer is given and what it returns.
+    """
+
+    def __init__(self, layer: nn.Module, index: int) -> None:
         super().__init__()
         self.layer = layer
-        self.number = number
-        self.place = place_of(layer)
-        self.halves = halves(layer)
-        self.others: dict[
-            str, nn.Module
-        ] = {}  # layers that streams may run through instead, no part of the model
-        self.state: Streams | None = None
-        # Learnt from batches of different sizes outside a pass: how many values the layer returns (0: the stream
-        # alone), and the first size of each tensor that it is given, by its place among the arguments.
-        self.returns = 0
-        self.sizes: dict[tuple[Any, ...], list[int]] = {}
-        names = list(inspect.signature(layer.forward).parameters)
-        self._stream_name = names[0]
-        self._mask_index = names.index("attention_mask") if "attention_mask" in names else None
+        self.wrapped_index = index
+        self.wrapped_device = place_of(layer)
+        self.sublayers = halves(layer)
+        # Layers of other models, by model, that streams may run through instead. A plain dict, so
+        # that they are no part of the model.
+        self.donors: dict[str, nn.Module] = {}
+        self.pass_state: PassState | None = None
+        # How many values the layer returns; 0 for the stream alone.
+        self._n_returned = 0
+        # The first size of each tensor that the layer was given, in batches of different sizes.
+        self._first_sizes: dict[Location, list[int]] = {}
+        arguments = list(inspect.signature(layer.forward).parameters)
+        self._stream_name = arguments[0]
+        self._mask_index: int | None = None
+        if "attention_mask" in arguments:
+            self._mask_index = arguments.index("attention_mask")
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -91,204 +129,258 @@ class ForkingLayer(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("layer"), name)
 
+    def forget_arguments(self) -> None:
+        """Forget which sizes the arguments of the layer had."""
+        self._first_sizes.clear()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """(streams · lines, T, C) to the streams that the layer leaves, in the form that it returns."""
-        state = self.state
-        if state is None:
-            output = self.layer(*args, **kwargs)
-            self.returns = 0 if isinstance(output, torch.Tensor) else len(output)
-            _mapped(
-                lambda tensor, at: self.sizes.setdefault(at, []).append(tensor.shape[0]),
-                (args, kwargs),
-            )
-            return output
+        """(streams · lines, T, C) to the streams that leave the layer, in its form of output."""
+        if self.pass_state is None:
+            return self._run_plainly(args, kwargs)
         hidden = args[0] if args else kwargs.pop(self._stream_name)
-        args = args[1:]
-        # Streams that pass a layer by stay beside those that run.
-        levels, lines = state.tree.levels, len(state.batch.lines)
-        hidden = hidden[:lines] if self.number == 0 else hidden
-        hidden = hidden.to(self.place)
-        hidden = self._advance(state, levels[self.number], hidden, args, kwargs)
-        if self.number == len(levels) - 2:
-            # Behind the last layer there may be one more patch.
-            hidden = self._advance(state, levels[-1], hidden, args, kwargs)
-            missing = state.copies * lines - len(hidden)
-            hidden = (
-                torch.cat([hidden, hidden[:1].expand(missing, *hidden.shape[1:])])
-                if missing > 0
-                else hidden
-            )
-        return (hidden, *[None] * (self.returns - 1)) if self.returns else hidden
+        output = self._run_levels(self.pass_state, hidden, args[1:], kwargs)
+        if self._n_returned:
+            return (output, *[None] * (self._n_returned - 1))
+        return output
 
-    def _advance(
-        self, state: Streams, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any
+    def _run_plainly(self, args: Any, kwargs: Any) -> Any:
+        output = self.layer(*args, **kwargs)
+        self._n_returned = 0 if isinstance(output, torch.Tensor) else len(output)
+        _map_tensors(self._note_size, (args, kwargs))
+        return output
+
+    def _note_size(self, tensor: torch.Tensor, location: Location) -> torch.Tensor:
+        self._first_sizes.setdefault(location, []).append(tensor.shape[0])
+        return tensor
+
+    def _run_levels(
+        self, state: PassState, hidden: torch.Tensor, args: Any, kwargs: Any
     ) -> torch.Tensor:
-        wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
-        entering = output = self._gather(
-            state, [(hidden, *place) for place in wanted[: level.running]], hidden
-        )
-        if level.running:
-            outputs, start = [], 0
-            for _, group in groupby(
-                level.branches[: level.running], lambda branch: branch.operation.other
-            ):
-                together = list(group)
-                streams = state.rows(entering, start, start + len(together))
-                outputs.append(self._run(state, together, streams, args, kwargs))
-                start += len(together)
-            output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        # The result of each branch: rows of the layer's output, or a stream that passes the layer by.
-        left: list[tuple[torch.Tensor, int, Patch | None]] = [
-            (output, i, None) for i in range(level.running)
+        """Take the streams through the layer's level of the tree; the last layer ends the pass."""
+        levels = state.tree.levels
+        if self.wrapped_index == 0:
+            hidden = hidden[: state.n_lines]
+        hidden = hidden.to(self.wrapped_device)
+        hidden = self._run_level(state, levels[self.wrapped_index], hidden, args, kwargs)
+        is_last = self.wrapped_index == len(levels) - 2
+        if not is_last:
+            return hidden
+
+        # After the last layer there may be one more patch.
+        hidden = self._run_level(state, levels[-1], hidden, args, kwargs)
+        n_missing = state.n_copies * state.n_lines - len(hidden)
+        if n_missing > 0:
+            filling = hidden[:1].expand(n_missing, *hidden.shape[1:])
+            hidden = torch.cat([hidden, filling])
+        return hidden
+
+    def _run_level(
+        self, state: PassState, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any
+    ) -> torch.Tensor:
+        """The streams that are needed after a level, from those before it."""
+        before = [
+            _Stream(hidden, branch.source, branch.operation.patch) for branch in level.branches
         ]
-        left += [(hidden, *place) for place in wanted[level.running :]]
+        entering = self._join(state, before[: level.n_running], hidden)
+        output = self._run_branches(state, level, entering, args, kwargs)
+        # The stream of each branch: a part of the layer's output, or one that skips the layer.
+        after = [_Stream(output, number) for number in range(level.n_running)]
+        after += before[level.n_running :]
         for view in level.views:
-            runs = view.entering and view.before < level.running
-            before = [(entering, view.before, None)] if runs else [left[view.before]]
-            pair = (self._gather(state, places, hidden) for places in (before, [left[view.after]]))
-            state.observe(view.number, *pair)
-        return self._gather(state, [left[number] for number in level.kept], hidden)
+            self._observe(state, level, view, entering, after, hidden)
+        return self._join(state, [after[number] for number in level.kept], hidden)
 
-    def _gather(
+    def _observe(
         self,
-        state: Streams,
-        places: Sequence[tuple[torch.Tensor, int, Patch | None]],
-        like: torch.Tensor,
-    ) -> torch.Tensor:
-        """Streams (tensor, number, repair) one after another; a view if they already stand in this order."""
-        blocks: list[tuple[torch.Tensor, int, int, Patch | None]] = []
-        for tensor, number, patch in places:
-            if (
-                blocks
-                and blocks[-1][0] is tensor
-                and blocks[-1][2] == number
-                and blocks[-1][3] is patch is None
-            ):
-                blocks[-1] = (tensor, blocks[-1][1], number + 1, None)
-            else:
-                blocks.append((tensor, number, number + 1, patch))
-        parts = [
-            self._repaired(state.rows(tensor, start, end), patch)
-            for tensor, start, end, patch in blocks
-        ]
-        return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else like[:0]
+        state: PassState,
+        level: Level,
+        view: View,
+        entering: torch.Tensor,
+        after: Sequence[_Stream],
+        hidden: torch.Tensor,
+    ) -> None:
+        """Hand out the two streams of an observation."""
+        unit_input = after[view.before]
+        if view.reads_input and view.before < level.n_running:
+            unit_input = _Stream(entering, view.before)
+        input_stream = self._join(state, [unit_input], hidden)
+        output_stream = self._join(state, [after[view.after]], hidden)
+        state.observe(view.observation_number, input_stream, output_stream)
 
-    def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
+    def _run_branches(
+        self, state: PassState, level: Level, entering: torch.Tensor, args: Any, kwargs: Any
+    ) -> torch.Tensor:
+        """The output (running · lines, T, C) of the branches that run.
+
+        Those through the same donor are neighbours.
+        """
+        outputs: list[torch.Tensor] = []
+        start = 0
+        running = level.branches[: level.n_running]
+        for _, group in groupby(running, lambda branch: branch.operation.donor):
+            branches = list(group)
+            end = start + len(branches)
+            streams = state.rows(entering, start, end)
+            outputs.append(self._run_module(state, branches, streams, args, kwargs))
+            start = end
+        if not outputs:
+            return entering
+        return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _join(
+        self, state: PassState, streams: Sequence[_Stream], like: torch.Tensor
+    ) -> torch.Tensor:
+        """Streams one after another; a view if they already lie in this order."""
+        parts: list[torch.Tensor] = []
+        start = 0
+        while start < len(streams):
+            tensor, number, patch = streams[start]
+            end = start + 1
+            if patch is None:
+                while end < len(streams) and _follows(streams[end - 1], streams[end]):
+                    end += 1
+            rows = state.rows(tensor, number, number + end - start)
+            parts.append(self._repair(rows, patch))
+            start = end
+        if not parts:
+            return like[:0]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _repair(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
         if patch is None:
             return stream
-        return patch.to(stream.device, next(self.layer.parameters()).dtype).repaired(stream)
+        dtype = next(self.layer.parameters()).dtype
+        return patch.to(stream.device, dtype).repaired(stream)
 
-    def _run(
+    def _run_module(
         self,
-        state: Streams,
-        together: Sequence[Branch],
+        state: PassState,
+        branches: Sequence[Branch],
         hidden: torch.Tensor,
         args: Any,
         kwargs: Any,
     ) -> torch.Tensor:
-        """What the layer gives for branches through one module, with the parts of it that each of them lacks silent."""
-        lines, copies, other = len(state.batch.lines), len(together), together[0].operation.other
+        """The output of the layer, or of one donor, for some branches.
 
-        def repeated(value: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
-            """One copy per stream of a tensor that has a part for each line."""
-            # A tensor of the same size for every batch has no part for a line, although its size may be a multiple.
-            fixed = len(set(self.sizes.get(place, ()))) == 1
-            if fixed or value.shape[0] % lines:
-                return value
-            if state.copies > 1:
-                return value[: value.shape[0] // state.copies * copies]
-            # One line broadcasts by itself, so a long mask is not copied. ALiBi's biases do not, as they are reshaped.
-            alone = copies == 1 or (value.shape[0] == 1 and state.windows is not None)
-            return value if alone else _copied(value, copies)
-
-        (_, *others), named = _mapped(repeated, ((None, *args), kwargs))
+        Sub-layers that a branch lacks add nothing to it.
+        """
+        donor = branches[0].operation.donor
+        module = self.donors[donor] if donor else self.layer
+        arguments = _StreamArguments(state, len(branches), self._first_sizes)
+        # The stream is the first argument, which is not repeated.
+        (_, *positional), named = _map_tensors(arguments.repeat, ((None, *args), kwargs))
         if state.windows is not None:
-            mask = state.mask(state.windows[self.number], hidden.dtype)
-            mask = mask if mask is None or lines == 1 else _copied(mask, copies)
-            if self._mask_index is not None and len(others) >= self._mask_index:
-                others[self._mask_index - 1] = mask
+            mask = state.mask(state.windows[self.wrapped_index], hidden.dtype)
+            if mask is not None and state.n_lines > 1:
+                mask = _repeat_rows(mask, len(branches))
+            if self._mask_index is not None and len(positional) >= self._mask_index:
+                positional[self._mask_index - 1] = mask
             else:
                 named["attention_mask"] = mask
+
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
-        handles = [
-            half.module.register_forward_hook(
-                silencer(numbers, copies, half.residual), with_kwargs=True
-            )
-            for part, parts in self.halves.items()
-            if (
-                numbers := [
-                    i for i, branch in enumerate(together) if part in branch.operation.without
-                ]
-            )
-            for half in parts
-        ]
-        try:
-            module = self.others[other] if other else self.layer
-            output = module(hidden, *others, **named)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with self._silenced_sublayers(branches):
+            output = module(hidden, *positional, **named)
         stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
         return stream
 
+    @contextmanager
+    def _silenced_sublayers(self, branches: Sequence[Branch]) -> Iterator[None]:
+        """While open, the sub-layers that a branch lacks add nothing to its stream."""
+        with ExitStack() as hooks:
+            for component, sublayers in self.sublayers.items():
+                lacking = [
+                    number
+                    for number, branch in enumerate(branches)
+                    if component in branch.operation.without
+                ]
+                if not lacking:
+                    continue
+                for sublayer in sublayers:
+                    hook = silencer(lacking, len(branches), sublayer.residual)
+                    handle = sublayer.module.register_forward_hook(hook, with_kwargs=True)
+                    hooks.enter_context(handle)
+            yield
 
-def _mapped(
-    change: Callable[[torch.Tensor, tuple[Any, ...]], Any], value: Any, place: tuple[Any, ...] = ()
+
+def _follows(first: _Stream, second: _Stream) -> bool:
+    """Whether two streams lie one after the other in one tensor, and the second needs no patch."""
+    is_neighbour = second.tensor is first.tensor and second.number == first.number + 1
+    return is_neighbour and second.patch is None
+
+
+class _StreamArguments:
+    """Repeats what a layer is given for the streams that run through it."""
+
+    def __init__(
+        self, state: PassState, n_streams: int, first_sizes: dict[Location, list[int]]
+    ) -> None:
+        self.state = state
+        self.n_streams = n_streams
+        self.first_sizes = first_sizes
+
+    def repeat(self, value: torch.Tensor, location: Location) -> torch.Tensor:
+        """One copy per stream of a tensor that has a part for each line."""
+        # A tensor of the same size for every batch has no part for a line, although its size may be
+        # a multiple.
+        has_fixed_size = len(set(self.first_sizes.get(location, ()))) == 1
+        if has_fixed_size or value.shape[0] % self.state.n_lines:
+            return value
+        if self.state.n_copies > 1:
+            return value[: value.shape[0] // self.state.n_copies * self.n_streams]
+        # One line broadcasts by itself, so a long mask is not copied. ALiBi's biases do not, as
+        # they are reshaped.
+        broadcasts = value.shape[0] == 1 and self.state.windows is not None
+        if self.n_streams == 1 or broadcasts:
+            return value
+        return _repeat_rows(value, self.n_streams)
+
+
+def _map_tensors(
+    change: Callable[[torch.Tensor, Location], Any], value: Any, location: Location = ()
 ) -> Any:
-    """A copy of nested tuples, lists and mappings with `change(tensor, place)` in the place of each tensor."""
+    """A copy of nested tuples, lists and dicts with `change(tensor, location)` for each tensor."""
     if isinstance(value, torch.Tensor):
-        return change(value, place) if value.ndim else value
+        return change(value, location) if value.ndim else value
     if type(value) in (tuple, list):
         return type(value)(
-            _mapped(change, part, (*place, number)) for number, part in enumerate(value)
+            _map_tensors(change, item, (*location, index)) for index, item in enumerate(value)
         )
     if type(value) is dict:
-        return {name: _mapped(change, part, (*place, name)) for name, part in value.items()}
+        return {name: _map_tensors(change, item, (*location, name)) for name, item in value.items()}
     return value
 
 
-def _copied(value: torch.Tensor, copies: int) -> torch.Tensor:
-    return value.repeat(copies, *[1] * (value.ndim - 1))
+def _repeat_rows(value: torch.Tensor, n_copies: int) -> torch.Tensor:
+    """All rows of a tensor, again and again."""
+    return value.repeat(n_copies, *[1] * (value.ndim - 1))
 
 
-def parallel(layers: Iterable[nn.Module]) -> list[int]:
-    """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
-    names, numbers = ("use_parallel_residual", "parallel_attn"), []
-    for number, layer in enumerate(layers):
-        said = [
-            getattr(holder, name, None)
-            for name in names
-            for holder in (layer, getattr(layer, "config", None))
-        ]
-        if next((answer for answer in said if isinstance(answer, bool)), False):
-            numbers.append(number)
-    return numbers
+def silencer(numbers: list[int], n_streams: int, residual_inside: bool) -> Callable[..., Any]:
+    """A hook that removes a sub-layer's contribution from some of the streams in its output.
 
-
-def silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
-    """A hook that takes a sub-layer's contribution out of the `numbers`-th of `copies` streams.
-
-    Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual is what remains.
+    Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual
+    remains.
     """
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         value = (output[0] if isinstance(output, tuple) else output).clone()
         # OPT flattens lines and tokens before its MLP, so rows are counted in the output.
-        rows = value.shape[0] // copies
+        n_rows = value.shape[0] // n_streams
         for number in numbers:
-            part = slice(number * rows, (number + 1) * rows)
-            value[part] = (
-                (named["residual"] if "residual" in named else inputs[1])[part]
-                if residual_inside
-                else 0
-            )
+            rows = slice(number * n_rows, (number + 1) * n_rows)
+            if residual_inside:
+                residual = named["residual"] if "residual" in named else inputs[1]
+                value[rows] = residual[rows]
+            else:
+                value[rows] = 0
         return (value, *output[1:]) if isinstance(output, tuple) else value
 
     return hook
 
 
 class SelectingHead(nn.Module):
-    """Stands in for the output embedding: only the positions asked for are multiplied by the vocabulary matrix.
+    """Replaces the output embedding, to multiply only some positions by the vocabulary matrix.
 
     The model's own soft-capping and logit scale follow as ever.
     """
@@ -296,7 +388,7 @@ class SelectingHead(nn.Module):
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
-        self.choose: Callable[[torch.Tensor], torch.Tensor] = lambda hidden: hidden
+        self.make_input: Callable[[torch.Tensor], torch.Tensor] = pass_on
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -306,67 +398,90 @@ class SelectingHead(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(streams · lines, T, C) to (1, streams · positions, V)."""
-        return self.head(self.choose(hidden))
+        return self.head(self.make_input(hidden))
 
 
 @contextmanager
 def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], SelectingHead]]:
-    """The model with every layer and its head wrapped; unwrapped again at the end, whatever happens."""
-    originals, head = list(layers_of(model)), model.get_output_embeddings()
+    """While open, every layer and the head of the model are wrapped.
+
+    Raises LaminaError if the model has no head.
+    """
+    layers = list(layers_of(model))
+    head = model.get_output_embeddings()
     if head is None:
         raise LaminaError(
             f"{type(model).__name__} has no output embedding, so nothing can be scored with it."
         )
-    wrapped = [ForkingLayer(layer, number) for number, layer in enumerate(originals)]
-    selecting = SelectingHead(head)
+    wrappers = [ForkingLayer(layer, index) for index, layer in enumerate(layers)]
+    selecting_head = SelectingHead(head)
     try:
-        _put(model, wrapped, selecting)
-        yield wrapped, selecting
+        _install(model, wrappers, selecting_head)
+        yield wrappers, selecting_head
     finally:
-        _put(model, originals, head)
+        _install(model, layers, head)
 
 
 @contextmanager
 def unwrapped(
-    model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead
+    model: PreTrainedModel, wrappers: Sequence[ForkingLayer], head: SelectingHead
 ) -> Iterator[None]:
     """While open, the model is as it was before its layers and its head were wrapped."""
     try:
-        _put(model, [wrapper.layer for wrapper in wrapped], head.head)
+        _install(model, [wrapper.layer for wrapper in wrappers], head.head)
         yield
     finally:
-        _put(model, wrapped, head)
+        _install(model, wrappers, head)
 
 
-def _put(model: PreTrainedModel, modules: Sequence[nn.Module], head: nn.Module) -> None:
+def _install(model: PreTrainedModel, modules: Sequence[nn.Module], head: nn.Module) -> None:
+    """Give a model these layers and this head."""
     layers = layers_of(model)
-    for number, module in enumerate(modules):
-        layers[number] = module
+    for index, module in enumerate(modules):
+        layers[index] = module
     model.set_output_embeddings(head)
+
+
+def parallel(layers: Iterable[nn.Module]) -> list[int]:
+    """Indices of the layers whose attention and MLP read the same input.
+
+    GPT-NeoX and Falcon decide it by an option of the model.
+    """
+    return [index for index, layer in enumerate(layers) if _is_parallel(layer)]
+
+
+def _is_parallel(layer: nn.Module) -> bool:
+    """What a layer or its configuration says, under the first name that is known."""
+    for option in ("use_parallel_residual", "parallel_attn"):
+        for holder in (layer, getattr(layer, "config", None)):
+            value = getattr(holder, option, None)
+            if isinstance(value, bool):
+                return value
+    return False
 
 
 def windows(model: PreTrainedModel) -> list[int | None] | None:
     """How far back each layer's attention looks, in positions; None for all the way.
 
-    None in the place of the list where a mask of our own cannot say what its layers see: other mixers than full and
-    sliding attention (linear, state-space, convolutional, chunked, indexed), or ALiBi, whose bias counts places in the
-    row, which packing would change.
+    None instead of the list where a mask of our own cannot say what the layers see: mixers other
+    than full and sliding attention (linear, state-space, convolutional, chunked, indexed), or
+    ALiBi, whose bias counts tokens of the row, which packing would change.
     """
     config = text_config(model)
     family = FAMILIES.get(config.model_type)
-    if (family is not None and family.alibi) or getattr(config, "alibi", False):
+    has_alibi = (family is not None and family.alibi) or getattr(config, "alibi", False)
+    if has_alibi:
         return None
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(
-        layers_of(model)
-    )
-    known = {"full_attention": None, "sliding_attention": window}
-    return [known[kind] for kind in kinds] if set(kinds) <= set(known) else None
-
-
-_ALL = ("full_attention", "sliding_attention")
+    sliding_window = getattr(config, "sliding_window", None)
+    window_by_type = {"full_attention": None, "sliding_attention": sliding_window}
+    layer_types = getattr(config, "layer_types", None)
+    if not layer_types:
+        return [sliding_window] * len(layers_of(model))
+    if not set(layer_types) <= set(window_by_type):
+        return None
+    return [window_by_type[layer_type] for layer_type in layer_types]
 
 
 def causal_alone(model: PreTrainedModel) -> bool:
-    """Whether the model's attention is causal where it is given no mask: SDPA is told so, eager attention is not."""
+    """Whether the model's attention is causal without a mask: SDPA is told so, eager is not."""
     return getattr(text_config(model), "_attn_implementation", None) == "sdpa"

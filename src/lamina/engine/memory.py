@@ -1,4 +1,4 @@
-"""What `tokens: auto` means in a job: the largest budget whose predicted memory fits beside the model."""
+"""What `tokens: auto` means in a job: the largest budget whose predicted memory is free."""
 
 from collections.abc import Sequence
 
@@ -9,36 +9,47 @@ from lamina.data.calibrations import Sample
 from lamina.engine import footprint, packing
 from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
+from lamina.engine.packing import Line
 
-_LINE = 512  # tokens of a line where there are no samples
+DEFAULT_LINE = 512  # tokens of a line where there are no samples
 
 
 def tokens(
     asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None
 ) -> int:
-    """The budget that is `asked` for: a number, or `auto`.
+    """The budget of a pass in token positions.
 
-    The pass is one of the engine that carries up to `streams`; without `streams`, it keeps those at all boundaries.
+    asked: The budget, or `auto`.
+    streams: The most streams that a pass of the engine carries; None for a pass that keeps the
+        streams at all boundaries.
     """
     if asked != "auto":
         return int(asked)
     shape = Shape.of(model.config, model.dtype.itemsize)
-    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
-    lengths = {len(line.tokens) for line in lines} or {_LINE}
-    scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
+    lines: list[Line] = []
+    for sample_index, sample in enumerate(samples):
+        lines += packing.pack(sample_index, sample)
+    lengths = {len(line.tokens) for line in lines} or {DEFAULT_LINE}
+    n_scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
-    def predicted(budget: int) -> int:
-        # As many lines as the budget holds, even if there are fewer: the budget must not follow their number.
+    def predict_bytes(budget: int) -> int:
+        # As many lines as the budget holds, even if there are fewer: the budget must not follow
+        # their number.
+        n_lines = max(len(lines), budget)
         if streams is None:
-            return footprint.capture(shape, budget, max(lengths), max(len(lines), budget))
-        return footprint.sweep(shape, budget, lengths, max(len(lines), budget), scored, streams)
+            return footprint.capture(shape, budget, max(lengths), n_lines)
+        return footprint.sweep(shape, budget, lengths, n_lines, n_scored, streams)
 
-    return footprint.budget(room(model), predicted)
+    return footprint.budget(room(model), predict_bytes)
 
 
 def room(model: PreTrainedModel) -> int:
-    """Bytes that a pass may take: half of the free memory of the model's fullest device, or HOST on a CPU."""
-    devices = {
-        parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"
-    }
-    return min((torch.cuda.mem_get_info(device)[0] // 2 for device in devices), default=HOST)
+    """Bytes that a pass may take: half of the free memory of the model's fullest device.
+
+    On a CPU, HOST.
+    """
+    devices = {parameter.device for parameter in model.parameters()}
+    cuda_devices = [device for device in devices if device.type == "cuda"]
+    if not cuda_devices:
+        return HOST
+    return min(torch.cuda.mem_get_info(device)[0] for device in cuda_devices) // 2

@@ -1,88 +1,115 @@
-"""Streaming statistics of the residual stream at the boundaries of a run, from which linear repairs are fitted.
+"""Sums over the tokens of the residual stream, from which linear repairs are fitted.
 
-X = h_start and Y = h_end of the unpruned model, one row per real token; a row of a source with weight w counts w times,
-as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64; no activation outlives its batch.
+For a run of layers, X = h_start and Y = h_end of the base model have one row per real token. A
+row of a source with weight w counts w times, as if it were multiplied by sqrt(w). Only sums over
+tokens are kept, in float64; no activation outlives its batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine import budgets, taps
-from lamina.engine import sources as over
+from lamina.engine import budgets, sources, taps
 from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import text_config
 
-# Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
-# number of tokens nor on C.
 BATCH = 1 << 21
+"""Numbers of one stream in a batch, 16 MiB in float64.
+
+What a pass needs in addition to the moments then depends neither on the number of tokens nor on C.
+"""
 
 
 @dataclass
 class Moments:
     """Sums over the tokens of one split; D = Y - X."""
 
-    xx: torch.Tensor  # XᵀX, (C, C), shared between boundaries with the same start
-    xd: torch.Tensor  # XᵀD, (C, C)
-    x: torch.Tensor  # column sums, (C,)
+    xx: torch.Tensor
+    """XᵀX, (C, C), shared between boundaries with the same start."""
+    xd: torch.Tensor
+    """XᵀD, (C, C)."""
+    x: torch.Tensor
+    """Column sums of X, (C,), shared like `xx`."""
     d: torch.Tensor
-    dd: torch.Tensor  # sum of squares of D, scalar
-    weight: float = 0.0  # sum of the weights of the rows, by which means are taken
-    tokens: int = 0  # number of rows
-    yy: torch.Tensor | None = (
-        None  # sum of squares of Y, scalar; only if X is not the stream at the start of the run
-    )
+    """Column sums of D, (C,)."""
+    dd: torch.Tensor
+    """‖D‖², scalar."""
+    weight: float = 0.0
+    """Sum of the weights of the rows, by which means are taken."""
+    tokens: int = 0
+    """Number of rows."""
+    yy: torch.Tensor | None = None
+    """‖Y‖², scalar; only if X is not the stream at the start of the run."""
 
     def plus(self, other: "Moments") -> "Moments":
-        pairs = ((getattr(self, name), getattr(other, name)) for name in vars(self))
-        sums: list[Any] = [None if one is None or two is None else one + two for one, two in pairs]
-        return Moments(*sums)
+        """The sums over the tokens of both."""
+        has_yy = self.yy is not None and other.yy is not None
+        return Moments(
+            xx=self.xx + other.xx,
+            xd=self.xd + other.xd,
+            x=self.x + other.x,
+            d=self.d + other.d,
+            dd=self.dd + other.dd,
+            weight=self.weight + other.weight,
+            tokens=self.tokens + other.tokens,
+            yy=self.yy + other.yy if has_yy else None,
+        )
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
         """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
-        xx = (
-            self.xx
-            - torch.outer(self.x, x)
-            - torch.outer(x, self.x)
-            + self.weight * torch.outer(x, x)
-        )
-        xd = (
-            self.xd
-            - torch.outer(self.x, d)
-            - torch.outer(x, self.d)
-            + self.weight * torch.outer(x, d)
-        )
-        dd = self.dd - 2 * d @ self.d + self.weight * d @ d
+        xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x)
+        xx = xx + self.weight * torch.outer(x, x)
+        xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d)
+        xd = xd + self.weight * torch.outer(x, d)
         return Moments(
-            xx, xd, self.x - self.weight * x, self.d - self.weight * d, dd, self.weight, self.tokens
+            xx=xx,
+            xd=xd,
+            x=self.x - self.weight * x,
+            d=self.d - self.weight * d,
+            dd=self.dd - 2 * d @ self.d + self.weight * d @ d,
+            weight=self.weight,
+            tokens=self.tokens,
         )
 
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
-        square = (
-            self.yy
-            if self.yy is not None
-            else torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
-        )
-        return float(square.clamp_min(0).sqrt())
+        squared = self.yy
+        if squared is None:
+            squared = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        return float(squared.clamp_min(0).sqrt())
 
     def residual_norm(self, operator: torch.Tensor, bias: torch.Tensor | None = None) -> float:
-        """‖D - X M - 1 b‖ of an operator M (C, C) and bias b (C,), without the tokens themselves."""
-        square = self.dd - 2 * (operator * self.xd).sum() + (operator * (self.xx @ operator)).sum()
+        """‖D - X M - 1 b‖ of an operator M (C, C) and a bias b (C,), from the sums alone."""
+        squared = self.dd - 2 * (operator * self.xd).sum()
+        squared = squared + (operator * (self.xx @ operator)).sum()
         if bias is not None:
-            square = (
-                square
-                - 2 * bias @ self.d
-                + 2 * (self.x @ operator) @ bias
-                + self.weight * (bias @ bias)
-            )
-        return float(square.clamp_min(0).sqrt())
+            squared = squared - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias
+            squared = squared + self.weight * (bias @ bias)
+        return float(squared.clamp_min(0).sqrt())
+
+    def add_inputs(self, x: torch.Tensor, weight: float) -> None:
+        """Add rows (tokens, C) to the sums of X, which boundaries with the same start share."""
+        self.xx.addmm_(x.T, x, alpha=weight)
+        self.x.add_(x.sum(0), alpha=weight)
+
+    def add_differences(self, x: torch.Tensor, d: torch.Tensor, weight: float) -> None:
+        """Add rows (tokens, C) to all other sums except ‖Y‖²."""
+        self.xd.addmm_(x.T, d, alpha=weight)
+        self.d.add_(d.sum(0), alpha=weight)
+        self.dd.add_(torch.linalg.vector_norm(d) ** 2, alpha=weight)
+        self.weight += weight * len(x)
+        self.tokens += len(x)
+
+    def add_outputs(self, y: torch.Tensor, weight: float) -> None:
+        """Add rows (tokens, C) to ‖Y‖²."""
+        squared = weight * y.square().sum()
+        self.yy = squared if self.yy is None else self.yy + squared
 
 
 class Sums(Protocol):
@@ -94,18 +121,19 @@ class Sums(Protocol):
         """Sums of both splits together."""
 
 
-S = TypeVar("S", bound=Sums)
+SplitSums = TypeVar("SplitSums", bound=Sums)
 
 
 @dataclass
-class Statistics(Generic[S]):
+class Statistics(Generic[SplitSums]):
     """What a repair is fitted on: sums over the fit samples and over the held-out samples."""
 
-    fit: S
-    heldout: S
+    fit: SplitSums
+    heldout: SplitSums
     n_samples: int
 
-    def whole(self) -> S:
+    def whole(self) -> SplitSums:
+        """Sums over all samples."""
         return self.fit.plus(self.heldout)
 
     def counts(self) -> dict[str, int]:
@@ -115,7 +143,7 @@ class Statistics(Generic[S]):
 
 def collect(
     model: PreTrainedModel,
-    sources: Sequence[Source],
+    calibrations: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
     tokens: int = TOKENS,
@@ -123,81 +151,119 @@ def collect(
     regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
-    """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
+    """Statistics of each boundary, from the base model, in the order of the boundaries.
 
-    A share of the documents of each source is held out; a source of weight 0 only takes part in that draw. One forward
-    pass serves all boundaries whose sums fit into `memory` bytes together, by default those of `budgets.sums_budget`.
-    Fit each boundary as it comes: the sums of one pass are freed before the next. With `regressors`, X is the output of
-    the module for a boundary's start, and not the stream there; `run` can give another stream, see `taps.entering`.
+    A share of the documents of each calibration is held out; one of weight 0 only takes part in
+    that draw. Fit each boundary as it comes: the sums of one pass are freed before the next.
+
+    tokens: The budget of a pass, in token positions.
+    memory: Bytes of the sums that one pass collects, by default `budgets.sums_budget`.
+    regressors: By a boundary's start, a module whose output is X instead of the stream there.
+    run: Can give another stream at a boundary, see `taps.entering`.
     """
-    channels, inputs = int(text_config(model).hidden_size), dict(regressors or {})
-    memory = budgets.sums_budget(channels) if memory is None else memory
-    tokens = min(tokens, BATCH // channels)
-    samples = over.counted(sources)
-    for part in turns(sorted(set(boundaries)), channels, memory):
-        places = [place for boundary in part for place in boundary]
-        starts = sorted({start for start, _ in part if start in inputs})
-        fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
-
-        def add(
-            batch: taps.Batch,
-            streams: Mapping[float, torch.Tensor],
-            held: torch.Tensor,
-            weight: float,
-            splits: Sequence[Mapping[Boundary, Moments]] = (fit, heldout),
-            starts: Sequence[float] = starts,
-        ) -> None:
-            given = dict(zip(starts, batch.outputs, strict=True))
-            for sums, lines in zip(splits, (~held, held), strict=True):
-                accumulate(sums, streams, given, batch.real & lines[:, None], weight)
-
-        over.run(
-            model, sources, places, add, seed, tokens, [inputs[start] for start in starts], run
-        )
-        for boundary in part:
-            yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
+    n_channels = int(text_config(model).hidden_size)
+    if memory is None:
+        memory = budgets.sums_budget(n_channels)
+    tokens = min(tokens, BATCH // n_channels)
+    input_modules = dict(regressors or {})
+    n_samples = sources.counted(calibrations)
+    for turn in turns(sorted(set(boundaries)), n_channels, memory):
+        input_starts = sorted({start for start, _ in turn if start in input_modules})
+        modules = [input_modules[start] for start in input_starts]
+        sums = _TurnSums(turn, input_starts, n_channels, model.device)
+        positions = [position for boundary in turn for position in boundary]
+        sources.run(model, calibrations, positions, sums.add_batch, seed, tokens, modules, run)
+        for boundary in turn:
+            # No local names: whoever asks for the next boundary is done with this one.
+            yield (
+                boundary,
+                Statistics(sums.fit.pop(boundary), sums.heldout.pop(boundary), n_samples),
+            )
 
 
-def turns(boundaries: Sequence[Boundary], channels: int, memory: int) -> Iterator[list[Boundary]]:
-    """The boundaries, in their order, in turns whose sums fit into `memory` bytes, or of a single boundary."""
-    part: list[Boundary] = []
+class _TurnSums:
+    """The moments of some boundaries, collected in one pass: a consumer for `sources.run`."""
+
+    def __init__(
+        self,
+        boundaries: Sequence[Boundary],
+        input_starts: Sequence[float],
+        n_channels: int,
+        device: torch.device,
+    ) -> None:
+        self.input_starts = input_starts
+        self.fit = zero_moments(boundaries, n_channels, device)
+        self.heldout = zero_moments(boundaries, n_channels, device)
+
+    def add_batch(
+        self,
+        batch: taps.Batch,
+        streams: Mapping[float, torch.Tensor],
+        is_heldout: torch.Tensor,
+        weight: float,
+    ) -> None:
+        """Add the tokens of a batch to the sums of their split."""
+        inputs = dict(zip(self.input_starts, batch.outputs, strict=True))
+        accumulate(self.fit, streams, inputs, batch.real & ~is_heldout[:, None], weight)
+        accumulate(self.heldout, streams, inputs, batch.real & is_heldout[:, None], weight)
+
+
+def turns(boundaries: Sequence[Boundary], n_channels: int, memory: int) -> Iterator[list[Boundary]]:
+    """The boundaries, in their order, in turns whose sums fit into `memory` bytes.
+
+    A turn has at least one boundary.
+    """
+    turn: list[Boundary] = []
     for boundary in boundaries:
-        starts = {start for start, _ in (*part, boundary)}
-        if part and budgets.sums_bytes(len(part) + 1, len(starts), channels) > memory:
-            yield part
-            part = []
-        part.append(boundary)
-    if part:
-        yield part
+        starts = {start for start, _ in (*turn, boundary)}
+        if turn and budgets.sums_bytes(len(turn) + 1, len(starts), n_channels) > memory:
+            yield turn
+            turn = []
+        turn.append(boundary)
+    if turn:
+        yield turn
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
-    for line, place in _chunks(wanted, streams[0].shape[-1]):
-        yield [stream[line, place].double() for stream in streams]
+    """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time.
+
+    wanted: (lines, T), boolean.
+    """
+    for lines, tokens in _split_tokens(wanted, streams[0].shape[-1]):
+        yield [stream[lines, tokens].double() for stream in streams]
 
 
-def _chunks(wanted: torch.Tensor, channels: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Lines and places of the wanted tokens, BATCH numbers of a stream at a time. This waits for a GPU."""
-    parts = [part.split(max(1, BATCH // channels)) for part in wanted.nonzero(as_tuple=True)]
-    return [(line, place) for line, place in zip(*parts, strict=True) if len(line)]
+def _split_tokens(wanted: torch.Tensor, n_channels: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Line and index of the wanted tokens, BATCH numbers of a stream at a time.
+
+    This waits for a GPU.
+    """
+    chunk_tokens = max(1, BATCH // n_channels)
+    lines, tokens = wanted.nonzero(as_tuple=True)
+    chunks = zip(lines.split(chunk_tokens), tokens.split(chunk_tokens), strict=True)
+    return [chunk for chunk in chunks if len(chunk[0])]
 
 
-def empty(
-    boundaries: Sequence[Boundary], channels: int, on: torch.device
+def zero_moments(
+    boundaries: Sequence[Boundary], n_channels: int, device: torch.device
 ) -> dict[Boundary, Moments]:
     """Sums over no tokens; boundaries with the same start share the sums of X alone."""
 
     def zeros(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=on)
+        return torch.zeros(shape, dtype=torch.float64, device=device)
 
-    grams = {start: (zeros(channels, channels), zeros(channels)) for start, _ in boundaries}
-    return {
-        (start, end): Moments(
-            grams[start][0], zeros(channels, channels), grams[start][1], zeros(channels), zeros()
+    input_sums: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}
+    for start, _ in boundaries:
+        if start not in input_sums:
+            input_sums[start] = (zeros(n_channels, n_channels), zeros(n_channels))
+
+    moments: dict[Boundary, Moments] = {}
+    for start, end in boundaries:
+        xx, x = input_sums[start]
+        moments[start, end] = Moments(
+            xx=xx, xd=zeros(n_channels, n_channels), x=x, d=zeros(n_channels), dd=zeros()
         )
-        for start, end in boundaries
-    }
+    return moments
 
 
 def accumulate(
@@ -207,35 +273,31 @@ def accumulate(
     wanted: torch.Tensor,
     weight: float,
 ) -> None:
-    """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
-    seen: set[float] = set()
-    channels = next(iter(streams.values())).shape[-1]
-    chunks = _chunks(wanted, channels)
-    # Memory must run out before anything is added: X, Y, the stand-in for X, and two copies. The amount is the same for
-    # any wanted tokens of a batch, so that it cannot run out for the second part of them.
-    reserve(
-        min(wanted.numel(), max(1, BATCH // channels)),
-        channels,
-        count=5 if inputs else 4,
-        on=wanted.device,
-    )
+    """Add tokens of a batch to the sums of each boundary.
+
+    streams: By boundary, (lines, T, C).
+    inputs: X by boundary start, (lines, T, C); empty where X is the stream.
+    wanted: The tokens to add, (lines, T), each `weight` times.
+    """
+    n_channels = next(iter(streams.values())).shape[-1]
+    chunks = _split_tokens(wanted, n_channels)
+    # Memory must run out before anything is added: h, Y, another X, and two copies. The amount is
+    # the same for any wanted tokens of a batch, so that it cannot run out for the second split.
+    n_tokens = min(wanted.numel(), max(1, BATCH // n_channels))
+    reserve(n_tokens, n_channels, count=5 if inputs else 4, on=wanted.device)
+
+    summed_starts: set[float] = set()
     for (start, end), moments in sums.items():
-        given = [inputs[start]] if inputs else []
-        for line, place in chunks:
-            h, y, *other = (
-                stream[line, place].double() for stream in (streams[start], streams[end], *given)
-            )
+        for lines, tokens in chunks:
+            h = streams[start][lines, tokens].double()
+            y = streams[end][lines, tokens].double()
+            x = h
             if inputs:
-                square = weight * y.square().sum()
-                moments.yy = square if moments.yy is None else moments.yy + square
-            x, d = other[0] if other else h, y.sub_(h)
-            if start not in seen:
+                x = inputs[start][lines, tokens].double()
+                moments.add_outputs(y, weight)
+            d = y.sub_(h)
+            if start not in summed_starts:
                 # Shared by all boundaries with this start, so added once per batch.
-                moments.xx.addmm_(x.T, x, alpha=weight)
-                moments.x.add_(x.sum(0), alpha=weight)
-            moments.xd.addmm_(x.T, d, alpha=weight)
-            moments.d.add_(d.sum(0), alpha=weight)
-            moments.dd.add_(torch.linalg.vector_norm(d) ** 2, alpha=weight)
-            moments.weight += weight * len(x)
-            moments.tokens += len(x)
-        seen.add(start)
+                moments.add_inputs(x, weight)
+            moments.add_differences(x, d, weight)
+        summed_starts.add(start)

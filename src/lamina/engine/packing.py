@@ -1,8 +1,9 @@
-"""Samples packed into lines: the context that a document's rows share runs once, the rest of each row beside it.
+"""Samples packed into lines: the context that the rows of a document share runs once.
 
-A line is one batch row of the model's input. Its first segment (number 0) is the longest common token prefix of the
-rows; every other segment is the rest of one row, sees the prefix and itself only, and counts its positions on from the
-prefix. So each token's logits are those of its own row evaluated alone.
+A line is one row of the model's input. Its first segment (number 0) is the longest common token
+prefix of the sample's rows. Every other segment is the rest of one row: it sees the prefix and
+itself only, and its positions continue those of the prefix. So each token has the logits of its own
+row evaluated alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,185 +14,258 @@ import torch
 
 from lamina.data.calibrations import Sample
 
-# A line shorter than this share of its batch's longest would be mostly padding.
 SHORT = 0.85
-ALIGNED = 8
+"""A line shorter than this share of its batch's longest would be mostly padding."""
+ALIGNMENT = 8
+PADDING_SEGMENT = -1
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Where a row is scored: logits at line indices `at` predict the tokens `targets`, in order."""
+class ScoredRow:
+    """Where a row of a sample is scored in a line."""
 
-    row: int
-    at: tuple[int, ...]
-    targets: tuple[int, ...]
+    row_index: int
+    line_indices: tuple[int, ...]
+    """The logits at these indices of the line predict `target_ids`, in order."""
+    target_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One packed model input. `stream` lists the indices of context + gold continuation, each token once, in order."""
+    """One packed model input."""
 
-    sample: int
+    sample_index: int
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     segments: tuple[int, ...]
-    answers: tuple[Answer, ...]
-    stream: tuple[int, ...]
+    scored_rows: tuple[ScoredRow, ...]
+    gold_indices: tuple[int, ...]
+    """Line indices of the context and the gold continuation, each token once, in order."""
 
 
-def pack(number: int, sample: Sample, share: bool = True) -> list[Line]:
-    """Lines of the `number`-th sample: one if the context is shared, else one per row.
+def pack(sample_index: int, sample: Sample, share: bool = True) -> list[Line]:
+    """Lines of a sample: one if its rows `share` their context, else one per row.
 
-    A row's input ends before its last token, which is predicted and never read; only the gold row keeps it, where the
-    model's context has room, since the stream metrics run over context and gold continuation complete.
+    A row's input ends before its last token, which is predicted and never read. Only the gold row
+    keeps it, where the model's context has room, since the stream metrics run over the complete
+    context and gold continuation.
     """
-    inputs = [
-        sample.sequence() if index == sample.gold else row.context + row.continuation[:-1]
-        for index, row in enumerate(sample.rows)
+    inputs: list[tuple[int, ...]] = []
+    for row_index, row in enumerate(sample.rows):
+        is_gold = row_index == sample.gold
+        inputs.append(sample.sequence() if is_gold else row.context + row.continuation[:-1])
+    if share:
+        return [_pack_shared(sample_index, sample, inputs)]
+    return [
+        _pack_row(sample_index, sample, row_index, tokens)
+        for row_index, tokens in enumerate(inputs)
     ]
-    if not share:
-        lines = []
-        for index, tokens in enumerate(inputs):
-            places = list(range(len(tokens)))
-            seen = tuple(places) if index == sample.gold else ()
-            answer = _answer(index, sample, places)
-            lines.append(Line(number, tokens, tuple(places), (0,) * len(tokens), (answer,), seen))
-        return lines
-    prefix = _common_prefix(inputs)
-    packed, positions, segments = list(inputs[0][:prefix]), list(range(prefix)), [0] * prefix
-    answers: list[Answer] = []
-    stream: tuple[int, ...] = ()
-    for index, row_tokens in enumerate(inputs):
-        start = len(packed)
-        rest = row_tokens[prefix:]
-        packed += rest
-        positions += range(prefix, prefix + len(rest))
-        segments += [index + 1] * len(rest)
-        places = [*range(prefix), *range(start, start + len(rest))]
-        answers.append(_answer(index, sample, places))
-        if index == sample.gold:
-            stream = tuple(places)
-    return [Line(number, tuple(packed), tuple(positions), tuple(segments), tuple(answers), stream)]
 
 
-def _answer(index: int, sample: Sample, places: Sequence[int]) -> Answer:
-    row = sample.rows[index]
+def _pack_row(sample_index: int, sample: Sample, row_index: int, tokens: tuple[int, ...]) -> Line:
+    """A line of one row."""
+    indices = tuple(range(len(tokens)))
+    scored_row = _locate_row(row_index, sample, indices)
+    gold_indices = indices if row_index == sample.gold else ()
+    segments = (0,) * len(tokens)
+    return Line(sample_index, tokens, indices, segments, (scored_row,), gold_indices)
+
+
+def _pack_shared(sample_index: int, sample: Sample, inputs: Sequence[tuple[int, ...]]) -> Line:
+    """A line of all rows, whose common prefix stands once."""
+    n_prefix = _count_common_prefix(inputs)
+    tokens = list(inputs[0][:n_prefix])
+    positions = list(range(n_prefix))
+    segments = [0] * n_prefix
+    scored_rows: list[ScoredRow] = []
+    gold_indices: tuple[int, ...] = ()
+    for row_index, row_tokens in enumerate(inputs):
+        start = len(tokens)
+        rest = row_tokens[n_prefix:]
+        tokens += rest
+        positions += range(n_prefix, n_prefix + len(rest))
+        segments += [row_index + 1] * len(rest)
+
+        line_indices = (*range(n_prefix), *range(start, start + len(rest)))
+        scored_rows.append(_locate_row(row_index, sample, line_indices))
+        if row_index == sample.gold:
+            gold_indices = line_indices
+    return Line(
+        sample_index,
+        tuple(tokens),
+        tuple(positions),
+        tuple(segments),
+        tuple(scored_rows),
+        gold_indices,
+    )
+
+
+def _locate_row(row_index: int, sample: Sample, line_indices: Sequence[int]) -> ScoredRow:
+    """Where a row is scored whose tokens have these indices in a line."""
+    row = sample.rows[row_index]
     first = len(row.context) - 1
-    return Answer(index, tuple(places[first : first + len(row.continuation)]), row.continuation)
+    predicting = line_indices[first : first + len(row.continuation)]
+    return ScoredRow(row_index, tuple(predicting), row.continuation)
 
 
-def _common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
-    length = 0
-    for column in zip(*rows, strict=False):
-        if len(set(column)) > 1:
+def _count_common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
+    """The length of the longest common token prefix."""
+    n_common = 0
+    for tokens in zip(*rows, strict=False):
+        if len(set(tokens)) > 1:
             break
-        length += 1
-    return length
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a batch is scored, as numbers on the host."""
-
-    line: np.ndarray  # of each place whose logits are needed, (places,)
-    position: np.ndarray
-    at: np.ndarray  # for each scored token the place that predicts it, (tokens,)
-    targets: np.ndarray  # the token
-    rows: np.ndarray  # its row of scores
-
-
-def places(lines: Sequence[Line], offsets: np.ndarray) -> Places:
-    """The places of lines in order, `scored_positions` of each; `offsets[s]` is the first row of sample s."""
-    scored = [(n, at) for n, line in enumerate(lines) for at in scored_positions(line)]
-    number = {place: count for count, place in enumerate(scored)}
-    tokens = [
-        (number[n, at], target, int(offsets[line.sample]) + answer.row)
-        for n, line in enumerate(lines)
-        for answer in line.answers
-        for at, target in zip(answer.at, answer.targets, strict=True)
-    ]
-    return Places(*np.array(scored).T, *np.array(tokens).T)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Lines padded to one length T: `tokens`, `positions`, `segments` of shape (lines, T); padding has segment -1.
-
-    `stream` (lines, T) is True at the tokens of context and gold continuation.
-    """
-
-    lines: tuple[Line, ...]
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    segments: torch.Tensor
-    stream: torch.Tensor
-
-    @property
-    def plain(self) -> bool:
-        """Whether every line is one text from its start, for which causal attention needs no mask."""
-        return all(max(line.segments) == 0 for line in self.lines)
-
-    def visible(self, window: int | None = None) -> torch.Tensor:
-        """Which token may attend to which, (lines, T, T) boolean; `window` limits how far back in positions.
-
-        A padding token sees itself only, so that no row of the softmax is empty.
-        """
-        query, key = self.segments[:, :, None], self.segments[:, None, :]
-        back = self.positions[:, :, None] - self.positions[:, None, :]
-        seen = ((key == 0) | (key == query)) & (query >= 0) & (key >= 0) & (back >= 0)
-        if window is not None:
-            seen &= back < window
-        return seen | torch.eye(self.tokens.shape[1], dtype=torch.bool, device=self.tokens.device)
+        n_common += 1
+    return n_common
 
 
 def scored_positions(line: Line) -> list[int]:
     """Line indices whose logits are needed, each once, in order."""
-    return sorted({at for answer in line.answers for at in answer.at})
+    indices: set[int] = set()
+    for scored_row in line.scored_rows:
+        indices.update(scored_row.line_indices)
+    return sorted(indices)
 
 
-def batches(
+@dataclass(frozen=True)
+class ScoredTokens:
+    """Where a batch is scored, on the host.
+
+    A position whose logits are needed stands once, in the order of the lines. It may predict
+    several tokens: one of each choice whose rows share it.
+    """
+
+    position_lines: np.ndarray
+    """The line of each position, (positions,)."""
+    position_indices: np.ndarray
+    """Its index in that line, (positions,)."""
+    token_positions: np.ndarray
+    """Of each scored token, the number of the position that predicts it, (tokens,)."""
+    target_ids: np.ndarray
+    """The tokens, (tokens,)."""
+    token_rows: np.ndarray
+    """The row of scores that each token belongs to, (tokens,)."""
+
+
+def locate_scored_tokens(lines: Sequence[Line], row_offsets: np.ndarray) -> ScoredTokens:
+    """Where lines are scored; `row_offsets[s]` is the first row of scores of sample s."""
+    positions: dict[tuple[int, int], int] = {}
+    for line_number, line in enumerate(lines):
+        for line_index in scored_positions(line):
+            positions[line_number, line_index] = len(positions)
+
+    tokens: list[tuple[int, int, int]] = []
+    for line_number, line in enumerate(lines):
+        first_row = int(row_offsets[line.sample_index])
+        for scored_row in line.scored_rows:
+            row = first_row + scored_row.row_index
+            for line_index, target_id in zip(
+                scored_row.line_indices, scored_row.target_ids, strict=True
+            ):
+                tokens.append((positions[line_number, line_index], target_id, row))
+
+    position_lines, position_indices = np.array(list(positions)).T
+    token_positions, target_ids, token_rows = np.array(tokens).T
+    return ScoredTokens(position_lines, position_indices, token_positions, target_ids, token_rows)
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Lines padded on the right to one length T; all tensors are (lines, T)."""
+
+    lines: tuple[Line, ...]
+    token_ids: torch.Tensor
+    position_ids: torch.Tensor
+    segments: torch.Tensor
+    """Padding has PADDING_SEGMENT."""
+    is_gold_text: torch.Tensor
+    """True at the tokens of the context and the gold continuation."""
+
+    @property
+    def has_plain_lines(self) -> bool:
+        """Whether every line is one text from its start, so that causal attention needs no mask."""
+        return all(max(line.segments) == 0 for line in self.lines)
+
+    def visible_tokens(self, window: int | None = None) -> torch.Tensor:
+        """Which token may attend to which, (lines, T, T) boolean.
+
+        A padding token sees itself only, so that no row of the softmax is empty.
+
+        window: How far back a token looks, in positions.
+        """
+        query_segments = self.segments[:, :, None]
+        key_segments = self.segments[:, None, :]
+        distances = self.position_ids[:, :, None] - self.position_ids[:, None, :]
+        visible = (
+            ((key_segments == 0) | (key_segments == query_segments))
+            & (query_segments >= 0)
+            & (key_segments >= 0)
+            & (distances >= 0)
+        )
+        if window is not None:
+            visible &= distances < window
+        n_tokens = self.token_ids.shape[1]
+        return visible | torch.eye(n_tokens, dtype=torch.bool, device=self.token_ids.device)
+
+
+def group_lines(
     lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True
 ) -> Iterator[tuple[Line, ...]]:
-    """Groups of lines of similar length whose cost, in tokens, stays under `budget`; a single line may exceed it.
+    """Groups of lines of similar length whose cost is within a budget; a single line may exceed it.
 
-    Without `mixed` the lines of a group have one length. A scored position costs `head_cost` tokens more, for its
-    logits. The longest lines come first, so that a batch too large for the machine fails at once.
+    The longest lines come first, so that a batch too large for the machine fails at once.
+
+    budget: In token positions.
+    head_cost: What the logits of a scored position cost, in token positions.
+    mixed: Whether the lines of a group may have different lengths.
     """
-    order = sorted(lines, key=lambda line: (-len(line.tokens), line.sample))
+    ordered = sorted(lines, key=lambda line: (-len(line.tokens), line.sample_index))
     start = 0
-    while start < len(order):
-        length, chosen, scored = (
-            len(order[start].tokens),
-            [order[start]],
-            len(scored_positions(order[start])),
-        )
-        for line in order[start + 1 :]:
-            scored += len(scored_positions(line))
-            if length * (len(chosen) + 1) + scored * head_cost > budget or not (
-                mixed or len(line.tokens) == length
-            ):
-                break
-            # Much shorter lines wait for a batch of their own, unless this one would stay small.
-            if len(line.tokens) < SHORT * length and length * len(chosen) > budget / 16:
-                break
-            chosen.append(line)
-        yield tuple(chosen)
-        start += len(chosen)
+    while start < len(ordered):
+        n_lines = _count_fitting_lines(ordered[start:], budget, head_cost, mixed)
+        yield tuple(ordered[start : start + n_lines])
+        start += n_lines
 
 
-def collate(lines: tuple[Line, ...], device: torch.device, mixed: bool = True) -> Batch:
-    """Pad `lines` on the right into one batch, which goes to the device at once.
+def _count_fitting_lines(
+    lines: Sequence[Line], budget: float, head_cost: float, mixed: bool
+) -> int:
+    """How many of the first lines make a group; the first one is the longest."""
+    longest = len(lines[0].tokens)
+    n_scored = len(scored_positions(lines[0]))
+    n_lines = 1
+    for line in lines[1:]:
+        n_scored += len(scored_positions(line))
+        if longest * (n_lines + 1) + n_scored * head_cost > budget:
+            break
+        if not mixed and len(line.tokens) != longest:
+            break
+        # Much shorter lines wait for a batch of their own, unless this one would stay small.
+        is_short = len(line.tokens) < SHORT * longest
+        if is_short and longest * n_lines > budget / 16:
+            break
+        n_lines += 1
+    return n_lines
 
-    On a device with tensor cores the length is a multiple of 8: they compute in such steps, and attention copies a mask
-    whose rows are not aligned. Lines that are not `mixed` have one length and keep it.
+
+def collate_lines(lines: tuple[Line, ...], device: torch.device, mixed: bool = True) -> PackedBatch:
+    """Pad lines into one batch, which goes to the device in one transfer.
+
+    On a device with tensor cores the length is a multiple of 8: they compute in such steps, and
+    attention copies a mask whose rows are not aligned. Lines that are not `mixed` have one length
+    and keep it.
     """
-    step = ALIGNED if device.type == "cuda" and mixed else 1
-    length = -(-max(len(line.tokens) for line in lines) // step) * step
+    alignment = ALIGNMENT if device.type == "cuda" and mixed else 1
+    longest = max(len(line.tokens) for line in lines)
+    length = -(-longest // alignment) * alignment
+
     numbers = np.zeros((4, len(lines), length), dtype=np.int64)
-    numbers[2] = -1
-    for number, line in enumerate(lines):
-        width = len(line.tokens)
-        numbers[:3, number, :width] = line.tokens, line.positions, line.segments
-        numbers[3, number, list(line.stream)] = 1
-    tokens, positions, segments, stream = torch.from_numpy(numbers).to(device)
-    return Batch(lines, tokens, positions, segments, stream.bool())
+    token_ids, position_ids, segments, is_gold_text = numbers
+    segments[:] = PADDING_SEGMENT
+    for line_number, line in enumerate(lines):
+        n_tokens = len(line.tokens)
+        token_ids[line_number, :n_tokens] = line.tokens
+        position_ids[line_number, :n_tokens] = line.positions
+        segments[line_number, :n_tokens] = line.segments
+        is_gold_text[line_number, list(line.gold_indices)] = 1
+    tensors = torch.from_numpy(numbers).to(device)
+    return PackedBatch(lines, tensors[0], tensors[1], tensors[2], tensors[3].bool())

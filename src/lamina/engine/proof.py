@@ -1,24 +1,26 @@
 """The engine is proven on the model at hand, before its numbers are used.
 
-Two or three samples run twice: row by row through the plain model, and as lines of one batch through the engine. Then
-one short row runs without one layer: an early one, a late one, and one of each other kind. It is compared with a model
-in which that layer returns its input. The longest sample is among the samples, so that the proof reaches whatever a
-model does from some length on (a window, a chunk, an index of the best tokens) if the sweep reaches it. If shared
-contexts give other numbers, each row runs alone under the model's own masks; if that does too, the model is refused.
+Two or three samples run twice: row by row through the plain model, and as lines of one batch
+through the engine. Then one short row runs without one layer: an early one, a late one, and one of
+each other kind. It is compared with a model in which that layer returns its input. The longest
+sample is among the samples, so that the proof reaches whatever a model does from some length on (a
+window, a chunk, an index of the best tokens) if the sweep reaches it. If shared contexts give other
+numbers, each row runs alone under the model's own masks; if that does too, the model is refused.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import forking, packing
+from lamina.engine import forking, packing, taps
 from lamina.engine.candidates import Candidate
+from lamina.engine.packing import Line
 from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.models import check
@@ -26,269 +28,351 @@ from lamina.models.boundary import share
 from lamina.models.structure import family_of, halves, layers_of, text_config
 from lamina.models.surgery import remove
 
-_LAST = 8  # positions that are compared
-_SHORT, _LONG = 16, 64  # tokens of the row without each layer
-
-# How `Session.share` is called: contexts, fixed, mixed; the cheapest way first.
-_WAYS = ((True, False, True), (False, False, True), (False, False, False), (False, True, True))
-
-_HALVES = "halves"  # the name under which the proof of halves is kept
+N_COMPARED = 8  # positions at the end of a row
+SHORT_LENGTH = 16  # tokens, at least, of the row that runs without each layer
+LONG_LENGTH = 64  # tokens, at most
+SUBLAYER_FINDING = "halves"  # its name in the file of a model's check
 
 _logger = logging.getLogger(__name__)
 
 
+class Sharing(NamedTuple):
+    """How `Session.share` is called."""
+
+    contexts: bool
+    fixed: bool
+    mixed: bool
+
+
+SHARINGS = (
+    Sharing(contexts=True, fixed=False, mixed=True),
+    Sharing(contexts=False, fixed=False, mixed=True),
+    Sharing(contexts=False, fixed=False, mixed=False),
+    Sharing(contexts=False, fixed=True, mixed=True),
+)
+"""The cheapest one first."""
+
+
+ProofResult = tuple[Sharing, str]
+"""How a model's samples may be run, and why contexts are not shared; an empty text if they are."""
+
+
 class Proof:
-    """The plain model's logits, taken before its layers are wrapped; `prove` compares a session with them."""
+    """The plain model's logits, taken before its layers are wrapped, for the comparison in `prove`.
+
+    Nothing is run again for a model of which the result is known.
+    """
 
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
-        self.model, self.most = model, check.tolerance(model)
+        self.model = model
+        self.tolerance = check.tolerance(model)
         self.windows = forking.windows(model)
-        self.longest, most_rows = (
-            max(map(_length, samples)),
-            max(len(sample.rows) for sample in samples),
-        )
-        self.what = f"swept, in lines of {'several rows' if most_rows > 1 else 'one row'}"
-        self.known: Sequence[Any] | None = check.finding(model, self.what, self.longest)
-        if self.known is not None:
-            return
-        self.samples = _chosen(samples)
-        text = self.samples[0].sequence()[:_LONG]
-        check.check(model, text, max((sample.sequence() for sample in self.samples), key=len))
-        rows = [row for sample in self.samples for row in sample.rows]
-        texts = [((row.context + row.continuation)[:-1], len(row.continuation)) for row in rows]
-        self.wanted = [check.logits(model, *text) for text in texts]
-        if any(wanted.isnan().any() for wanted in self.wanted):
+        self.longest = max(_longest_row(sample) for sample in samples)
+        has_several_rows = any(len(sample.rows) > 1 for sample in samples)
+        n_rows = "several rows" if has_several_rows else "one row"
+        self.finding_name = f"swept, in lines of {n_rows}"
+        self.known_result: ProofResult | None = None
+        finding = check.finding(model, self.finding_name, self.longest)
+        if finding is None:
+            self._run_plain_model(samples)
+        else:
+            *sharing, reason = finding
+            self.known_result = (Sharing(*sharing), reason)
+
+    def _run_plain_model(self, samples: Sequence[Sample]) -> None:
+        """Take the logits of the chosen samples' rows, and of a short row without some layers."""
+        model = self.model
+        self.samples = _choose_samples(samples)
+        short_ids = self.samples[0].sequence()[:LONG_LENGTH]
+        longest_ids = max((sample.sequence() for sample in self.samples), key=len)
+        check.check(model, short_ids, longest_ids)
+
+        row_logits: list[torch.Tensor] = []
+        for sample in self.samples:
+            for row in sample.rows:
+                token_ids = (row.context + row.continuation)[:-1]
+                row_logits.append(check.logits(model, token_ids, len(row.continuation)))
+        if any(logits.isnan().any() for logits in row_logits):
             # The model is refused later, when its numbers are needed.
-            self.known = (self.windows is not None, False, True, "")
+            contexts = self.windows is not None
+            self.known_result = (Sharing(contexts, fixed=False, mixed=True), "")
             return
-        self.text = Sample(0, "text", 0, (_ending(text),), "")
-        last = len(self.text.rows[0].continuation)
-        self.gone = check.removals(model)
-        self.without = check.without(
-            model, text[:-1], last, [frozenset({layer}) for layer in self.gone]
-        )
+        self.plain_logits = torch.cat(row_logits)
+
+        self.short_sample = Sample(0, "text", 0, (_score_end(short_ids),), "")
+        n_scored = len(self.short_sample.rows[0].continuation)
+        self.removed_layers = check.removals(model)
+        layer_sets = [frozenset({layer}) for layer in self.removed_layers]
+        self.logits_without = check.without(model, short_ids[:-1], n_scored, layer_sets)
 
     def prove(self, session: Session) -> None:
-        """Make the session share contexts if that is right, else run each row alone.
+        """Make the session share contexts if that gives the plain model's numbers.
 
-        Raises LaminaError if neither gives the plain model's numbers, naming the family, the layer and how far it is
-        off.
+        Else it runs each row alone.
+
+        Raises LaminaError if neither does, naming the family, the layer and the difference.
         """
-        if self.known is not None:
-            *way, why = self.known
-            session.share(*way)
+        if self.known_result is None:
+            sharing, reason = self._find_sharing(session)
+            check.note(self.model, self.finding_name, [*sharing, reason], self.longest)
         else:
-            *way, why = self._way(session)
-            check.note(self.model, self.what, [*way, why], self.longest)
-        if why:
+            sharing, reason = self.known_result
+            session.share(*sharing)
+        if reason:
             _logger.warning(
-                "%s runs one row per choice, contexts are not shared: %s.", self._name, why
+                "%s runs one row per choice, contexts are not shared: %s.", self._family, reason
             )
 
-    def _way(self, session: Session) -> tuple[bool, bool, bool, str]:
-        """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
-        reasons = [] if self.windows is not None else ["its layers see more than a mask can tell"]
-        for way in _WAYS[len(reasons) :]:
-            worked = session.layer_tokens
-            try:
-                session.share(*way)
-                reason = self._difference(session)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever a family's code raises when it is given streams
-                reason = f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
-            session.layer_tokens = worked
+    def _find_sharing(self, session: Session) -> ProofResult:
+        """Set the session to the first of SHARINGS that gives the plain model's numbers."""
+        reasons: list[str] = []
+        sharings = SHARINGS
+        if self.windows is None:
+            reasons.append("its layers see more than a mask can tell")
+            sharings = SHARINGS[1:]
+        for sharing in sharings:
+            reason = self._try_sharing(session, sharing)
             if reason is None:
-                return *way, reasons[0] if reasons else ""
+                return sharing, reasons[0] if reasons else ""
             reasons.append(reason)
         raise LaminaError(
-            f"the model family '{self._name}' cannot be swept: {reasons[-1]}. No number would be the model's own."
+            f"the model family '{self._family}' cannot be swept: {reasons[-1]}. No number would be "
+            "the model's own."
         )
 
+    def _try_sharing(self, session: Session, sharing: Sharing) -> str | None:
+        """Why a way to share does not give the plain model's numbers; None if it does.
+
+        The work of a trial does not count.
+        """
+        layer_tokens = session.layer_tokens
+        try:
+            session.share(*sharing)
+            return self._find_difference(session)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a family's code raises when it is given streams
+            return f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
+        finally:
+            session.layer_tokens = layer_tokens
+
     @property
-    def _name(self) -> str:
+    def _family(self) -> str:
         return str(text_config(self.model).model_type)
 
     @torch.inference_mode()
-    def _difference(self, session: Session) -> str | None:
+    def _find_difference(self, session: Session) -> str | None:
         """Where the engine differs from the plain model; None where it does not."""
-        [far] = _far(session, self.samples, [Candidate()], [torch.cat(self.wanted)])
-        if far > self.most:
-            return f"through the engine, its logits are {self._by(far)}"
-        width = max(1, session.tokens // len(self.text.sequence()) - 1)
-        for start in range(0, len(self.gone), width):
-            gone = self.gone[start : start + width]
-            without = [Candidate(frozenset({str(layer)})) for layer in gone]
-            fars = _far(session, [self.text], without, list(self.without[start : start + width]))
-            far, layer = max(zip(fars, gone, strict=True))
-            if far > self.most:
-                return f"without layer {layer}, its logits are {self._by(far)}"
+        distance = _measure_distances(session, self.samples, [Candidate()], [self.plain_logits])[0]
+        if distance > self.tolerance:
+            return f"through the engine, its logits are {self._describe(distance)}"
+
+        n_together = max(1, session.tokens // len(self.short_sample.sequence()) - 1)
+        for start in range(0, len(self.removed_layers), n_together):
+            layers = self.removed_layers[start : start + n_together]
+            candidates = [Candidate(frozenset({str(layer)})) for layer in layers]
+            expected = list(self.logits_without[start : start + n_together])
+            distances = _measure_distances(session, [self.short_sample], candidates, expected)
+            distance, layer = max(zip(distances, layers, strict=True))
+            if distance > self.tolerance:
+                return f"without layer {layer}, its logits are {self._describe(distance)}"
         return None
 
-    def _by(self, far: float) -> str:
+    def _describe(self, distance: float) -> str:
         dtype = str(self.model.dtype).removeprefix("torch.")
-        return f"off by {far:.2g} of their spread, where rounding in {dtype} explains {self.most:g}"
+        return (
+            f"off by {distance:.2g} of their spread, where rounding in {dtype} explains "
+            f"{self.tolerance:g}"
+        )
 
 
-def _far(
+def _measure_distances(
     session: Session,
     samples: Sequence[Sample],
     candidates: Sequence[Candidate],
-    wanted: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> list[float]:
-    """The distance of each candidate from the wanted logits, at the samples' scored tokens in order."""
-    contexts = session.windows is not None
-    lines = [
-        line
-        for number, sample in enumerate(samples)
-        for line in packing.pack(number, sample, contexts)
-    ]
+    """How far each candidate's logits are from the expected ones, (scored tokens, V) in order."""
+    shares_contexts = session.windows is not None
+    lines: list[Line] = []
+    for sample_index, sample in enumerate(samples):
+        lines += packing.pack(sample_index, sample, shares_contexts)
+
     # One batch has lines of any length, because a line's numbers may depend on the longest line.
-    size = max(
-        1,
-        session.tokens // (len(candidates) * max(len(line.tokens) for line in lines))
-        if session.mixed
-        else 1,
-    )
+    n_lines = 1
+    if session.mixes_lengths:
+        longest = max(len(line.tokens) for line in lines)
+        n_lines = max(1, session.tokens // (len(candidates) * longest))
+
+    row_offsets = np.zeros(len(samples), dtype=np.int64)  # no scores are kept
     parts: list[list[torch.Tensor]] = [[] for _ in candidates]
-    for start in range(0, len(lines), size):
-        batch = tuple(lines[start : start + size])
-        places = packing.places(batch, np.zeros(len(samples), dtype=np.int64))
-        logits, leaves = session.logits(
-            packing.collate(batch, session.model.device, session.mixed), places, candidates
-        )
-        for part, leaf in zip(parts, leaves, strict=True):
-            part.append(logits[leaf][places.at])
+    for start in range(0, len(lines), n_lines):
+        batch_lines = tuple(lines[start : start + n_lines])
+        scored = packing.locate_scored_tokens(batch_lines, row_offsets)
+        batch = packing.collate_lines(batch_lines, session.model.device, session.mixes_lengths)
+        logits, leaves = session.logits(batch, scored, candidates)
+        for candidate_parts, leaf in zip(parts, leaves, strict=True):
+            candidate_parts.append(logits[leaf][scored.token_positions])
+
     dtype = session.model.dtype
     return [
-        check.distance(torch.cat(part), plain, dtype)
-        for part, plain in zip(parts, wanted, strict=True)
+        check.distance(torch.cat(candidate_parts), plain_logits, dtype)
+        for candidate_parts, plain_logits in zip(parts, expected, strict=True)
     ]
 
 
-def check_halves(session: Session) -> None:
-    """Prove the session on layers that lack their attention or their MLP, once, when such a layer is first needed.
+def check_sublayers(session: Session) -> None:
+    """Prove the session on layers that lack their attention or their MLP.
 
-    Raises LaminaError if a layer cannot lose a half, or if engine and cut model differ without it.
+    This is done once for a model, when such a layer is first needed.
+
+    Raises LaminaError if a layer cannot run without a sub-layer, or if engine and cut model differ.
     """
     model = session.model
-    if check.finding(model, _HALVES):
+    if check.finding(model, SUBLAYER_FINDING):
         return
     # The text of the proof, from the same samples.
-    short = _chosen(session.scores.samples)[0].sequence()[:_LONG]
-    text, depth = Sample(0, "text", 0, (_ending(short),), ""), len(session.layers)
+    short_ids = _choose_samples(session.scores.samples)[0].sequence()[:LONG_LENGTH]
+    sample = Sample(0, "text", 0, (_score_end(short_ids),), "")
+    n_scored = len(sample.rows[0].continuation)
+    depth = len(session.layers)
     units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
-    cannot = f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP alone"
-    worked = session.layer_tokens
-    with check.refused(f"{cannot}, use units: layer. Without one it does not run"):
+    family = text_config(model).model_type
+    refusal = f"a layer of the model family '{family}' cannot lose its attention or its MLP alone"
+
+    layer_tokens = session.layer_tokens
+    with check.refused(f"{refusal}, use units: layer. Without one it does not run"):
         with forking.unwrapped(model, session.layers, session.head):
-            _check_parts(model, short)
-            wanted = check.logits(
-                remove(share(model), units), short[:-1], len(text.rows[0].continuation)
-            )
+            _check_completeness(model, short_ids)
+            cut_logits = check.logits(remove(share(model), units), short_ids[:-1], n_scored)
         with torch.inference_mode():
-            [far] = _far(session, [text], [Candidate(frozenset(units))], [wanted])
-    session.layer_tokens = worked
-    if far > check.tolerance(model):
+            candidate = Candidate(frozenset(units))
+            distance = _measure_distances(session, [sample], [candidate], [cut_logits])[0]
+    session.layer_tokens = layer_tokens
+
+    if distance > check.tolerance(model):
         raise LaminaError(
-            f"{cannot}: without {units[0]} and {units[1]} the logits of engine and cut model are {far:.2g} of their "
-            "spread apart. Use units: layer."
+            f"{refusal}: without {units[0]} and {units[1]} the logits of engine and cut model are "
+            f"{distance:.2g} of their spread apart. Use units: layer."
         )
-    check.note(model, _HALVES, True)
+    check.note(model, SUBLAYER_FINDING, True)
 
 
-def _check_parts(model: PreTrainedModel, ids: Sequence[int]) -> None:
+def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
     """Refuse a model whose attention or MLP was not found completely.
 
-    With the attention of every layer gone no token may see another, and a layer without both halves must hand its
-    input on, unless the family is known for a norm on the stream.
+    Without the attention of every layer no token may see another. A layer without both sub-layers
+    must return its input, unless the family is known for a norm on the stream.
 
     Raises LaminaError, which says which of the two, and by how much.
     """
-    depth, last, dtype, most = (
-        len(layers_of(model)),
-        check.places(model, ids),
-        model.dtype,
-        check.tolerance(model),
-    )
-    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
-    changed = [*ids[:-last][::-1], *ids[-last:]]
-    far = check.distance(
-        check.logits(tokenwise, changed, last), check.logits(tokenwise, ids, last), dtype
-    )
-    reason = (
-        f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
-    )
-    if far <= most and not family_of(model).stream_norm:
-        layer = depth // 2
-        [wanted] = check.without(model, ids, last, [frozenset({layer})])
-        empty = remove(share(model), [f"{layer}.attention"])
-        lonely = {"mlp": check.logits(empty, ids, last)}
-        for half in halves(layers_of(empty)[layer])["mlp"]:
-            # The MLP still runs, so that its output keeps its own form.
-            half.module.register_forward_hook(
-                forking.silencer([0], 1, half.residual), with_kwargs=True
-            )
-        far = check.distance(check.logits(empty, ids, last), wanted, dtype)
-        reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
-        lonely["attention"] = check.logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
-        for part, alone in lonely.items():
-            if (
-                far <= most
-                and check.distance(alone, wanted, dtype) <= most
-                and _gives(model, layer, part, ids)
-            ):
-                far, reason = (
-                    torch.inf,
-                    f"layer {layer} takes its {part} with it when the other half goes",
-                )
-    if far > most:
+    reason = _find_seeing_tokens(model, token_ids)
+    if reason is None and not family_of(model).stream_norm:
+        reason = _find_remainder(model, token_ids)
+    if reason is not None:
         raise LaminaError(
-            f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
-            f"alone: {reason}. Use units: layer."
+            f"a layer of the model family '{text_config(model).model_type}' cannot lose its "
+            f"attention or its MLP alone: {reason}. Use units: layer."
         )
 
 
-def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) -> bool:
-    """Whether a half of a layer gives anything but zeros, as an export with removed halves does."""
-    given: list[torch.Tensor] = []
-    handles = [
-        half.module.register_forward_hook(
-            lambda module, args, output: given.append(
-                output if isinstance(output, torch.Tensor) else output[0]
-            )
+def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str | None:
+    """How tokens see each other in a model without attention; None if they do not."""
+    n_compared = check.places(model, token_ids)
+    depth = len(layers_of(model))
+    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
+    reversed_start = token_ids[:-n_compared][::-1]
+    changed_ids = [*reversed_start, *token_ids[-n_compared:]]
+    changed_logits = check.logits(tokenwise, changed_ids, n_compared)
+    logits = check.logits(tokenwise, token_ids, n_compared)
+    distance = check.distance(changed_logits, logits, model.dtype)
+    if distance <= check.tolerance(model):
+        return None
+    return (
+        "without attention tokens still see each other (logits move by "
+        f"{distance:.2g} of their spread)"
+    )
+
+
+def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | None:
+    """What a layer without its sub-layers still does; None if it returns its input.
+
+    A layer that removes its other sub-layer together with one of them is wrong too.
+    """
+    n_compared = check.places(model, token_ids)
+    tolerance = check.tolerance(model)
+    dtype = model.dtype
+    layer = len(layers_of(model)) // 2
+    skipped_logits = check.without(model, token_ids, n_compared, [frozenset({layer})])[0]
+
+    without_attention = remove(share(model), [f"{layer}.attention"])
+    mlp_logits = check.logits(without_attention, token_ids, n_compared)
+    for sublayer in halves(layers_of(without_attention)[layer])["mlp"]:
+        # The MLP still runs, so that its output keeps its own form.
+        hook = forking.silencer([0], 1, sublayer.residual)
+        sublayer.module.register_forward_hook(hook, with_kwargs=True)
+    empty_logits = check.logits(without_attention, token_ids, n_compared)
+    distance = check.distance(empty_logits, skipped_logits, dtype)
+    if distance > tolerance:
+        return (
+            f"layer {layer} without both does not return its input (logits are {distance:.2g} of "
+            "their spread off)"
         )
-        for half in halves(layers_of(model)[layer])[part]
-    ]
-    try:
-        check.logits(model, ids, 1)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return any(bool(output.any()) for output in given)
+
+    without_mlp = remove(share(model), [f"{layer}.mlp"])
+    attention_logits = check.logits(without_mlp, token_ids, n_compared)
+    logits_alone = {"mlp": mlp_logits, "attention": attention_logits}
+    for component, logits in logits_alone.items():
+        does_nothing = check.distance(logits, skipped_logits, dtype) <= tolerance
+        if does_nothing and _has_output(model, layer, component, token_ids):
+            return f"layer {layer} loses its {component} too when the other sub-layer is removed"
+    return None
 
 
-def _length(sample: Sample) -> int:
+def _has_output(
+    model: PreTrainedModel, layer: int, component: str, token_ids: Sequence[int]
+) -> bool:
+    """Whether a sub-layer gives anything but zeros.
+
+    In an export with removed sub-layers it gives zeros.
+    """
+    modules = [sublayer.module for sublayer in halves(layers_of(model)[layer])[component]]
+    with taps.recording(modules, model.device) as recorder:
+        check.logits(model, token_ids, 1)
+    return any(bool(output.any()) for output in recorder.outputs.values())
+
+
+def _longest_row(sample: Sample) -> int:
+    """Tokens of the longest row of a sample."""
     return max(len(row.context) + len(row.continuation) for row in sample.rows)
 
 
-def _chosen(samples: Sequence[Sample]) -> list[Sample]:
-    """The shortest sample of some length, the longest of several rows, and the longest, scored at their ends."""
-    order = sorted(samples, key=_length)
-    short = next((sample for sample in order if _length(sample) >= _SHORT), order[-1])
-    several = [sample for sample in order if len(sample.rows) > 1]
-    chosen = {id(sample): sample for sample in (short, *several[-1:], order[-1])}
-    return [
-        replace(
-            sample,
-            gold=0,
-            rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows),
-        )
-        for sample in chosen.values()
+def _choose_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """The shortest sample that is long enough, the longest of several rows, and the longest one.
+
+    Their rows are scored at their ends.
+    """
+    by_length = sorted(samples, key=_longest_row)
+    longest = by_length[-1]
+    long_enough = [sample for sample in by_length if _longest_row(sample) >= SHORT_LENGTH]
+    with_several_rows = [sample for sample in by_length if len(sample.rows) > 1]
+    chosen = [
+        long_enough[0] if long_enough else longest,
+        *with_several_rows[-1:],
+        longest,
     ]
+    distinct = {id(sample): sample for sample in chosen}
+    return [_score_row_ends(sample) for sample in distinct.values()]
 
 
-def _ending(ids: tuple[int, ...], row: Row | None = None) -> Row:
-    """A row whose last tokens are scored: the last of its continuation, or the last few of a text."""
-    last = min(_LAST, len(row.continuation) if row else len(ids) - 1)
-    return Row(ids[:-last], ids[-last:], last)
+def _score_row_ends(sample: Sample) -> Sample:
+    """A sample whose rows are scored at their last tokens."""
+    rows = tuple(_score_end(row.context + row.continuation, row) for row in sample.rows)
+    return replace(sample, gold=0, rows=rows)
+
+
+def _score_end(token_ids: tuple[int, ...], row: Row | None = None) -> Row:
+    """A row whose last tokens are scored: the last of a row's continuation, or those of a text."""
+    n_scorable = len(row.continuation) if row else len(token_ids) - 1
+    n_scored = min(N_COMPARED, n_scorable)
+    return Row(token_ids[:-n_scored], token_ids[-n_scored:], n_scored)

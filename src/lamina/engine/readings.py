@@ -1,7 +1,8 @@
-"""The numbers that are read off a pass on its device, and handed to the host in one piece.
+"""The numbers that are read off a pass on its device, and handed to the host in one transfer.
 
-To hand out a number, a GPU must first finish all its earlier work. So a pass asks once, at its end: tokens, positions
-of answers and the parts of a sample are tensors here too, and nothing is done line by line.
+Before a GPU can hand out a number, it must finish all its earlier work. So a pass asks once, at its
+end: scored tokens, their positions and the runs of positions of a sample are tensors here too, and
+nothing is done line by line.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lamina.engine.packing import Batch, Places
+from lamina.engine.packing import PackedBatch, ScoredTokens
 
 OUTPUT_METRICS = (
     "output_cosine",
@@ -22,148 +23,240 @@ OUTPUT_METRICS = (
     "output_tv",
     "output_flips",
 )
+"""Distances of a model's logits from the base model's, in the order of their tensors here."""
 
-# Numbers of one stream's logits that are read at a time: on a CPU what its caches hold, so that each step of the
-# arithmetic finds there what the step before has written; elsewhere enough to keep a device busy.
-CACHED, STREAMED = 1 << 19, 1 << 23
-_LEAST = 1e-38  # below which p log p is 0 in float32
+CACHED = 1 << 19
+"""Numbers of one stream's logits that are read at a time on a CPU.
+
+Its caches hold them, so that each step of the arithmetic finds there what the last one has written.
+"""
+STREAMED = 1 << 23
+"""The same on other devices: enough to keep them busy."""
+
+LEAST_PROBABILITY = 1e-38
+"""Below which p log p is 0 in float32."""
+LEAST_NORM = 1e-30
 
 
 @dataclass(frozen=True)
 class Readings:
-    """Numbers of one pass, on the host, in float64: by candidate, and what `moved` gives by observation.
+    """The numbers of one pass, on the host, in float64; the first three by candidate.
 
-    `outputs` are sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample. A place that
-    several choices share predicts a token of each and counts once for each: so a sum does not depend on how rows are
+    A run is a sequence of scored positions of one sample. Sums over a run count a position once for
+    each token that it predicts: several choices may share it. So they do not depend on how rows are
     packed.
     """
 
-    scores: dict[Any, np.ndarray]  # log-likelihood of each scored token, (tokens,)
-    hits: dict[Any, np.ndarray]  # whether it was the likeliest
-    outputs: dict[Any, np.ndarray]  # (metrics, runs); empty where outputs are not compared
-    starts: np.ndarray  # the first place of each run, (runs,)
-    moved: dict[Any, np.ndarray]  # (2, lines)
+    logprobs: dict[Any, np.ndarray]
+    """Log-likelihood of each scored token, (tokens,)."""
+    hits: dict[Any, np.ndarray]
+    """1 where the scored token was the likeliest, else 0, (tokens,)."""
+    output_sums: dict[Any, np.ndarray]
+    """Sums of OUTPUT_METRICS over runs, (metrics, runs); empty where outputs are not compared."""
+    run_starts: np.ndarray
+    """The number of the first position of each run, (runs,)."""
+    stream_distances: dict[Any, np.ndarray]
+    """What `compare_streams` gave, by observation, (2, lines)."""
 
 
-def moved(batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Distance between two streams (lines, T, C): (2, lines); NaN for a line without one.
+def compare_streams(batch: PackedBatch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Two distances between streams (lines, T, C): (2, lines); NaN for a line without gold text.
 
-    Block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2], and the angle at its last token
-    over π [arXiv 2403.17887, eq. 6].
+    The first is block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2],
+    the second the angle at its last token over π [arXiv 2403.17887, eq. 6].
     """
-    stream, cosine = batch.stream.to(before.device), cosine_similarity(before, after)
-    mean = (1 - cosine).masked_fill(~stream, 0).sum(-1) / stream.sum(-1)
-    last = (stream * torch.arange(stream.shape[1], device=stream.device)).argmax(-1, keepdim=True)
-    angle = cosine.gather(-1, last)[:, 0].clamp(-1, 1).arccos() / torch.pi
-    return torch.stack([mean, angle])
+    is_gold_text = batch.is_gold_text.to(before.device)
+    cosine = cosine_similarity(before, after)
+    block_influence = (1 - cosine).masked_fill(~is_gold_text, 0).sum(-1) / is_gold_text.sum(-1)
+
+    indices = torch.arange(is_gold_text.shape[1], device=is_gold_text.device)
+    last_index = (is_gold_text * indices).argmax(-1, keepdim=True)
+    last_cosine = cosine.gather(-1, last_index)[:, 0]
+    angle = last_cosine.clamp(-1, 1).arccos() / torch.pi
+    return torch.stack([block_influence, angle])
 
 
-def read(
-    batch: Batch,
-    places: Places,
-    parts: Iterable[torch.Tensor],
-    leaves: Mapping[Any, int],
-    observed: Mapping[Any, torch.Tensor],
-    base: int | None,
+def read_logits(
+    batch: PackedBatch,
+    scored: ScoredTokens,
+    logit_parts: Iterable[torch.Tensor],
+    stream_by_candidate: Mapping[Any, int],
+    stream_distances: Mapping[Any, torch.Tensor],
+    base_stream: int | None,
 ) -> Readings:
-    """The readings of logits, which come in `parts` (streams, some places, V) in the order of the places.
+    """Read the numbers of a pass off its logits.
 
-    `leaves` says in which stream each candidate arrived; `base` is that of the unpruned model, against which the output
-    metrics are taken, or None to leave them out. `observed` are results of `moved`.
+    logit_parts: (streams, some positions, V), in the order of the positions of `scored`.
+    stream_by_candidate: The stream in which each candidate arrived.
+    stream_distances: Results of `compare_streams`, by observation.
+    base_stream: That of the base model, from which OUTPUT_METRICS are taken; None to leave them
+        out.
     """
-    samples = np.array([batch.lines[number].sample for number in places.line])
-    first = np.r_[True, samples[1:] != samples[:-1]]
-    run = np.cumsum(first) - 1
-    # Scored tokens by place, so that those of a part of the logits stand together.
-    order = np.argsort(places.at, kind="stable")
-    sorted_at = places.at[order]
-    # How many tokens a place predicts: one of each choice whose rows share it.
-    indices = np.concatenate([sorted_at, places.targets[order], run, np.bincount(places.at)])
-    sizes = [len(order)] * 2 + [len(run)] * 2
-    at, targets, run_of_place, tokens = (
-        torch.from_numpy(indices).to(batch.tokens.device).split(sizes)
+    order = _TokenOrder.of(batch, scored)
+    streams = sorted(set(stream_by_candidate.values()))
+    parts = _read_parts(order, logit_parts, streams, base_stream)
+
+    logprobs = torch.cat([part.logprobs for part in parts], dim=1).double()
+    is_likeliest = torch.cat([part.is_likeliest for part in parts], dim=1).double()
+    output_sums: list[torch.Tensor] = []
+    if base_stream is not None:
+        distances = torch.cat([part.distances for part in parts], dim=2).double()
+        output_sums = order.sum_runs(distances)
+    observed = [distance.to(logprobs.device).double() for distance in stream_distances.values()]
+    host_logprobs, host_hits, host_sums, host_observed = _transfer(
+        [list(logprobs), list(is_likeliest), output_sums, observed]
     )
-    streams = sorted(set(leaves.values()))
-    taken: list[_Taken] = []
-    place = 0
-    for logits in parts:
-        start, end = np.searchsorted(sorted_at, [place, place + logits.shape[1]])
-        there = at[start:end] - place
-        taken.append(_take(logits, streams, base, there, targets[start:end]))
-        place += logits.shape[1]
-    scores = torch.cat([part.scores for part in taken], dim=1).double()
-    hits = torch.cat([part.hits for part in taken], dim=1).double()
-    found = [*scores, *hits]
-    if base is not None:
-        distances = torch.cat([part.distances for part in taken], dim=2).double()
-        run_of_place = run_of_place.to(distances.device)
-        for of_stream in distances * tokens.to(distances.device):
-            sums = of_stream.new_zeros(len(OUTPUT_METRICS), int(run[-1]) + 1)
-            found.append(sums.index_add_(1, run_of_place, of_stream))
-    found += [distance.to(scores.device).double() for distance in observed.values()]
-    numbers = torch.cat([part.flatten() for part in found]).cpu().numpy()
-    pieces = np.split(numbers, np.cumsum([part.numel() for part in found])[:-1])
-    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, found, strict=True)]
-    count = len(streams)
-    for array in arrays[: 2 * count]:
-        array[order] = array.copy()
-    number = {name: streams.index(leaf) for name, leaf in leaves.items()}
-    behind = arrays[2 * count :]
-    return Readings(
-        {name: arrays[at] for name, at in number.items()},
-        {name: arrays[count + at] for name, at in number.items()},
-        {name: behind[at] for name, at in number.items()} if base is not None else {},
-        np.flatnonzero(first),
-        dict(zip(observed, behind[0 if base is None else count :], strict=True)),
-    )
+
+    observed_by_name = dict(zip(stream_distances, host_observed, strict=True))
+    readings = Readings({}, {}, {}, order.run_starts, observed_by_name)
+    for candidate, stream in stream_by_candidate.items():
+        number = streams.index(stream)
+        readings.logprobs[candidate] = order.restore(host_logprobs[number])
+        readings.hits[candidate] = order.restore(host_hits[number])
+        if base_stream is not None:
+            readings.output_sums[candidate] = host_sums[number]
+    return readings
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _TokenOrder:
+    """The scored tokens of a batch, sorted so that those of a part of the logits are neighbours."""
+
+    order: np.ndarray
+    """The numbers of the scored tokens, sorted, (tokens,)."""
+    sorted_positions: np.ndarray
+    """The number of the position that predicts each sorted token, on the host, (tokens,)."""
+    run_starts: np.ndarray
+    """The number of the first position of each run, (runs,)."""
+    token_positions: torch.Tensor
+    """`sorted_positions` on the device."""
+    target_ids: torch.Tensor
+    """The sorted tokens, on the device, (tokens,)."""
+    position_runs: torch.Tensor
+    """The run of each position, on the device, (positions,)."""
+    position_counts: torch.Tensor
+    """How many tokens each position predicts, on the device, (positions,)."""
+
+    @classmethod
+    def of(cls, batch: PackedBatch, scored: ScoredTokens) -> "_TokenOrder":
+        """The order of a batch's scored tokens, sent to the device in one transfer."""
+        samples = np.array([batch.lines[line].sample_index for line in scored.position_lines])
+        starts_run = np.r_[True, samples[1:] != samples[:-1]]
+        position_runs = np.cumsum(starts_run) - 1
+        order = np.argsort(scored.token_positions, kind="stable")
+        sorted_positions = scored.token_positions[order]
+        position_counts = np.bincount(scored.token_positions)
+
+        host_arrays = [sorted_positions, scored.target_ids[order], position_runs, position_counts]
+        sizes = [len(array) for array in host_arrays]
+        joined = torch.from_numpy(np.concatenate(host_arrays)).to(batch.token_ids.device)
+        return cls(order, sorted_positions, np.flatnonzero(starts_run), *joined.split(sizes))
+
+    def sum_runs(self, distances: torch.Tensor) -> list[torch.Tensor]:
+        """Sum (streams, metrics, positions) over runs: (metrics, runs) of each stream."""
+        position_runs = self.position_runs.to(distances.device)
+        weighted = distances * self.position_counts.to(distances.device)
+        sums: list[torch.Tensor] = []
+        for stream_distances in weighted:
+            zeros = stream_distances.new_zeros(len(OUTPUT_METRICS), len(self.run_starts))
+            sums.append(zeros.index_add_(1, position_runs, stream_distances))
+        return sums
+
+    def restore(self, sorted_values: np.ndarray) -> np.ndarray:
+        """Values of the sorted tokens, in the order in which the batch has its tokens."""
+        values = np.empty_like(sorted_values)
+        values[self.order] = sorted_values
+        return values
+
+
+@dataclass(frozen=True)
+class _PartReadings:
     """What is read off a part of the logits, for each stream."""
 
-    scores: torch.Tensor  # log-likelihood of each scored token, (streams, tokens)
-    hits: torch.Tensor  # whether it was the likeliest, (streams, tokens)
-    distances: torch.Tensor  # from the base, (streams, metrics, places); not defined without a base
+    logprobs: torch.Tensor
+    """Of each scored token, (streams, tokens)."""
+    is_likeliest: torch.Tensor
+    """Whether the scored token has the largest logit, (streams, tokens)."""
+    distances: torch.Tensor
+    """From the base model, (streams, metrics, positions); not defined without a base."""
 
 
-def _take(
+def _read_parts(
+    order: _TokenOrder,
+    logit_parts: Iterable[torch.Tensor],
+    streams: Sequence[int],
+    base_stream: int | None,
+) -> list[_PartReadings]:
+    """The readings of each part of the logits."""
+    parts: list[_PartReadings] = []
+    first_position = 0
+    for logits in logit_parts:
+        end_position = first_position + logits.shape[1]
+        start, end = np.searchsorted(order.sorted_positions, [first_position, end_position])
+        token_positions = order.token_positions[start:end] - first_position
+        target_ids = order.target_ids[start:end]
+        parts.append(_read_part(logits, streams, base_stream, token_positions, target_ids))
+        first_position = end_position
+    return parts
+
+
+def _read_part(
     logits: torch.Tensor,
     streams: Sequence[int],
-    base: int | None,
-    at: torch.Tensor,
-    targets: torch.Tensor,
-) -> _Taken:
-    """Read the scored tokens `targets` at the places `at` of logits (streams, places, V), one stream at a time."""
-    on = logits.device
-    at = at.to(on)
-    targets = targets.to(on)
-    count, width = logits.shape[1:]
-    shape = (len(streams), count)
-    normalisers = torch.empty(shape, dtype=torch.float32, device=on)
-    likeliest = torch.empty(shape, dtype=torch.int64, device=on)
-    distances = torch.empty((len(streams), len(OUTPUT_METRICS), count), device=on)
-    step = max(1, (CACHED if on.type == "cpu" else STREAMED) // width)
-    for first in range(0, count, step):
-        rows = slice(first, first + step)
-        reference = None if base is None else _Output(logits[base, rows])
-        for number, stream in enumerate(streams):
-            one = _Output(logits[stream, rows])
-            normalisers[number, rows] = one.normaliser
-            likeliest[number, rows] = one.likeliest
-            if reference is not None:
-                distances[number, :, rows] = _distances(reference, one)
-    of_targets = [logits[stream, at, targets].float() for stream in streams]
-    scores = torch.stack(of_targets) - normalisers[:, at]
-    return _Taken(scores, likeliest[:, at] == targets, distances)
+    base_stream: int | None,
+    token_positions: torch.Tensor,
+    target_ids: torch.Tensor,
+) -> _PartReadings:
+    """Read scored tokens off logits (streams, positions, V), a stream and a chunk at a time."""
+    device = logits.device
+    token_positions = token_positions.to(device)
+    target_ids = target_ids.to(device)
+    n_positions, vocabulary = logits.shape[1:]
+    shape = (len(streams), n_positions)
+    normalisers = torch.empty(shape, dtype=torch.float32, device=device)
+    likeliest_ids = torch.empty(shape, dtype=torch.int64, device=device)
+    distances = torch.empty((len(streams), len(OUTPUT_METRICS), n_positions), device=device)
+
+    chunk_numbers = CACHED if device.type == "cpu" else STREAMED
+    chunk_positions = max(1, chunk_numbers // vocabulary)
+    for start in range(0, n_positions, chunk_positions):
+        chunk = slice(start, start + chunk_positions)
+        base = None if base_stream is None else _Output(logits[base_stream, chunk])
+        for stream_number, stream in enumerate(streams):
+            output = _Output(logits[stream, chunk])
+            normalisers[stream_number, chunk] = output.normaliser
+            likeliest_ids[stream_number, chunk] = output.likeliest_id
+            if base is not None:
+                distances[stream_number, :, chunk] = _output_distances(base, output)
+
+    target_logits = [logits[stream, token_positions, target_ids].float() for stream in streams]
+    logprobs = torch.stack(target_logits) - normalisers[:, token_positions]
+    is_likeliest = likeliest_ids[:, token_positions] == target_ids
+    return _PartReadings(logprobs, is_likeliest, distances)
+
+
+def _transfer(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[np.ndarray]]:
+    """Copy groups of tensors of one device and dtype to the host, in one transfer."""
+    tensors = [tensor for group in groups for tensor in group]
+    numbers = torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
+    host_groups: list[list[np.ndarray]] = []
+    start = 0
+    for group in groups:
+        arrays: list[np.ndarray] = []
+        for tensor in group:
+            end = start + tensor.numel()
+            arrays.append(numbers[start:end].reshape(tensor.shape))
+            start = end
+        host_groups.append(arrays)
+    return host_groups
 
 
 class _Output:
-    """Some places of one stream: `logits` and probabilities `p` (places, V) in float32, and what is taken of them."""
+    """Some positions of one stream: `logits` and probabilities `p`, (positions, V) in float32."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         self.logits = logits.float()
-        largest, self.likeliest = self.logits.max(-1)
+        largest, self.likeliest_id = self.logits.max(-1)
         self.p = torch.sub(self.logits, largest[:, None]).exp_()
         total = self.p.sum(-1)
         self.normaliser = largest + total.log()
@@ -171,30 +264,42 @@ class _Output:
 
     @cached_property
     def negative_entropy(self) -> torch.Tensor:
-        """Σ p log p, (places,): log p is the logit less one number per place, so no array of logarithms is needed."""
+        """Σ p log p, (positions,).
+
+        log p is the logit less one number per position, so no array of logarithms is needed.
+        """
         return (self.p * self.logits).sum(-1) - self.normaliser
 
     @cached_property
-    def length(self) -> torch.Tensor:
-        """The norm of the logits, (places,)."""
+    def norm(self) -> torch.Tensor:
+        """The norm of the logits, (positions,)."""
         return self.logits.norm(dim=-1)
 
 
-def _distances(base: _Output, other: _Output) -> torch.Tensor:
-    """OUTPUT_METRICS of each place, (metrics, places). One array (places, V) takes all products in turn."""
-    product = torch.mul(base.p, other.logits)
-    kl = base.negative_entropy - product.sum(-1) + other.normaliser
-    tv = torch.sub(base.p, other.p, out=product).abs_().sum(-1) / 2
-    middle = torch.add(base.p, other.p).mul_(0.5)
-    torch.clamp(middle, min=_LEAST, out=product).log_()
-    js = (base.negative_entropy + other.negative_entropy) / 2 - product.mul_(middle).sum(-1)
-    cosine = torch.mul(base.logits, other.logits, out=product).sum(-1) / (
-        base.length * other.length
-    ).clamp_min(1e-30)
-    norm = torch.sub(base.logits, other.logits, out=product).norm(dim=-1)
-    flips = (
-        (base.likeliest != other.likeliest).float().where(other.normaliser.isfinite(), torch.nan)
-    )
+def _output_distances(base: _Output, other: _Output) -> torch.Tensor:
+    """OUTPUT_METRICS of each position, (metrics, positions).
+
+    One array (positions, V) takes all products in turn.
+    """
+    buffer = torch.mul(base.p, other.logits)
+    kl = base.negative_entropy - buffer.sum(-1) + other.normaliser
+
+    torch.sub(base.p, other.p, out=buffer)
+    tv = buffer.abs_().sum(-1) / 2
+
+    mean_p = torch.add(base.p, other.p).mul_(0.5)
+    torch.clamp(mean_p, min=LEAST_PROBABILITY, out=buffer).log_()
+    mean_entropy = (base.negative_entropy + other.negative_entropy) / 2
+    js = mean_entropy - buffer.mul_(mean_p).sum(-1)
+
+    torch.mul(base.logits, other.logits, out=buffer)
+    cosine = buffer.sum(-1) / (base.norm * other.norm).clamp_min(LEAST_NORM)
+
+    torch.sub(base.logits, other.logits, out=buffer)
+    norm = buffer.norm(dim=-1)
+
+    is_flipped = (base.likeliest_id != other.likeliest_id).float()
+    flips = is_flipped.where(other.normaliser.isfinite(), torch.nan)
     return torch.stack(
         [(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips]
     )
@@ -202,5 +307,7 @@ def _distances(base: _Output, other: _Output) -> torch.Tensor:
 
 def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Cosine over the last (channel) dimension, in float32 or better: (…, C), (…, C) to (…)."""
-    a, b = a.float(), b.float()
-    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp_min(torch.finfo(a.dtype).tiny)
+    a = a.float()
+    b = b.float()
+    norm_product = a.norm(dim=-1) * b.norm(dim=-1)
+    return (a * b).sum(-1) / norm_product.clamp_min(torch.finfo(a.dtype).tiny)

@@ -6,178 +6,230 @@ from typing import Any
 import numpy as np
 
 from lamina.data.calibrations import Sample
-from lamina.engine.packing import Batch, Places
+from lamina.engine.packing import PackedBatch, ScoredTokens
 from lamina.engine.readings import OUTPUT_METRICS, Readings
 
-# The name of a candidate in a session: a unit's text, or the candidate itself.
 Name = Any
+"""The name of a candidate in a session: a unit's text, or the candidate itself."""
 
 
 class Scores:
     """Everything measured in one session, as arrays over (names, rows) and (names, samples).
 
-    `names` are those of candidates (in a sweep the units, and `none`, the model before any further removal). A row is
-    one scored continuation; `offsets[s]` is the first row of sample s. `scored` says which samples a candidate
-    answered; `seen` also counts samples on which its unit was only observed.
+    `names` are those of candidates: in a sweep the units, and `none`, the model before any further
+    removal. `index` has their numbers. A row is one scored continuation, and `offsets[s]` is the
+    first row of sample s.
+
+    Over rows: `loglikelihood`, `hits` (tokens of the row that were the likeliest ones) and
+    `last_hit` (whether its last token was). Over samples: `cosine` and `angular_last` of the
+    stream, `output` (sums of each of OUTPUT_METRICS) and `output_count` (over how many tokens).
+    `scored` says which samples a candidate answered; `seen` also counts samples on which its unit
+    was only observed.
     """
 
-    def __init__(self, samples: Sequence[Sample], names: Sequence[Name] = ()) -> None:
+    def __init__(self, samples: Sequence[Sample]) -> None:
         self.names: list[Name] = []
         self.index: dict[Name, int] = {}
         self.samples = list(samples)
         self.offsets = np.cumsum([0, *(len(sample.rows) for sample in samples)])
-        shape, per_sample = (0, int(self.offsets[-1])), (0, len(self.samples))
-        self.loglikelihood = np.zeros(shape)
-        self.hits = np.zeros(shape, dtype=np.int64)
-        self.last_hit = np.zeros(shape, dtype=bool)
-        self.output = {metric: np.zeros(per_sample) for metric in OUTPUT_METRICS}
-        self.output_count = np.zeros(per_sample)
-        self.scored = np.zeros(per_sample, dtype=bool)
-        self.seen = np.zeros(per_sample, dtype=bool)
-        self.cosine = np.zeros(per_sample)
-        self.angular_last = np.zeros(per_sample)
-        self.add(names)
+        over_rows = (0, int(self.offsets[-1]))
+        over_samples = (0, len(self.samples))
+        self.loglikelihood = np.zeros(over_rows)
+        self.hits = np.zeros(over_rows, dtype=np.int64)
+        self.last_hit = np.zeros(over_rows, dtype=bool)
+        self.output = {metric: np.zeros(over_samples) for metric in OUTPUT_METRICS}
+        self.output_count = np.zeros(over_samples)
+        self.scored = np.zeros(over_samples, dtype=bool)
+        self.seen = np.zeros(over_samples, dtype=bool)
+        self.cosine = np.zeros(over_samples)
+        self.angular_last = np.zeros(over_samples)
 
     def add(self, names: Iterable[Name]) -> None:
         """Make room for names that are not there yet."""
-        new = [name for name in dict.fromkeys(names) if name not in self.index]
-        self.index |= {name: number for number, name in enumerate(new, start=len(self.names))}
-        self.names += new
+        new_names = [name for name in dict.fromkeys(names) if name not in self.index]
+        for name in new_names:
+            self.index[name] = len(self.names)
+            self.names.append(name)
 
-        def grown(array: np.ndarray, filler: float = 0) -> np.ndarray:
-            return np.concatenate(
-                [array, np.full((len(new), array.shape[1]), filler, dtype=array.dtype)]
-            )
+        n_new = len(new_names)
+        self.hits = _append_rows(self.hits, n_new, 0)
+        self.last_hit = _append_rows(self.last_hit, n_new, False)
+        self.output_count = _append_rows(self.output_count, n_new, 0)
+        self.scored = _append_rows(self.scored, n_new, False)
+        self.seen = _append_rows(self.seen, n_new, False)
+        self.loglikelihood = _append_rows(self.loglikelihood, n_new, np.nan)
+        self.cosine = _append_rows(self.cosine, n_new, np.nan)
+        self.angular_last = _append_rows(self.angular_last, n_new, np.nan)
+        for metric, sums in self.output.items():
+            self.output[metric] = _append_rows(sums, n_new, 0)
 
-        for name in ("hits", "last_hit", "output_count", "scored", "seen"):
-            setattr(self, name, grown(getattr(self, name)))
-        for name in ("loglikelihood", "cosine", "angular_last"):
-            setattr(self, name, grown(getattr(self, name), np.nan))
-        self.output = {metric: grown(values) for metric, values in self.output.items()}
+    def store_readings(self, batch: PackedBatch, scored: ScoredTokens, readings: Readings) -> None:
+        """Take in the readings of one pass."""
+        self._store_logprobs(batch, scored, readings)
+        self._store_outputs(batch, scored, readings)
+        self._store_stream_distances(batch, readings)
 
-    def take(self, batch: Batch, places: Places, read: Readings) -> None:
-        row_ids, first = np.unique(places.rows, return_index=True)
-        order = np.argsort(first)
-        row_ids, first = row_ids[order], first[order]
-        last = np.append(first[1:], len(places.rows)) - 1
-        numbers = [line.sample for line in batch.lines]
-        for name, scores in read.scores.items():
-            unit, hits = self.index[name], read.hits[name] > 0
-            self.seen[unit, numbers] = self.scored[unit, numbers] = True
-            self.loglikelihood[unit, row_ids] = np.add.reduceat(scores, first)
-            self.hits[unit, row_ids] = np.add.reduceat(hits.astype(np.int64), first)
-            self.last_hit[unit, row_ids] = hits[last]
-        starts = read.starts
-        samples = np.array([batch.lines[line].sample for line in places.line])
-        compared, tokens = np.unique(samples[places.at], return_counts=True)
-        for name, sums in read.outputs.items():
-            unit = self.index[name]
-            # The lines of a sample whose rows share nothing need not be neighbours, so it may be there more than once.
-            for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
-                np.add.at(self.output[metric][unit], samples[starts], value)
-            self.output_count[unit, compared] += tokens
-        streamed = [number for number, line in enumerate(batch.lines) if line.stream]
-        positions = [numbers[number] for number in streamed]
-        for name, (cosine, angle) in read.moved.items():
-            unit = self.index[name]
-            self.seen[unit, positions] = True
-            self.cosine[unit, positions] = _or_infinite(cosine[streamed])
-            self.angular_last[unit, positions] = _or_infinite(angle[streamed])
+    def _store_logprobs(self, batch: PackedBatch, scored: ScoredTokens, readings: Readings) -> None:
+        """Sum up each row, whose tokens are neighbours."""
+        rows, first_tokens = np.unique(scored.token_rows, return_index=True)
+        batch_order = np.argsort(first_tokens)
+        rows = rows[batch_order]
+        first_tokens = first_tokens[batch_order]
+        last_tokens = np.append(first_tokens[1:], len(scored.token_rows)) - 1
+
+        samples = [line.sample_index for line in batch.lines]
+        for name, logprobs in readings.logprobs.items():
+            number = self.index[name]
+            is_hit = readings.hits[name] > 0
+            self.scored[number, samples] = True
+            self.seen[number, samples] = True
+            self.loglikelihood[number, rows] = np.add.reduceat(logprobs, first_tokens)
+            self.hits[number, rows] = np.add.reduceat(is_hit.astype(np.int64), first_tokens)
+            self.last_hit[number, rows] = is_hit[last_tokens]
+
+    def _store_outputs(self, batch: PackedBatch, scored: ScoredTokens, readings: Readings) -> None:
+        position_samples = np.array(
+            [batch.lines[line].sample_index for line in scored.position_lines]
+        )
+        token_samples = position_samples[scored.token_positions]
+        compared_samples, n_tokens = np.unique(token_samples, return_counts=True)
+        # The lines of a sample whose rows share nothing need not be neighbours: a sample may have
+        # several runs.
+        run_samples = position_samples[readings.run_starts]
+        for name, metric_sums in readings.output_sums.items():
+            number = self.index[name]
+            for metric, run_sums in zip(OUTPUT_METRICS, metric_sums, strict=True):
+                np.add.at(self.output[metric][number], run_samples, run_sums)
+            self.output_count[number, compared_samples] += n_tokens
+
+    def _store_stream_distances(self, batch: PackedBatch, readings: Readings) -> None:
+        gold_lines = [number for number, line in enumerate(batch.lines) if line.gold_indices]
+        samples = [batch.lines[number].sample_index for number in gold_lines]
+        for name, (cosine, angle) in readings.stream_distances.items():
+            number = self.index[name]
+            self.seen[number, samples] = True
+            self.cosine[number, samples] = _or_infinite(cosine[gold_lines])
+            self.angular_last[number, samples] = _or_infinite(angle[gold_lines])
 
     def state(self) -> dict[str, np.ndarray]:
         """All arrays by name, and not copies: to write into them changes the scores."""
-        named = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return named | {f"output.{metric}": values for metric, values in self.output.items()}
+        arrays = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        for metric, sums in self.output.items():
+            arrays[f"output.{metric}"] = sums
+        return arrays
 
-    def not_numbers(self, name: Name) -> bool:
+    def has_nan(self, name: Name) -> bool:
+        """Whether a log-likelihood of a candidate is NaN on a sample that it answered."""
         number = self.index[name]
-        return bool(
-            np.isnan(
-                self.loglikelihood[number, np.repeat(self.scored[number], np.diff(self.offsets))]
-            ).any()
-        )
+        is_scored_row = np.repeat(self.scored[number], np.diff(self.offsets))
+        return bool(np.isnan(self.loglikelihood[number, is_scored_row]).any())
 
     def rows(self, units: Iterable[Name]) -> list[dict[str, Any]]:
-        """Rows of table `sweeps` (without its keys) for the given units, on the samples that each of them saw."""
-        records = []
+        """Rows of table `sweeps` (without its keys): each unit on the samples that it saw."""
+        records: list[dict[str, Any]] = []
         for unit in units:
             for position in np.flatnonzero(self.seen[self.index[unit]]).tolist():
-                records.append(
-                    {
-                        "unit": unit,
-                        "sample": self.samples[position].index,
-                        **self.sample(unit, position),
-                    }
-                )
+                sample_index = self.samples[position].index
+                measured = self.sample(unit, position)
+                records.append({"unit": unit, "sample": sample_index, **measured})
         return records
 
     def sample(self, name: Name, position: int) -> dict[str, Any]:
-        """What was measured of one candidate on the sample at a position, as columns of table `sweeps`.
+        """What was measured of one candidate on the sample at a position, as columns of `sweeps`.
 
-        A number that is not finite counts as a wrong answer, an infinite loss or an infinite distance: null is only for
-        what was not measured.
+        A number that is not finite counts as a wrong answer, an infinite loss or an infinite
+        distance: null is only for what was not measured.
         """
-        unit, sample = self.index[name], self.samples[position]
-        row: dict[str, Any] = {
-            "cosine": or_null(self.cosine[unit, position]),
-            "angular_last": or_null(self.angular_last[unit, position]),
+        number = self.index[name]
+        sample = self.samples[position]
+        columns: dict[str, Any] = {
+            "cosine": _or_null(self.cosine[number, position]),
+            "angular_last": _or_null(self.angular_last[number, position]),
             "n_tokens": len(sample.rows[sample.gold].continuation),
         }
-        if not self.scored[unit, position]:
-            return row
-        scores = self.loglikelihood[unit, self.offsets[position] : self.offsets[position + 1]]
-        gold = -np.inf if np.isnan(scores).any() else scores[sample.gold]
-        row["nll"] = float(-gold)
+        if self.scored[number, position]:
+            columns |= self._answer_columns(number, position)
+            columns |= self._output_columns(number, position)
+        return columns
+
+    def _answer_columns(self, number: int, position: int) -> dict[str, Any]:
+        """How a candidate answered a sample."""
+        sample = self.samples[position]
+        scores = self.loglikelihood[number, self.offsets[position] : self.offsets[position + 1]]
+        gold_score = -np.inf if np.isnan(scores).any() else scores[sample.gold]
+        columns: dict[str, Any] = {"nll": float(-gold_score)}
         if sample.kind == "choices":
-            row["correct_norm"] = bool(self.correct([unit], position, True)[0])
-            length = [row.characters for row in sample.rows]
-            for column, values in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
-                lead = values[sample.right].max() - np.delete(values, sample.right).max()
-                row[column] = float(lead) if np.isfinite(gold) else -np.inf
-        row["correct"] = bool(self.correct([unit], position, False)[0])
-        count = self.output_count[unit, position]
-        if count:
-            means = {
-                metric: self.output[metric][unit, position] / count for metric in OUTPUT_METRICS
-            }
-            row |= {metric: float(_or_infinite(mean)) for metric, mean in means.items()}
-        return row
+            columns["correct_norm"] = bool(self.correct([number], position, True)[0])
+            n_characters = [row.characters for row in sample.rows]
+            margins = {"gold_margin": scores, "gold_margin_norm": scores / n_characters}
+            for column, values in margins.items():
+                best_wrong = np.delete(values, sample.right).max()
+                margin = values[sample.right].max() - best_wrong
+                columns[column] = float(margin) if np.isfinite(gold_score) else -np.inf
+        columns["correct"] = bool(self.correct([number], position, False)[0])
+        return columns
+
+    def _output_columns(self, number: int, position: int) -> dict[str, float]:
+        """Means of OUTPUT_METRICS over a sample's scored tokens; empty if nothing was compared."""
+        n_tokens = self.output_count[number, position]
+        if not n_tokens:
+            return {}
+        columns: dict[str, float] = {}
+        for metric in OUTPUT_METRICS:
+            mean = self.output[metric][number, position] / n_tokens
+            columns[metric] = float(_or_infinite(mean))
+        return columns
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
-        """One column of table `sweeps` for measured candidates on one sample, (candidates,); NaN if it has none."""
-        if column == "correct" or (
-            column == "correct_norm" and self.samples[position].kind == "choices"
-        ):
-            return self.correct(
-                [self.index[name] for name in names], position, column != "correct"
-            ).astype(float)
+        """One column of `sweeps` for measured candidates on one sample, (candidates,).
+
+        NaN for a candidate that has no such number.
+        """
+        has_choices = self.samples[position].kind == "choices"
+        if column == "correct" or (column == "correct_norm" and has_choices):
+            numbers = [self.index[name] for name in names]
+            return self.correct(numbers, position, column != "correct").astype(float)
         values = [self.sample(name, position).get(column) for name in names]
         return np.array([np.nan if value is None else value for value in values], dtype=float)
 
     def correct(self, numbers: Sequence[int], position: int, normalised: bool) -> np.ndarray:
-        """Whether each candidate (by number) answers the sample at a position right, (candidates,) boolean.
+        """Whether candidates answer the sample at a position correctly, (candidates,) boolean.
 
-        `normalised` divides a choice's log-likelihood by its length, which other kinds of samples do not have. An
-        answer is wrong unless all choices have scores and the gold one's is finite.
+        An answer is wrong unless all choices have scores and the gold one's is finite.
+
+        numbers: Of the candidates in `index`.
+        normalised: Divide a choice's log-likelihood by its length in characters; other kinds of
+            samples have none.
         """
-        sample, start = self.samples[position], self.offsets[position]
-        scores = self.loglikelihood[numbers, start : self.offsets[position + 1]]
-        valid = np.isfinite(scores[:, sample.gold]) & ~np.isnan(scores).any(axis=1)
+        sample = self.samples[position]
+        first_row = self.offsets[position]
+        end_row = self.offsets[position + 1]
+        scores = self.loglikelihood[numbers, first_row:end_row]
+        is_valid = np.isfinite(scores[:, sample.gold]) & ~np.isnan(scores).any(axis=1)
         if sample.kind == "text":
-            return valid & self.last_hit[numbers, start]
+            return is_valid & self.last_hit[numbers, first_row]
         if sample.kind != "choices":
             lengths = [len(row.continuation) for row in sample.rows]
-            return valid & (self.hits[numbers, start : self.offsets[position + 1]] == lengths).any(
-                axis=1
-            )
-        length = np.array([float(row.characters) for row in sample.rows]) if normalised else 1.0
-        return valid & np.isin((scores / length).argmax(axis=1), sample.right)
+            is_complete = self.hits[numbers, first_row:end_row] == lengths
+            return is_valid & is_complete.any(axis=1)
+        if normalised:
+            scores = scores / np.array([float(row.characters) for row in sample.rows])
+        return is_valid & np.isin(scores.argmax(axis=1), sample.right)
 
 
-def or_null(value: float) -> float | None:
+def _append_rows(array: np.ndarray, n_rows: int, filler: float) -> np.ndarray:
+    """The array with new rows of a constant below."""
+    rows = np.full((n_rows, array.shape[1]), filler, dtype=array.dtype)
+    return np.concatenate([array, rows])
+
+
+def _or_null(value: float) -> float | None:
     """A number, or None for NaN: null is what was not measured."""
     return None if np.isnan(value) else float(value)
 
 
 def _or_infinite(values: np.ndarray) -> np.ndarray:
+    """The values, infinite where they are not finite."""
     return np.where(np.isfinite(values), values, np.inf)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from lamina.engine import candidates, forking, packing, readings
 from lamina.engine.batches import halved
 from lamina.engine.budgets import LOGITS
 from lamina.engine.candidates import CURRENT, Candidate, Observation
-from lamina.engine.forking import ForkingLayer, SelectingHead, Streams
-from lamina.engine.packing import Batch, Line, Places
+from lamina.engine.forking import ForkingLayer, Observe, PassState, SelectingHead
+from lamina.engine.packing import Line, PackedBatch, ScoredTokens
 from lamina.engine.scores import Name, Scores
 from lamina.models.boundary import check_patches
 from lamina.models.check import not_numbers
@@ -25,36 +25,52 @@ from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
 Pass = Literal["removal", "stream"]
-Part = tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]
-"""Lines that a pass runs, the candidates that it scores, and what it observes."""
+
+MakeHeadInput = Callable[[torch.Tensor], torch.Tensor]
+"""Makes the input of the head, (1, rows, C), from the streams (streams · lines, T, C)."""
 
 
-def _head_input(rows: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
-    """What the head is given in the place of the streams of a pass, (1, rows, C)."""
-    return rows
+class PassPlan(NamedTuple):
+    """What one pass does: the lines that it runs, what it scores, and what it observes."""
 
+    lines: tuple[Line, ...]
+    candidates: Mapping[Name, Candidate]
+    observations: Mapping[Name, Observation]
 
-def _look_away(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
-    """Observe nothing."""
+    def halves(self) -> list["PassPlan"]:
+        """Two plans of half the lines each, or of half the candidates if there is one line.
 
+        Empty if there is one candidate too.
+        """
+        if len(self.lines) > 1:
+            return [
+                self._replace(lines=self.lines[::2]),
+                self._replace(lines=self.lines[1::2]),
+            ]
+        names = list(self.candidates)
+        if len(names) < 2:
+            return []
+        return [self.select(names[::2], is_first=True), self.select(names[1::2], is_first=False)]
 
-def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
-    """Split candidates so that one line with all its streams stays under the budget, at the least cost.
+    def select(self, names: Sequence[Name], is_first: bool) -> "PassPlan":
+        """The plan of some of the candidates, with the observations of their names.
 
-    Every group has the same `carried` streams beside its own, so the fewest groups cost least. They are as even as
-    possible, since the widest one sets the memory.
-    """
-    most = max(1, tokens // batch_tokens - carried)
-    count = max(1, -(-len(names) // most))
-    size, larger = divmod(len(names), count)
-    ends = np.cumsum([size + (number < larger) for number in range(count)])
-    return [names[end - size - (number < larger) : end] for number, end in enumerate(ends)]
+        The first selection also has the observations that belong to no candidate.
+        """
+        selected = {name: self.candidates[name] for name in names}
+        observations: dict[Name, Observation] = {}
+        for name, observed in self.observations.items():
+            is_unowned = name not in self.candidates
+            if name in selected or (is_first and is_unowned):
+                observations[name] = observed
+        return PassPlan(self.lines, selected, observations)
 
 
 class Session:
     """A wrapped model and what was measured on it so far.
 
-    `scores` holds the numbers. `layer_tokens` counts the work done: one token through one layer, padding included.
+    `scores` holds the numbers. `layer_tokens` counts the work done: one token through one layer,
+    padding included.
     """
 
     def __init__(
@@ -65,56 +81,83 @@ class Session:
         samples: Sequence[Sample],
         tokens: int,
         outputs: bool,
-        check_halves: Callable[["Session"], None],
+        check_sublayers: Callable[["Session"], None],
     ) -> None:
-        """`check_halves` is called before a layer is measured without its attention or its MLP."""
-        self.model, self.layers, self.head = model, layers, head
-        self.tokens, self.outputs = tokens, outputs
+        """Open a session on a wrapped model; `share` must be called before anything is measured.
+
+        tokens: The budget of one pass: lines × streams × length.
+        outputs: Whether to compare the outputs of candidates with the base model's.
+        check_sublayers: Called before a layer is measured without its attention or its MLP.
+        """
+        self.model = model
+        self.layers = layers
+        self.head = head
+        self.tokens = tokens
+        self.outputs = outputs
         self.scores = Scores(samples)
         self.layer_tokens = 0
-        self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
-        self.fixed, self.mixed = False, True
+        self.windows = forking.windows(model)
+        self.is_causal_unmasked = forking.causal_alone(model)
+        self.is_batch_fixed = False
+        self.mixes_lengths = True
         config = text_config(model)
         self._vocabulary = int(config.vocab_size)
         self._head_cost = config.vocab_size / (4 * config.hidden_size)
         # Whether the head gives the model's logits without the layers; None until it is tried.
         self._head_runs_alone: bool | None = None
-        self._halves_are_all = not family_of(model).stream_norm
-        self._check_halves, self._checked = check_halves, set[Candidate]()
+        self._empty_is_identity = not family_of(model).stream_norm
+        self._check_sublayers = check_sublayers
+        self._checked: set[Candidate] = set()
 
     @torch.inference_mode()
     def share(self, contexts: bool, fixed: bool = False, mixed: bool = True) -> None:
-        """Let the rows of a sample share their context, under masks of our own, or run each under the model's masks.
+        """Choose how samples run through this model's layers.
 
-        `fixed` keeps the size of the batch the same around the layers, for code that reshapes their outputs. Without
-        `mixed` a batch has lines of one length and no padding, for code that reads the longest length.
+        contexts: Whether the rows of a sample share their context, under masks of our own; else
+            each row runs under the model's masks.
+        fixed: Whether the size of the batch stays the same around the layers, for code that
+            reshapes their outputs.
+        mixed: Whether a batch may have lines of several lengths, and padding; not for code that
+            reads the longest length.
         """
-        samples, model = self.scores.samples, self.model
-        self.windows, self.fixed, self.mixed = self.windows if contexts else None, fixed, mixed
+        if not contexts:
+            self.windows = None
+        self.is_batch_fixed = fixed
+        self.mixes_lengths = mixed
         self._lines = [
-            packing.pack(number, sample, contexts) for number, sample in enumerate(samples)
+            packing.pack(sample_index, sample, contexts)
+            for sample_index, sample in enumerate(self.scores.samples)
         ]
-        # Each wrapper learns the inputs and outputs of its layer from batches of different sizes.
-        token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
-        for layer in self.layers:
-            layer.sizes.clear()
-        for size in (2, 3):
-            ids = torch.full((size, 3), token, device=model.device)
-            # As in a pass: a line that is shorter than the longest makes the model build its masks.
-            real = (
-                None
-                if contexts
-                else torch.cat([torch.ones_like(ids)[:, :2], places[:size, None].clamp(max=1)], 1)
-            )
-            self._run(ids, places.expand(size, 3) if contexts else None, real)
+        self._learn_layer_arguments(contexts)
 
-    def _run(
-        self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None
+    def _learn_layer_arguments(self, contexts: bool) -> None:
+        """Show each wrapper the inputs and outputs of its layer in batches of different sizes."""
+        for layer in self.layers:
+            layer.forget_arguments()
+        token_id = self.scores.samples[0].sequence()[0]
+        positions = torch.arange(3, device=self.model.device)
+        for n_lines in (2, 3):
+            token_ids = torch.full((n_lines, 3), token_id, device=self.model.device)
+            if contexts:
+                self._run_model(token_ids, positions.expand(n_lines, 3), None)
+                continue
+            # As in a pass: a line that is shorter than the longest makes the model build its masks.
+            last_is_real = positions[:n_lines, None].clamp(max=1)
+            is_real = torch.cat([torch.ones_like(token_ids)[:, :2], last_is_real], 1)
+            self._run_model(token_ids, None, is_real)
+
+    def _run_model(
+        self,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        options = {} if positions is None else {"position_ids": positions}
-        logits: torch.Tensor = self.model(
-            input_ids=ids, attention_mask=real, use_cache=False, **options
-        ).logits
+        """The model's logits."""
+        options = {} if position_ids is None else {"position_ids": position_ids}
+        output = self.model(
+            input_ids=token_ids, attention_mask=attention_mask, use_cache=False, **options
+        )
+        logits: torch.Tensor = output.logits
         return logits
 
     def sweep(
@@ -124,8 +167,12 @@ class Session:
         pass_: Pass = "removal",
         progress: Progress | None = None,
     ) -> None:
-        """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
-        current, parallel = Candidate(frozenset(removed)), forking.parallel(self.layers)
+        """Measure the model without `removed`, and in a removal pass without each of `units` too.
+
+        All samples are run; see `measure`.
+        """
+        current = Candidate(frozenset(removed))
+        parallel = forking.parallel(self.layers)
         wanted, observed = candidates.swept(current, units, parallel, pass_ == "removal")
         self.measure(range(len(self.scores.samples)), wanted, observed, progress)
 
@@ -137,202 +184,248 @@ class Session:
         observed: Mapping[Name, Observation] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Score the candidates in `wanted` on the samples with these numbers, and make the observations in `observed`.
+        """Score candidates on samples, and make observations; the results are in `scores`.
 
-        The results stand in `scores` under the given names. An observation is made in the pass of the candidate with
-        its name, else in the first one. `progress` has the batches that a killed process measured by the same call.
+        An observation is made in the pass of the candidate with its name, else in the first one.
 
-        Raises LaminaError if the model cannot be without a candidate's units, if patches do not fit, or if the logits
-        of the candidate CURRENT are not numbers.
+        numbers: Indices of the samples.
+        wanted, observed: By the name that the results get.
+        progress: Has the batches that a killed process measured by the same call.
+
+        Raises LaminaError if the model cannot run without a candidate's units, if patches do not
+        fit, or if the logits of the candidate CURRENT are not numbers.
         """
         observed = observed or {}
-        for candidate in [*wanted.values(), *(seen.after for seen in observed.values())]:
-            self._check(candidate)
+        for candidate in wanted.values():
+            self._check_candidate(candidate)
+        for observation in observed.values():
+            self._check_candidate(observation.after)
         self.scores.add([*wanted, *observed])
+
+        # These run in every pass: the models that are observed, and the one to compare with.
+        carried = {observation.model for observation in observed.values()}
+        if self.outputs:
+            carried.add(Candidate())
+        forking_names = [name for name in wanted if wanted[name] not in carried]
+        carried_names = [name for name in wanted if wanted[name] in carried]
+
         lines = [line for number in numbers for line in self._lines[number]]
-        carried = {seen.model for seen in observed.values()} | (
-            {Candidate()} if self.outputs else set()
-        )
-        forks = [name for name, candidate in wanted.items() if candidate not in carried]
-        once = [name for name in wanted if wanted[name] in carried]
-        most = len(forks) + len(carried)
+        n_streams = len(forking_names) + len(carried)
         batches = list(
-            packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed)
+            packing.group_lines(
+                lines, self.tokens / max(1, n_streams), self._head_cost, self.mixes_lengths
+            )
         )
         for batch in resumable(batches, self.scores, progress):
-            width = len(batch[0].tokens) * len(batch)
-            for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
-                names = group if number else [*once, *group]
-                whole: Part = (batch, *_part(names, wanted, observed, number == 0))
-                halved(lambda part: self._forward(*part), whole, _halves)
-        if CURRENT in wanted and self.scores.not_numbers(CURRENT):
+            n_tokens = len(batch[0].tokens) * len(batch)
+            plan = PassPlan(batch, wanted, observed)
+            name_groups = groups(forking_names, n_tokens, self.tokens, len(carried))
+            for group_number, group in enumerate(name_groups):
+                is_first = group_number == 0
+                names = [*carried_names, *group] if is_first else group
+                halved(self._forward, plan.select(names, is_first), PassPlan.halves)
+
+        if CURRENT in wanted and self.scores.has_nan(CURRENT):
             raise not_numbers(self.model)
 
-    def _check(self, candidate: Candidate) -> None:
+    def _check_candidate(self, candidate: Candidate) -> None:
         """Refuse a candidate that could not be materialised."""
-        if candidate not in self._checked:
-            units = sorted(candidate.removed)
-            if units:
-                with forking.unwrapped(self.model, self.layers, self.head):
-                    check(self.model, units)
-            if any(parse(unit)[1] in ("attention", "mlp") for unit in units):
-                self._check_halves(self)
-            if candidate.patches:
-                check_patches(self.model, units, candidate.patches)
-            self._checked.add(candidate)
+        if candidate in self._checked:
+            return
+        units = sorted(candidate.removed)
+        if units:
+            with forking.unwrapped(self.model, self.layers, self.head):
+                check(self.model, units)
+        if any(parse(unit)[1] in candidates.SUBLAYERS for unit in units):
+            self._check_sublayers(self)
+        if candidate.patches:
+            check_patches(self.model, units, candidate.patches)
+        self._checked.add(candidate)
 
-    def _forward(
-        self,
-        lines: tuple[Line, ...],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation],
-    ) -> None:
-        watched, seen = list(observed), dict[Name, torch.Tensor]()
+    def _forward(self, plan: PassPlan) -> None:
+        """Run one pass and store its readings."""
+        batch = packing.collate_lines(plan.lines, self.model.device, self.mixes_lengths)
+        scored = packing.locate_scored_tokens(plan.lines, self.scores.offsets)
+        observation_names = list(plan.observations)
+        stream_distances: dict[Name, torch.Tensor] = {}
 
-        def observe(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
-            seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
+        def compare(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+            name = observation_names[number]
+            stream_distances[name] = readings.compare_streams(
+                batch, before.flatten(2), after.flatten(2)
+            )
 
-        batch = packing.collate(lines, self.model.device, self.mixed)
-        models = candidates.carried(wanted.values(), self.outputs)
-        places = packing.places(lines, self.scores.offsets)
-        parts, leaves = self.logit_parts(batch, places, models, list(observed.values()), observe)
-        named = dict(zip(wanted, leaves, strict=False))
-        base = leaves[-1] if self.outputs else None
-        self.scores.take(batch, places, readings.read(batch, places, parts, named, seen, base))
+        models = candidates.carried(plan.candidates.values(), self.outputs)
+        logit_parts, leaves = self.logit_parts(
+            batch, scored, models, list(plan.observations.values()), compare
+        )
+        # The base model, the last of the models, has no name.
+        stream_by_name = dict(zip(plan.candidates, leaves, strict=False))
+        base_stream = leaves[-1] if self.outputs else None
+        read = readings.read_logits(
+            batch, scored, logit_parts, stream_by_name, stream_distances, base_stream
+        )
+        self.scores.store_readings(batch, scored, read)
 
     def logits(
-        self, batch: Batch, places: Places, wanted: Sequence[Candidate]
+        self, batch: PackedBatch, scored: ScoredTokens, wanted: Sequence[Candidate]
     ) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
-        parts, leaves = self.logit_parts(batch, places, wanted)
+        """The logits (streams, positions, V) of one pass, and the stream of each candidate."""
+        parts, leaves = self.logit_parts(batch, scored, wanted)
         return torch.cat(list(parts), dim=1), leaves
 
     def logit_parts(
         self,
-        batch: Batch,
-        places: Places,
+        batch: PackedBatch,
+        scored: ScoredTokens,
         wanted: Sequence[Candidate],
         observed: Sequence[Observation] = (),
-        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = _look_away,
+        observe: Observe = forking.observe_nothing,
     ) -> tuple[Iterator[torch.Tensor], tuple[int, ...]]:
-        """Run one forward pass; give its logits some places at a time, and the stream of each candidate.
+        """Run one pass; return its logits in parts, and the stream of each candidate.
 
-        A part is (streams, some places, V), in the order of the places, and has at most `LOGITS` numbers or one place.
+        A part is (streams, some positions, V), in the order of the positions, and has at most
+        `LOGITS` numbers or one position.
         """
-        tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
-        copies = tree.width if self.fixed else 1
-        state = Streams(batch, tree, self.windows, self.causal, observe, copies)
-        streams = max(1 + max(tree.leaves), copies)
-        most_places = len(places.line)
+        tree = candidates.grow(wanted, observed, len(self.layers), self._empty_is_identity)
+        n_copies = tree.width if self.is_batch_fixed else 1
+        n_streams = max(1 + max(tree.leaves), n_copies)
+        max_positions = len(scored.position_lines)
         if self._head_runs_alone is not False:
-            most_places = max(1, LOGITS // (streams * self._vocabulary))
-        line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(
-            batch.tokens.device
-        )
-        chosen: list[torch.Tensor] = []
+            max_positions = max(1, LOGITS // (n_streams * self._vocabulary))
 
-        def choose(hidden: torch.Tensor) -> torch.Tensor:
-            by_stream = hidden.to(position.device).unflatten(0, (streams, -1))
-            scored = by_stream[:, line_of, position]
-            if scored.shape[1] > most_places:
-                # The rest follows in parts; one place of each stream shows that they are right.
-                chosen.append(scored)
-                scored = scored[:, :1]
-            return scored.flatten(0, 1)[None]
-
-        logits = self._passed(state, choose).unflatten(1, (streams, -1))[0]
+        state = PassState(batch, tree, self.windows, self.is_causal_unmasked, observe, n_copies)
+        selection = _ScoredSelection(batch, scored, n_streams, max_positions)
+        logits = self._run_pass(state, selection.select)
+        logits = logits.unflatten(1, (n_streams, -1))[0]
         self.layer_tokens += state.layer_tokens
-        if not chosen:
+
+        withheld = selection.withheld
+        if withheld is None:
             return iter([logits]), tree.leaves
         if self._head_runs_alone is None:
-            [first] = self._headed(chosen[0][:, :1], 1)
-            # The same product of the same numbers: what differs is no rounding.
-            self._head_runs_alone = torch.allclose(first, logits, 1e-3, 1e-3, equal_nan=True)
+            first_position = next(self._apply_head(withheld[:, :1], 1))
+            # The same product of the same numbers: a difference would not be one of rounding.
+            self._head_runs_alone = torch.allclose(
+                first_position, logits, 1e-3, 1e-3, equal_nan=True
+            )
         if not self._head_runs_alone:
-            return self.logit_parts(batch, places, wanted, observed, observe)
-        return self._headed(chosen.pop(), most_places), tree.leaves
+            return self.logit_parts(batch, scored, wanted, observed, observe)
+        return self._apply_head(withheld, max_positions), tree.leaves
 
-    def _headed(self, hidden: torch.Tensor, most_places: int) -> Iterator[torch.Tensor]:
-        """The logits of what enters the head (streams, places, C), so many places at a time.
+    def _apply_head(self, hidden: torch.Tensor, max_positions: int) -> Iterator[torch.Tensor]:
+        """The logits of what enters the head, (streams, positions, C), so many positions at a time.
 
-        The model itself runs, for whatever it does to the logits, on one token that passes all layers by.
+        The model itself runs, for whatever it does to the logits, on one token that skips all
+        layers.
         """
         token = self.scores.samples[0].sequence()[:1]
         line = Line(0, token, (0,), (0,), (), ())
-        batch = packing.collate((line,), self.model.device, self.mixed)
-        no_layers = Candidate(frozenset(map(str, range(len(self.layers)))))
-        tree = candidates.grow([no_layers], [], len(self.layers), True)
-        state = Streams(batch, tree, self.windows, self.causal, _look_away)
-        for part in hidden.split(most_places, dim=1):
-            logits = self._passed(state, partial(_head_input, part.flatten(0, 1)[None]))
+        batch = packing.collate_lines((line,), self.model.device, self.mixes_lengths)
+        layer_units = [str(layer) for layer in range(len(self.layers))]
+        no_layers = Candidate(frozenset(layer_units))
+        tree = candidates.grow([no_layers], [], len(self.layers), empty_is_identity=True)
+        state = PassState(batch, tree, self.windows, self.is_causal_unmasked)
+        for part in hidden.split(max_positions, dim=1):
+            head_input = part.flatten(0, 1)[None]
+            logits = self._run_pass(state, partial(_substitute, head_input))
             yield logits.unflatten(1, part.shape[:2])[0]
 
-    def _passed(
-        self, state: Streams, choose: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """Run the model with the streams of a pass; `choose` makes what the head is given, (1, rows, C)."""
+    def _run_pass(self, state: PassState, make_head_input: MakeHeadInput) -> torch.Tensor:
+        """The logits of the model with the streams of a pass, which its wrappers make."""
         batch = state.batch
-        mask = None if self.windows is not None else (batch.segments >= 0).long()
-        positions = batch.positions if self.windows is not None else None
-        repeated = [
-            None if rows is None else rows.repeat(state.copies, 1)
-            for rows in (batch.tokens, positions, mask)
-        ]
-        self.head.choose = choose
+        token_ids = batch.token_ids.repeat(state.n_copies, 1)
+        position_ids = None
+        attention_mask = None
+        if self.windows is None:
+            attention_mask = (batch.segments >= 0).long().repeat(state.n_copies, 1)
+        else:
+            position_ids = batch.position_ids.repeat(state.n_copies, 1)
+
+        self.head.make_input = make_head_input
         try:
             for layer in self.layers:
-                layer.state = state
-            return self._run(*repeated)
+                layer.pass_state = state
+            return self._run_model(token_ids, position_ids, attention_mask)
         finally:
             for layer in self.layers:
-                layer.state = None
-            self.head.choose = lambda hidden: hidden
+                layer.pass_state = None
+            self.head.make_input = forking.pass_on
 
 
-def _part(
-    names: Sequence[Name],
-    wanted: Mapping[Name, Candidate],
-    observed: Mapping[Name, Observation],
-    first: bool,
-) -> tuple[dict[Name, Candidate], dict[Name, Observation]]:
-    """Some of the candidates, with the observations of their names; the first part also takes all other ones."""
-    chosen = {name: wanted[name] for name in names}
-    return chosen, {
-        name: seen
-        for name, seen in observed.items()
-        if name in chosen or (first and name not in wanted)
-    }
+class _ScoredSelection:
+    """Takes the scored positions out of the streams of a pass, for the head.
+
+    If there are too many, the head gets one of each stream, which shows whether it can run alone,
+    and `withheld` is all of them, (streams, positions, C), for later.
+    """
+
+    def __init__(
+        self, batch: PackedBatch, scored: ScoredTokens, n_streams: int, max_positions: int
+    ) -> None:
+        indices = np.stack([scored.position_lines, scored.position_indices])
+        self.lines, self.indices = torch.from_numpy(indices).to(batch.token_ids.device)
+        self.n_streams = n_streams
+        self.max_positions = max_positions
+        self.withheld: torch.Tensor | None = None
+
+    def select(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(streams · lines, T, C) to (1, streams · positions, C)."""
+        streams = hidden.to(self.indices.device).unflatten(0, (self.n_streams, -1))
+        selected = streams[:, self.lines, self.indices]
+        if selected.shape[1] > self.max_positions:
+            self.withheld = selected
+            selected = selected[:, :1]
+        return selected.flatten(0, 1)[None]
 
 
-def _halves(whole: Part) -> list[Part]:
-    """A pass as two, of half the lines each, or of half the candidates where there is one line."""
-    lines, wanted, observed = whole
-    if len(lines) > 1:
-        return [(half, wanted, observed) for half in (lines[::2], lines[1::2])]
-    names = list(wanted)
-    parts = [names[::2], names[1::2]] if len(names) > 1 else []
-    return [
-        (lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)
-    ]
+def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """Give the head other rows than those of the streams."""
+    return head_input
+
+
+def groups(
+    names: list[Name], batch_tokens: int, token_budget: int, n_carried: int
+) -> list[list[Name]]:
+    """Split candidates so that a line with all its streams stays in the budget, at the least cost.
+
+    Every group has the same carried streams in addition to its own, so the fewest groups cost
+    least. Their sizes differ by one at most, since the largest one decides the memory.
+
+    batch_tokens: Token positions of the batch, padding included.
+    """
+    max_size = max(1, token_budget // batch_tokens - n_carried)
+    n_groups = max(1, -(-len(names) // max_size))
+    size, n_larger = divmod(len(names), n_groups)
+    name_groups: list[list[Name]] = []
+    start = 0
+    for group_number in range(n_groups):
+        end = start + size + (1 if group_number < n_larger else 0)
+        name_groups.append(names[start:end])
+        start = end
+    return name_groups
 
 
 def resumable(
     batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
 ) -> Iterator[tuple[Line, ...]]:
-    """The batches that are left, one after the other; `scores` hold the results of the earlier batches.
+    """The batches that are left, one by one; `scores` gets the results of the earlier ones.
 
     The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """
-    begun, before, saved = 0, done.total, progress.load() if progress else None
+    n_done = 0
+    tokens_before = done.total
+    saved = progress.load() if progress else None
     if saved:
         tensors, facts = saved
-        begun = int(facts["batches"])
+        n_done = int(facts["batches"])
         done.earlier += facts["layer_tokens"]
         for name, array in scores.state().items():
             array[...] = tensors[name].numpy()
-    for number in range(begun, len(batches)):
-        yield batches[number]
+
+    for batch_number in range(n_done, len(batches)):
+        yield batches[batch_number]
         if progress and progress.is_due():
             state = {name: torch.from_numpy(array) for name, array in scores.state().items()}
-            facts = {"batches": number + 1, "layer_tokens": done.total - before}
-            progress.save(state, facts)
+            layer_tokens = done.total - tokens_before
+            progress.save(state, {"batches": batch_number + 1, "layer_tokens": layer_tokens})

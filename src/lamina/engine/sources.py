@@ -12,6 +12,8 @@ from lamina.data.splitting import held_out
 from lamina.engine import taps
 from lamina.engine.batches import TOKENS
 
+HELDOUT_SHARE = 0.2
+
 
 @dataclass(frozen=True)
 class Source:
@@ -24,10 +26,8 @@ class Source:
     weight: float = 1.0
 
 
-HELDOUT_SHARE = 0.2
-
 Consumer = Callable[[taps.Batch, Mapping[float, torch.Tensor], torch.Tensor, float], None]
-"""As `taps.Consumer`, with a flag for each line that is held out (lines,), and the weight of their source."""
+"""As `taps.Consumer`, with whether each line is held out, (lines,), and the source's weight."""
 
 
 def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
@@ -42,7 +42,7 @@ def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
 
 
 def counted(sources: Sequence[Source]) -> int:
-    """Samples that a fit runs over."""
+    """How many samples a fit runs over."""
     return sum(len(source.sequences) for source in sources if source.weight)
 
 
@@ -56,25 +56,24 @@ def run(
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run,
 ) -> None:
-    """`taps.run`, or the given `run`, over the samples of each source in turn, but for those of weight 0."""
+    """`taps.run` over the samples of each source in turn, except for sources of weight 0.
+
+    run: Used instead of `taps.run`.
+    """
     for source, flags in zip(sources, split(sources, seed), strict=True):
-        if source.weight:
-            held = torch.tensor(flags, device=model.device)
-            run(
-                model,
-                source.sequences,
-                boundaries,
-                partial(_consume, consumer, held, source.weight),
-                tokens,
-                outputs,
-            )
+        if not source.weight:
+            continue
+        is_heldout = torch.tensor(flags, device=model.device)
+        add_batch = partial(_consume_batch, consumer, is_heldout, source.weight)
+        run(model, source.sequences, boundaries, add_batch, tokens, outputs)
 
 
-def _consume(
+def _consume_batch(
     consumer: Consumer,
-    held: torch.Tensor,
+    is_heldout: torch.Tensor,
     weight: float,
     batch: taps.Batch,
     streams: Mapping[float, torch.Tensor],
 ) -> None:
-    consumer(batch, streams, held[batch.samples], weight)
+    """Hand over a batch with the flags of its lines; `is_heldout` has those of all samples."""
+    consumer(batch, streams, is_heldout[batch.samples], weight)

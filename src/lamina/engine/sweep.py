@@ -1,4 +1,4 @@
-"""The ablation engine: a session is opened and proven on its model, and a sweep measures the removal of every unit."""
+"""The ablation engine: sessions that are proven on their model, and the sweep over all units."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,20 +16,21 @@ from lamina.models.units import parse, replacement
 from lamina.store.unfinished import Progress
 
 
-def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) -> list[str]:
-    """The units that job `block` of `blocks` measures, shared so that all jobs cost about the same.
+def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int) -> list[str]:
+    """The units that job `block` of `n_blocks` measures; all jobs cost about the same.
 
-    Removing a unit of layer l costs the suffix from l on; every job also pays the pass of the model itself, which does
-    not depend on its share. Largest first onto the least loaded job.
+    Removing a unit of layer l costs the suffix from l on. Every job also pays the pass of the model
+    itself, which does not depend on its share. The dearest units come first, each onto the least
+    loaded job.
     """
-    loads = [0] * blocks
-    mine = []
-    for unit in sorted(units, key=lambda u: parse(u)[0]):
+    loads = [0] * n_blocks
+    units_of_block: list[str] = []
+    for unit in sorted(units, key=lambda unit: parse(unit)[0]):
         job = loads.index(min(loads))
         loads[job] += n_layers - parse(unit)[0]
         if job == block:
-            mine.append(unit)
-    return mine
+            units_of_block.append(unit)
+    return units_of_block
 
 
 def sweep(
@@ -42,13 +43,13 @@ def sweep(
     outputs: bool = True,
     progress: Progress | None = None,
 ) -> Scores:
-    """Measure the removal of each of `units` from `model` without its `removed` units, on every sample.
+    """Measure on every sample the removal of each of `units`, after that of the `removed` ones.
 
-    model: The base model, complete: `removed` units are skipped on the way, not cut out.
-    pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone, which is enough for
-        the metrics that compare a unit's input with its output.
-    tokens: Budget of one pass: lines × streams × length. Memory follows it.
-    outputs: Whether to compare the outputs with the unpruned model's.
+    model: The base model, complete: `removed` units are skipped in the pass, not cut out.
+    pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone,
+        which is enough for the metrics that compare a unit's input with its output.
+    tokens: The budget of one pass: lines × streams × length. Memory follows it.
+    outputs: Whether to compare the outputs with the base model's.
     progress: Keeps what is measured so far, for a process that continues the work of a killed one.
 
     Raises LaminaError if the model itself yields logits that are not numbers.
@@ -66,18 +67,20 @@ def opened(
     outputs: bool = True,
     replacements: Mapping[str, nn.Module] | None = None,
 ) -> Iterator[Session]:
-    """A session that measures candidates on samples, as often as needed; see `sweep` for the arguments.
+    """A session that measures candidates on samples, as often as needed; arguments as in `sweep`.
 
-    `replacements` are the layers that units such as `7.@math` put in the place of the model's own.
+    replacements: The layers that units such as `7.@math` put in place of the model's own.
 
-    Raises LaminaError if the engine does not give this model's own numbers, see `lamina.engine.proof`.
+    Raises LaminaError if the engine does not give this model's own numbers, see
+    `lamina.engine.proof`.
     """
-    proven = proof.Proof(model, samples)
+    model_proof = proof.Proof(model, samples)
     with forking.forking(model) as (layers, head):
         for unit, module in (replacements or {}).items():
-            layers[parse(unit)[0]].others[replacement(unit)] = module
-        session = Session(model, layers, head, samples, tokens, outputs, proof.check_halves)
-        proven.prove(session)
+            layer_index, _ = parse(unit)
+            layers[layer_index].donors[replacement(unit)] = module
+        session = Session(model, layers, head, samples, tokens, outputs, proof.check_sublayers)
+        model_proof.prove(session)
         yield session
 
 

@@ -1,13 +1,14 @@
-"""One way to run a model over sequences and look at its residual stream at the boundaries of its layers.
+"""One way to run a model over sequences and look at its residual stream at layer boundaries.
 
-Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm. Boundary l + ½ is
-between attention and MLP of layer l: what the layer gives without its MLP.
+Boundary l is the stream that enters layer l; boundary L leaves the last layer, before the final
+norm. Boundary l + ½ is between attention and MLP of layer l: what the layer gives without its MLP.
 """
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -23,24 +24,26 @@ from lamina.models.boundary import assert_finite
 from lamina.models.devices import moved, place_of
 from lamina.models.structure import halves, layers_of, text_config
 
+CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+"""Calls a layer on a stream (lines, T, C) with the other arguments of a call that was seen."""
+
 
 @dataclass(frozen=True)
 class Batch:
     """What a pass ran on."""
 
-    samples: list[int]  # numbers of the sequences, (lines,)
-    real: torch.Tensor  # True where a token is real and not padding, (lines, T), on the device
-    outputs: Sequence[
-        torch.Tensor
-    ] = ()  # of the modules that were asked for, (lines, T, C) each, in their order
-    # By boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
-    called: Mapping[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(
-        default_factory=dict
-    )
+    samples: list[int]
+    """Indices of the sequences, (lines,)."""
+    real: torch.Tensor
+    """True where a token is not padding, (lines, T), on the device."""
+    outputs: Sequence[torch.Tensor] = ()
+    """Of the modules that were asked for, (lines, T, C) each, in their order."""
+    called: Mapping[float, CallLayer] = field(default_factory=dict)
+    """By boundary, how the layer after it was called."""
 
 
 Consumer = Callable[[Batch, Mapping[float, torch.Tensor]], None]
-"""Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them.
+"""Takes a batch and its streams by boundary, (lines, T, C) in the model's dtype, and keeps none.
 
 It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
 """
@@ -62,65 +65,104 @@ def run(
     outputs: Sequence[nn.Module] = (),
     whole: bool = False,
 ) -> None:
-    """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
+    """Run a model over sequences and hand a consumer its streams at boundaries, batch by batch.
 
-    Only the body runs, and no layer behind the last boundary: the rest does not change these streams. `tokens` bounds a
-    batch, see `positions`; a batch too large for a GPU is halved, unless batches must stay `whole`. `outputs` are
-    modules before the last boundary whose outputs are wanted too.
+    Only the body runs, and no layer after the last boundary: the rest does not change these
+    streams. A batch that is too large for a GPU is halved.
 
-    Raises LaminaError if a stream holds NaN, the model has more than one, or a boundary within a layer does not exist.
+    tokens: The budget of a batch, see `positions`.
+    outputs: Modules before the last boundary whose outputs are wanted too.
+    whole: Do not halve batches.
+
+    Raises LaminaError if a stream holds NaN, if the model has more than one, or if a boundary
+    within a layer does not exist.
     """
-    wanted, width = sorted(set(boundaries)), text_config(model).hidden_size
-    body: Any = model.base_model
-    inner = _without_mlp(model, wanted)
-    with (
-        _ending_at(model, wanted),
-        tapped(model, wanted, inner) as (streams, called),
-        _listening(outputs, model.device) as given,
-    ):
+    sorted_boundaries = sorted(set(boundaries))
+    layers_without_mlp = _copy_without_mlp(model, sorted_boundaries)
+    with ExitStack() as contexts:
+        contexts.enter_context(_ending_at(model, sorted_boundaries))
+        tap = contexts.enter_context(_open_tap(model, sorted_boundaries, layers_without_mlp))
+        recorder = contexts.enter_context(recording(outputs, model.device))
+        runner = _BatchRunner(model, sequences, consumer, tap, recorder)
 
-        def once(samples: list[int]) -> None:
-            try:
-                ids, real = padded([sequences[number] for number in samples], model.device)
-                body(input_ids=ids, attention_mask=real.long(), use_cache=False)
-                _check(model, streams, real, width)
-                # Some families run MLPs on a list of tokens.
-                seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
-                consumer(Batch(samples, real, seen, called), streams)
-            finally:
-                for kept in (streams, called, given):
-                    kept.clear()
-
-        budget = positions(tokens, len(wanted) + len(outputs))
+        budget = positions(tokens, len(sorted_boundaries) + len(outputs))
         for samples in by_length([len(sequence) for sequence in sequences], budget):
             if whole:
-                once(samples)
+                runner.run_batch(samples)
             else:
-                halved(once, samples, in_two)
+                halved(runner.run_batch, samples, in_two)
 
 
-def _check(
-    model: PreTrainedModel, streams: Mapping[float, torch.Tensor], real: torch.Tensor, width: int
+class _BatchRunner:
+    """Runs one batch after another and hands its streams to a consumer."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        consumer: Consumer,
+        tap: "_StreamTap",
+        recorder: "OutputRecorder",
+    ) -> None:
+        self.model = model
+        self.body: Any = model.base_model
+        self.sequences = sequences
+        self.consumer = consumer
+        self.tap = tap
+        self.recorder = recorder
+
+    def run_batch(self, samples: list[int]) -> None:
+        """Run the sequences with these indices. Nothing of the batch is kept."""
+        try:
+            batch_sequences = [self.sequences[index] for index in samples]
+            token_ids, is_real = padded(batch_sequences, self.model.device)
+            self.body(input_ids=token_ids, attention_mask=is_real.long(), use_cache=False)
+            _check_streams(self.model, self.tap.streams, is_real)
+            outputs = self.recorder.shaped_like(token_ids)
+            self.consumer(Batch(samples, is_real, outputs, self.tap.calls), self.tap.streams)
+        finally:
+            self.tap.clear()
+            self.recorder.outputs.clear()
+
+
+def _check_streams(
+    model: PreTrainedModel, streams: Mapping[float, torch.Tensor], is_real: torch.Tensor
 ) -> None:
-    if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
+    """Refuse streams that are NaN, or are several ones next to each other."""
+    hidden_size = text_config(model).hidden_size
+    if any(stream.dim() != 3 or stream.shape[-1] != hidden_size for stream in streams.values()):
         raise LaminaError(
-            f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
-            ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
-            "perplexity, output_kl."
+            f"the model family '{text_config(model).model_type}' has several residual streams side "
+            "by side, which passes over its activations do not know. Metrics of a removal sweep "
+            "do: accuracy, perplexity, output_kl."
         )
     if streams:
         # All streams at once, because each look makes a GPU wait.
-        sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
-        assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
+        sums = [stream.sum(-1).masked_fill(~is_real, 0) for stream in streams.values()]
+        assert_finite(
+            torch.stack(sums), model.config.model_type, "the forward pass over the calibration"
+        )
 
 
 def entering(variant: PreTrainedModel, position: float, boundary: float) -> Run:
-    """A `run` that replaces the model's stream at `boundary` by the stream that enters layer `position` of a variant.
+    """A `run` that replaces the model's stream at `boundary` by one of a variant.
 
-    The variant runs over each batch a second time, so that both streams stand beside each other token by token.
+    This is the stream that enters layer `position` of the variant. The variant runs over each batch
+    a second time, so that both streams are compared token by token.
     """
+    return _VariantRun(variant, position, boundary)
 
-    def run_both(
+
+@dataclass(frozen=True)
+class _VariantRun:
+    """See `entering`."""
+
+    variant: PreTrainedModel
+    position: float
+    boundary: float
+
+    def __call__(
+        self,
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
@@ -128,159 +170,223 @@ def entering(variant: PreTrainedModel, position: float, boundary: float) -> Run:
         tokens: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
-        def beside(batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
-            def give(_: Batch, entered: Mapping[float, torch.Tensor]) -> None:
-                consumer(batch, {**streams, boundary: entered[position]})
+        add_batch = partial(self._replace_stream, sequences, consumer)
+        run(model, sequences, boundaries, add_batch, tokens, outputs)
 
-            # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the same order.
-            lines = [sequences[number] for number in batch.samples]
-            run(variant, lines, [position], give, 2 * batch.real.numel(), whole=True)
+    def _replace_stream(
+        self,
+        sequences: Sequence[Sequence[int]],
+        consumer: Consumer,
+        batch: Batch,
+        streams: Mapping[float, torch.Tensor],
+    ) -> None:
+        """Run the variant over a batch of the model, and hand over the streams of both."""
 
-        run(model, sequences, boundaries, beside, tokens, outputs)
+        def consume_both(_: Batch, variant_streams: Mapping[float, torch.Tensor]) -> None:
+            consumer(batch, {**streams, self.boundary: variant_streams[self.position]})
 
-    return run_both
+        # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the
+        # same order.
+        lines = [sequences[index] for index in batch.samples]
+        tokens = 2 * batch.real.numel()
+        run(self.variant, lines, [self.position], consume_both, tokens, whole=True)
 
 
-def _without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
-    """By number, copies without MLP of the layers within which boundaries lie; they share the model's tensors.
+def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
+    """By index, copies without MLP of the layers within which boundaries lie.
 
-    Raises LaminaError if a layer is not its attention and then its MLP, each added to the stream before it.
+    They share the model's tensors.
+
+    Raises LaminaError if a layer is not its attention and then its MLP, each added to the stream
+    before it.
     """
-    numbers = sorted({int(boundary) for boundary in boundaries if boundary % 1})
-    parts = [
-        {number: _without(layers_of(model)[number], part) for number in numbers}
-        for part in ("mlp", "attention")
-    ]
-    if numbers:
-        body: Any = model.base_model
-        with tapped(model, [place for number in numbers for place in (number, number + 1)]) as (
-            streams,
-            called,
-        ):
-            body(input_ids=torch.tensor([check.probe(model)], device=model.device), use_cache=False)
-        for number in numbers:
-            stream = streams[number].to(place_of(parts[0][number]))
-            for part in parts:
-                stream = called[number](part[number], stream)
-            # The same arithmetic in the same order gives the same numbers.
-            far = check.distance(stream[0], streams[number + 1][0], torch.float32)
-            if number in parallel(layers_of(model)) or not far <= max(
-                1e-5, torch.finfo(model.dtype).eps
-            ):
-                raise LaminaError(
-                    f"no stream lies between attention and MLP in layer {number} of the model family "
-                    f"'{text_config(model).model_type}': the MLP does not read what attention leaves, or a norm stands "
-                    "on the stream. No repair fits a removed half of it. Write repairs: [none], or units: layer."
-                )
-    return parts[0]
-
-
-def _without(layer: nn.Module, part: str) -> nn.Module:
-    """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
-    layer = layer.layer if isinstance(layer, ForkingLayer) else layer  # a pass within a session
-    memo: dict[int, Any] = {
-        id(tensor): tensor for tensor in (*layer.parameters(), *layer.buffers())
+    layer_indices = sorted({int(boundary) for boundary in boundaries if boundary % 1})
+    if not layer_indices:
+        return {}
+    layers = layers_of(model)
+    without_mlp = {index: _copy_without(layers[index], "mlp") for index in layer_indices}
+    without_attention = {
+        index: _copy_without(layers[index], "attention") for index in layer_indices
     }
+
+    layer_ends: list[float] = []
+    for index in layer_indices:
+        layer_ends += [index, index + 1]
+    body: Any = model.base_model
+    with _open_tap(model, layer_ends, {}) as tap:
+        token_ids = torch.tensor([check.probe(model)], device=model.device)
+        body(input_ids=token_ids, use_cache=False)
+
+    # The same arithmetic in the same order gives the same numbers.
+    tolerance = max(1e-5, torch.finfo(model.dtype).eps)
+    parallel_layers = parallel(layers)
+    for index in layer_indices:
+        call_layer = tap.calls[index]
+        stream = tap.streams[index].to(place_of(without_mlp[index]))
+        stream = call_layer(without_mlp[index], stream)
+        stream = call_layer(without_attention[index], stream)
+        layer_output = tap.streams[index + 1]
+        distance = check.distance(stream[0], layer_output[0], torch.float32)
+        if index in parallel_layers or not distance <= tolerance:
+            raise LaminaError(
+                f"no stream lies between attention and MLP in layer {index} of the model family "
+                f"'{text_config(model).model_type}': the MLP does not read what attention leaves, "
+                "or a norm stands on the stream. No repair fits a removed sub-layer of it. Write "
+                "repairs: [none], or units: layer."
+            )
+    return without_mlp
+
+
+def _copy_without(layer: nn.Module, component: str) -> nn.Module:
+    """A copy of a layer whose attention or MLP adds nothing; it shares the layer's tensors."""
+    if isinstance(layer, ForkingLayer):  # a pass within a session
+        layer = layer.layer
+    tensors = (*layer.parameters(), *layer.buffers())
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     copied = copy.deepcopy(layer, memo)
-    for half in halves(copied)[part]:
-        half.module.register_forward_hook(silencer([0], 1, half.residual), with_kwargs=True)
+    for sublayer in halves(copied)[component]:
+        hook = silencer([0], 1, sublayer.residual)
+        sublayer.module.register_forward_hook(hook, with_kwargs=True)
     return copied
 
 
-def positions(tokens: int, held: int) -> int:
-    """Token positions of a batch when `held` streams are kept of it, so that memory follows the budget `tokens`.
+def positions(token_budget: int, n_kept_streams: int) -> int:
+    """Token positions of a batch of which some streams are kept, so that memory follows the budget.
 
     A position on its way through a layer takes about eight times the memory of one that is kept.
     """
-    return max(1, 8 * tokens // (8 + held))
+    return max(1, 8 * token_budget // (8 + n_kept_streams))
 
 
 @contextmanager
 def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[None]:
-    """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
-    layers, config = layers_of(model), text_config(model)
-    behind = list(layers[ceil(max(1, *boundaries)) :]) if boundaries else []
+    """While open, the model ends with the layer that leads to the last boundary.
+
+    The rest of it is as ever.
+    """
+    layers = layers_of(model)
+    config = text_config(model)
     depth = len(layers)
-    cutting.set_depth(config, depth - len(behind))
-    del layers[len(layers) - len(behind) :]
+    n_needed = ceil(max(1, *boundaries)) if boundaries else depth
+    later_layers = list(layers[n_needed:])
+    cutting.set_depth(config, depth - len(later_layers))
+    del layers[depth - len(later_layers) :]
     try:
         yield
     finally:
-        layers.extend(behind)
+        layers.extend(later_layers)
         cutting.set_depth(config, depth)
 
 
 @contextmanager
 def tapped(
+    model: PreTrainedModel, boundaries: Sequence[float]
+) -> Iterator[dict[float, torch.Tensor]]:
+    """While open, every forward pass puts the stream at each boundary into the mapping.
+
+    The streams are on the model's first device. No boundary may lie within a layer.
+    """
+    with _open_tap(model, boundaries, {}) as tap:
+        yield tap.streams
+
+
+class _StreamTap:
+    """Hooks of layers that keep streams, and how layers were called, by boundary."""
+
+    def __init__(self, device: torch.device, layers_without_mlp: Mapping[int, nn.Module]) -> None:
+        self.device = device
+        self.layers_without_mlp = layers_without_mlp
+        self.streams: dict[float, torch.Tensor] = {}
+        self.calls: dict[float, CallLayer] = {}
+
+    def keep_input(
+        self, boundary: float, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Keep the stream that enters a layer, or the one between its attention and its MLP."""
+        stream = args[0] if args else kwargs["hidden_states"]
+        named = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+        call = partial(_call_layer, args[1:], named)
+        self.calls[boundary] = call
+        is_within_layer = bool(boundary % 1)
+        if is_within_layer:
+            stream = call(self.layers_without_mlp[int(boundary)], stream)
+        self.streams[boundary] = stream.to(self.device)
+
+    def keep_output(
+        self, boundary: float, module: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> None:
+        """Keep the stream that leaves a layer."""
+        self.streams[boundary] = _stream_of(output).to(self.device)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.streams.clear()
+        self.calls.clear()
+
+
+@contextmanager
+def _open_tap(
     model: PreTrainedModel,
     boundaries: Sequence[float],
-    inner: Mapping[int, nn.Module] | None = None,
-) -> Iterator[tuple[dict[float, Any], dict[float, Any]]]:
-    """While open, every forward pass puts the stream at each boundary into a mapping, on the model's first device, and
-    into another how to call a layer there. `inner` are the layers without MLP that boundaries within layers need.
-    """
-    layers, on = layers_of(model), model.device
-    streams: dict[float, torch.Tensor] = {}
-    called: dict[float, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
-
-    def entering(boundary: float) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            stream = args[0] if args else kwargs["hidden_states"]
-            others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-
-            def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
-                # The other arguments are on the device of the model's own layer.
-                rest, named = (
-                    moved(args[1:], stream.device),
-                    moved(list(others.values()), stream.device),
-                )
-                return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
-
-            called[boundary] = call
-            streams[boundary] = (
-                call(inner[int(boundary)], stream) if inner and boundary % 1 else stream
-            ).to(on)
-
-        return hook
-
-    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        streams[len(layers)] = _stream(output).to(on)
-
-    handles = [
-        layers[int(boundary)].register_forward_pre_hook(entering(boundary), with_kwargs=True)
-        if boundary < len(layers)
-        else layers[-1].register_forward_hook(leaving)
-        for boundary in boundaries
-    ]
-    try:
-        yield streams, called
-    finally:
-        for handle in handles:
-            handle.remove()
+    layers_without_mlp: Mapping[int, nn.Module],
+) -> Iterator[_StreamTap]:
+    """While open, the tap keeps what every forward pass gives at the boundaries."""
+    layers = layers_of(model)
+    tap = _StreamTap(model.device, layers_without_mlp)
+    with ExitStack() as hooks:
+        for boundary in boundaries:
+            if boundary < len(layers):
+                keep_input = partial(tap.keep_input, boundary)
+                layer = layers[int(boundary)]
+                hook = layer.register_forward_pre_hook(keep_input, with_kwargs=True)
+            else:
+                keep_output = partial(tap.keep_output, len(layers))
+                hook = layers[-1].register_forward_hook(keep_output)
+            hooks.enter_context(hook)
+        yield tap
 
 
-def _stream(output: Any) -> torch.Tensor:
+def _call_layer(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], layer: nn.Module, stream: torch.Tensor
+) -> torch.Tensor:
+    """Call a layer on a stream with the other arguments of the model's own layer."""
+    # They are on the device of that layer.
+    positional = moved(args, stream.device)
+    named = {name: moved(value, stream.device) for name, value in kwargs.items()}
+    return _stream_of(layer(stream, *positional, **named))
+
+
+def _stream_of(output: Any) -> torch.Tensor:
+    """The stream in what a layer or a sub-layer returns."""
     stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
     return stream
 
 
+class OutputRecorder:
+    """Hooks of modules that keep their outputs, in the order of the modules."""
+
+    def __init__(self, n_modules: int, device: torch.device) -> None:
+        self.n_modules = n_modules
+        self.device = device
+        self.outputs: dict[int, torch.Tensor] = {}
+
+    def keep_output(
+        self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> None:
+        """Keep a copy, since a layer may add to the output in place."""
+        self.outputs[number] = _stream_of(output).to(self.device, copy=True)
+
+    def shaped_like(self, token_ids: torch.Tensor) -> list[torch.Tensor]:
+        """The outputs as (lines, T, C): some families run MLPs on a list of tokens."""
+        return [self.outputs[number].view(*token_ids.shape, -1) for number in range(self.n_modules)]
+
+
 @contextmanager
-def _listening(modules: Sequence[nn.Module], on: torch.device) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass puts the output of each module into the mapping, by its number."""
-    given: dict[int, torch.Tensor] = {}
-
-    def giving(number: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
-            # A copy, since a layer may add to it in place.
-            given[number] = output.to(on, copy=True)
-
-        return hook
-
-    handles = [
-        module.register_forward_hook(giving(number)) for number, module in enumerate(modules)
-    ]
-    try:
-        yield given
-    finally:
-        for handle in handles:
-            handle.remove()
+def recording(modules: Sequence[nn.Module], device: torch.device) -> Iterator[OutputRecorder]:
+    """While open, the recorder keeps the outputs of the modules in every forward pass."""
+    recorder = OutputRecorder(len(modules), device)
+    with ExitStack() as hooks:
+        for number, module in enumerate(modules):
+            keep_output = partial(recorder.keep_output, number)
+            hooks.enter_context(module.register_forward_hook(keep_output))
+        yield recorder

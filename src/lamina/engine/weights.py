@@ -1,12 +1,14 @@
-"""Passes that remove nothing: the size of a unit's weights, and to first order the change of the loss without them.
+"""Passes that remove nothing: a unit's weights, and their gradients of the loss.
 
-Taylor relevance is the sum over a unit's weights w of abs(w · ḡ), ḡ being the gradient of the loss averaged over the
-calibration. One backward pass gives it. A second one, sample by sample, gives its error bar: with the signs of ḡ fixed,
-the sum is the mean over samples of Σ w·sign(w·ḡ)·g, so every sample has a share of its own.
+Taylor relevance estimates to first order how the loss changes without a unit. It is the sum over
+the unit's weights w of abs(w · ḡ), ḡ being the gradient of the loss averaged over the calibration.
+One backward pass gives it. A second one, sample by sample, gives its error bar: with the signs of ḡ
+fixed, the sum is the mean over samples of Σ w·sign(w·ḡ)·g, so every sample has a share of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,8 +23,11 @@ from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import remove
 from lamina.models.units import parse
 
-# A backward pass keeps what every layer computed, about this many times a forward pass's memory.
 BACKWARD = 8
+"""The memory of a backward pass, which keeps what every layer computed, in forward passes."""
+NO_LABEL = -100  # of a position that is not scored
+
+AddGradient = Callable[[nn.Parameter, torch.Tensor], Any]
 
 
 def rows(
@@ -33,36 +38,47 @@ def rows(
     pass_: Literal["gradient", "weights"],
     tokens: int,
 ) -> list[dict[str, Any]]:
-    """Rows of table `sweeps` (without its keys): `magnitude` with one row per unit, or `taylor` and
-    `magnitude` with one row per unit and sample.
+    """Rows of table `sweeps` without its keys.
 
-    `tokens` bounds a batch; the backward pass uses an eighth of it.
+    In pass `weights` a unit has one row with its `magnitude`; in pass `gradient` it has a row for
+    each sample, with `taylor` and `magnitude`.
+
+    tokens: The budget of a batch; the backward pass uses an eighth of it.
     """
-    sizes = magnitude(model, units)
+    magnitudes = magnitude(model, units)
     if pass_ == "weights":
-        return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in sizes.items()]
+        return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in magnitudes.items()]
     shares = taylor(model, samples, units, removed, max(1, tokens // BACKWARD))
-    return [
-        {
-            "unit": unit,
-            "sample": sample.index,
-            "taylor": float(share_of) if share_of.isfinite() else float("inf"),
-            "magnitude": sizes[unit],
-        }
-        for unit, values in shares.items()
-        for sample, share_of in zip(samples, values, strict=True)
-    ]
+    records: list[dict[str, Any]] = []
+    for unit, unit_shares in shares.items():
+        for sample, share_of_sample in zip(samples, unit_shares, strict=True):
+            is_finite = bool(share_of_sample.isfinite())
+            records.append(
+                {
+                    "unit": unit,
+                    "sample": sample.index,
+                    "taylor": float(share_of_sample) if is_finite else float("inf"),
+                    "magnitude": magnitudes[unit],
+                }
+            )
+    return records
 
 
 def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
-    """Sum of abs(w) over the weights of each unit of an unpruned model, in float64."""
-    weights = [(unit, weight.detach()) for unit in units for weight in _weights(model, unit)]
-    # Sums move to one device, so that only one transfer is needed.
-    sums = [weight.abs().sum(dtype=torch.float64).to(model.device) for _, weight in weights]
-    sizes = dict.fromkeys(units, 0.0)
-    for (unit, _), size in zip(weights, torch.stack(sums).tolist() if sums else [], strict=True):
-        sizes[unit] += size
-    return sizes
+    """Sum of abs(w) over the weights of each unit of the base model, in float64."""
+    unit_of_sum: list[str] = []
+    sums: list[torch.Tensor] = []
+    for unit in units:
+        for weight in _weights_of(model, unit):
+            unit_of_sum.append(unit)
+            # Sums move to one device, so that only one transfer is needed.
+            sums.append(weight.detach().abs().sum(dtype=torch.float64).to(model.device))
+
+    magnitudes = dict.fromkeys(units, 0.0)
+    if sums:
+        for unit, size in zip(unit_of_sum, torch.stack(sums).tolist(), strict=True):
+            magnitudes[unit] += size
+    return magnitudes
 
 
 def taylor(
@@ -72,110 +88,152 @@ def taylor(
     removed: Sequence[str],
     tokens: int,
 ) -> dict[str, torch.Tensor]:
-    """Each sample's share of each unit's Taylor relevance, (samples,) float64; the mean over samples is the score.
+    """Each sample's share of each unit's Taylor relevance, (samples,) float64.
 
-    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens.
+    The mean over samples is the score. The loss of a sample is the mean negative log-likelihood of
+    its gold continuation's tokens.
 
     Raises LaminaError if the loss of a sample is NaN.
     """
-    cut = remove(share(model), list(removed)) if removed else model
-    weights = {unit: _weights(model, unit) for unit in units}
-    wanted = [weight for group in weights.values() for weight in group]
-    sums = summed_gradients(cut, samples, wanted, tokens)
-    # The factor of a gradient: w · sign(w · ḡ).
-    signed = {
-        weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype)
-        for weight in wanted
-    }
-    unit_of = {weight: unit for unit, group in weights.items() for weight in group}
-    shares = {
-        unit: torch.zeros(len(samples), dtype=torch.float64, device=weights[unit][0].device)
-        for unit in units
-    }
-    for number, sample in enumerate(samples):
+    current_model = remove(share(model), list(removed)) if removed else model
+    weights_by_unit = {unit: _weights_of(model, unit) for unit in units}
+    weights = [weight for group in weights_by_unit.values() for weight in group]
+    gradient_sums = summed_gradients(current_model, samples, weights, tokens)
+    shares = _TaylorShares(weights_by_unit, gradient_sums, len(samples))
+    for sample_index, sample in enumerate(samples):
+        with _gradients(current_model, weights, partial(shares.add_gradient, sample_index)):
+            _losses(current_model, [sample]).sum().backward()
+    return {unit: unit_shares.cpu() for unit, unit_shares in shares.by_unit.items()}
 
-        def add(weight: nn.Parameter, gradient: torch.Tensor, number: int = number) -> None:
-            shares[unit_of[weight]][number] += (signed[weight].float() * gradient.float()).sum(
-                dtype=torch.float64
-            )
 
-        with _gradients(cut, wanted, add):
-            _losses(cut, [sample]).sum().backward()
-    return {unit: values.cpu() for unit, values in shares.items()}
+class _TaylorShares:
+    """Σ w·sign(w·ḡ)·g of each unit and sample.
+
+    gradient_sums: ḡ times the number of samples; they are used up.
+    """
+
+    def __init__(
+        self,
+        weights_by_unit: dict[str, list[nn.Parameter]],
+        gradient_sums: dict[nn.Parameter, torch.Tensor],
+        n_samples: int,
+    ) -> None:
+        self.by_unit: dict[str, torch.Tensor] = {}
+        self._unit_of: dict[nn.Parameter, str] = {}
+        self._factors: dict[nn.Parameter, torch.Tensor] = {}
+        for unit, weights in weights_by_unit.items():
+            for weight in weights:
+                self._unit_of[weight] = unit
+                # w · sign(w · ḡ) = abs(w) · sign(ḡ)
+                signs = gradient_sums.pop(weight).sign().to(weight.dtype)
+                self._factors[weight] = weight.detach().abs() * signs
+            device = weights[0].device
+            self.by_unit[unit] = torch.zeros(n_samples, dtype=torch.float64, device=device)
+
+    def add_gradient(self, sample_index: int, weight: nn.Parameter, gradient: torch.Tensor) -> None:
+        """Add the gradient of one sample's loss by one weight."""
+        products = self._factors[weight].float() * gradient.float()
+        self.by_unit[self._unit_of[weight]][sample_index] += products.sum(dtype=torch.float64)
 
 
 def summed_gradients(
     model: PreTrainedModel, samples: Sequence[Sample], wanted: Sequence[nn.Parameter], tokens: int
 ) -> dict[nn.Parameter, torch.Tensor]:
-    """Gradient of the samples' losses by each wanted weight, summed in float32 whatever the dtype of the weights."""
-    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
-    lengths = [len(sample.sequence()) for sample in samples]
+    """Gradient of the samples' losses by each wanted weight, summed in float32 whatever its dtype.
 
-    def add(tokens: int) -> None:
-        for group in by_length(lengths, tokens):
-            with _gradients(model, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
-                _losses(model, [samples[number] for number in group]).sum().backward()
+    tokens: The budget of a batch.
+    """
+    sums = _GradientSums(model, samples, wanted)
+    # A backward pass that fails has already added some of its gradients; `clear` undoes this.
+    fitting(sums.add_samples, tokens, max(sums.lengths), sums.clear)
+    return sums.by_weight
 
-    def forget() -> None:
-        for weight, total in sums.items():
+
+class _GradientSums:
+    """Sums of gradients over samples, by weight, in float32."""
+
+    def __init__(
+        self, model: PreTrainedModel, samples: Sequence[Sample], weights: Sequence[nn.Parameter]
+    ) -> None:
+        self.model = model
+        self.samples = samples
+        self.lengths = [len(sample.sequence()) for sample in samples]
+        self.by_weight = {
+            weight: torch.zeros_like(weight, dtype=torch.float32) for weight in weights
+        }
+
+    def add_samples(self, tokens: int) -> None:
+        """Add all samples, in batches of at most `tokens` positions."""
+        weights = list(self.by_weight)
+        for batch in by_length(self.lengths, tokens):
+            with _gradients(self.model, weights, self._add_gradient):
+                _losses(self.model, [self.samples[index] for index in batch]).sum().backward()
+
+    def _add_gradient(self, weight: nn.Parameter, gradient: torch.Tensor) -> None:
+        self.by_weight[weight].add_(gradient)
+
+    def clear(self) -> None:
+        """Back to no samples, also after a failed backward pass."""
+        for weight, total in self.by_weight.items():
             weight.grad = None
             total.zero_()
-
-    # A backward pass that fails has already added some of its gradients; `forget` undoes this.
-    fitting(add, tokens, max(lengths), forget)
-    return sums
 
 
 @contextmanager
 def _gradients(
-    model: PreTrainedModel,
-    wanted: Sequence[nn.Parameter],
-    add: Callable[[nn.Parameter, torch.Tensor], Any],
+    model: PreTrainedModel, wanted: Sequence[nn.Parameter], add: AddGradient
 ) -> Iterator[None]:
     """While open, a backward pass hands `add` the gradient of each wanted weight and keeps none.
 
     A weight that the loss does not depend on (an expert that no token was sent to) has no gradient.
     """
-    chosen = set(wanted)
-    before = [(weight, weight.requires_grad) for weight in model.parameters()]
-
-    def take(weight: nn.Parameter) -> None:
-        assert weight.grad is not None
-        add(weight, weight.grad)
-        weight.grad = None
-
-    for weight, _ in before:
-        weight.requires_grad_(weight in chosen)
-    handles = [weight.register_post_accumulate_grad_hook(take) for weight in wanted]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        for weight, flag in before:
-            weight.requires_grad_(flag)
+    wanted_weights = set(wanted)
+    flags = [(weight, weight.requires_grad) for weight in model.parameters()]
+    for weight, _ in flags:
+        weight.requires_grad_(weight in wanted_weights)
+    hand_over = partial(_hand_over_gradient, add)
+    with ExitStack() as hooks:
+        for weight in wanted:
+            hooks.enter_context(weight.register_post_accumulate_grad_hook(hand_over))
+        try:
+            yield
+        finally:
+            for weight, had_gradient in flags:
+                weight.requires_grad_(had_gradient)
 
 
-def _weights(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
-    """The parameters that go with a unit: a whole layer's, or those of its attention or MLP without their norms."""
-    number, component = parse(unit)
-    layer = layers_of(model)[number]
+def _hand_over_gradient(add: AddGradient, weight: nn.Parameter) -> None:
+    assert weight.grad is not None
+    add(weight, weight.grad)
+    weight.grad = None
+
+
+def _weights_of(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
+    """The parameters of a unit: a layer's, or those of its attention or MLP without their norms."""
+    layer_index, component = parse(unit)
+    layer = layers_of(model)[layer_index]
     if component == "layer":
         return list(layer.parameters())
-    return [weight for half in halves(layer)[component] for weight in half.module.parameters()]
+    return [
+        weight for sublayer in halves(layer)[component] for weight in sublayer.module.parameters()
+    ]
 
 
 def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     """Mean negative log-likelihood of each sample's gold continuation, (samples,)."""
-    rows = [sample.rows[sample.gold] for sample in samples]
-    tokens, real = padded([row.context + row.continuation for row in rows], model.device)
-    contexts = torch.tensor([len(row.context) for row in rows], device=model.device)
-    fed = max(len(sample.sequence()) for sample in samples)
-    scored = real & (torch.arange(tokens.shape[1], device=model.device) >= contexts[:, None])
-    labels = tokens.masked_fill(~scored, -100)[:, 1:]
-    # Padding stands on the right, where a causal model does not look, and it has no label.
-    logits = model(input_ids=tokens[:, :fed], use_cache=False).logits[:, : labels.shape[1]].float()
-    per_token = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    losses: torch.Tensor = per_token.sum(dim=1) / (labels != -100).sum(dim=1)
+    gold_rows = [sample.rows[sample.gold] for sample in samples]
+    sequences = [row.context + row.continuation for row in gold_rows]
+    token_ids, is_real = padded(sequences, model.device)
+    context_lengths = torch.tensor([len(row.context) for row in gold_rows], device=model.device)
+    indices = torch.arange(token_ids.shape[1], device=model.device)
+    is_scored = is_real & (indices >= context_lengths[:, None])
+    labels = token_ids.masked_fill(~is_scored, NO_LABEL)[:, 1:]
+
+    # Padding is on the right, where a causal model does not look, and it has no label.
+    n_input = max(len(sample.sequence()) for sample in samples)
+    output = model(input_ids=token_ids[:, :n_input], use_cache=False)
+    logits = output.logits[:, : labels.shape[1]].float()
+    token_losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    losses: torch.Tensor = token_losses.sum(dim=1) / (labels != NO_LABEL).sum(dim=1)
     assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")
     return losses

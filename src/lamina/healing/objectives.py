@@ -140,8 +140,8 @@ class Objective:
         batch = ScoredBatch.of(samples, self.variant.device)
         with ExitStack() as taps:
             variant_boundaries = list(self.compared_layers.values())
-            variant_streams, _ = taps.enter_context(tapped(self.variant, variant_boundaries))
-            base_streams, _ = taps.enter_context(tapped(self.base, list(self.compared_layers)))
+            variant_streams = taps.enter_context(tapped(self.variant, variant_boundaries))
+            base_streams = taps.enter_context(tapped(self.base, list(self.compared_layers)))
             logits = batch.select_predictions(self.variant(**batch.model_inputs).logits)
             teacher_logits = self._run_teacher(batch)
 
