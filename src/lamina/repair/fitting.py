@@ -61,7 +61,9 @@ def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
     found = Request(options, {}, {}, [])
     for plan in (plan for plan in plans if plan["units"]):
         where = runs(plan["units"], depth)
-        refusals = [(plan, at, reason) for at in where if (reason := protocol.refused(options, at))]
+        refusals = [
+            (plan, at, reason) for at in where if (reason := protocol.find_refusal(options, at))
+        ]
         found.refusals.extend(refusals)
         if not refusals:
             found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, where
@@ -235,7 +237,7 @@ def _row(plan: Plan, repair: str, boundary: Boundary, facts: Mapping[str, Any]) 
 def _facts(
     model: PreTrainedModel,
     sources: Sequence[Source],
-    method: protocol.Repair,
+    method: protocol.RepairMethod,
     made: Mapping[Boundary, protocol.Fit],
     seed: int,
     run: taps.Run = taps.run,
