@@ -203,7 +203,7 @@ def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
     sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
     at_once = looped.fitted(model, sources, sets, ghost_options(), 0)
     fits: list[list[Candidate]] = []
-    store = PatchStore(memory=memory)
+    store = PatchStore(max_bytes=memory)
 
     def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
         fits.append(list(candidates))
