@@ -16,7 +16,7 @@ from lamina.data.calibrations import Calibration
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
-from lamina.repair import fitting, protocol
+from lamina.repair import fitting, harm, protocol
 from lamina.report import database
 from lamina.report.answers import rows as rows_of
 from lamina.report.summary import surprises
@@ -60,7 +60,8 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(
     weights = [(OWN, 1e-9), (OTHER, 1.0)] if harmful else weights
     request = fitting.request([plan_of(["5"]), plan_of(["3", "6"])], 12, options)
     groups = fitting.fit(model, request, told, weights, 0)
-    found = {size: columns for _, _, chosen in groups for size, columns in chosen.items()}
+    (group,) = groups
+    columns_by_size = group.plan_columns
 
     sources = [Source(told[name].sequences(), weight) for name, weight in weights]
     flags = split(sources, 0)[0]
@@ -81,7 +82,7 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(
             -naive(materialise(model, plan, part), held, [])[gold]
             for part in (None, {run: made[run] for run in runs})
         )
-        row, difference = found[size], (mended - bare).sum() / tokens.sum()
+        row, difference = columns_by_size[size], (mended - bare).sum() / tokens.sum()
         residuals = mended - bare - difference * tokens
         error = residuals.std(ddof=1) * len(held) ** 0.5 / tokens.sum()
         assert row["loss_bare"] == pytest.approx(bare.sum() / tokens.sum(), rel=1e-3)
@@ -90,13 +91,13 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(
         )
         assert (row["n_loss"], row["loss_stderr"]) == (12, pytest.approx(error, rel=1e-2))
         assert row["hurts"] == (difference > student.ppf(0.975, 11) * error)
-    assert found[2]["hurts"] == harmful
+    assert columns_by_size[2]["hurts"] == harmful
 
 
 def test_copies_of_a_document_count_once_and_one_document_is_never_sure() -> None:
-    bare, mended = np.array([[1.0, 2], [1, 2], [3, 4]]), np.array([[2.0, 2], [2, 2], [5, 4]])
-    assert fitting.compared(bare, mended, [0, 0, 1])["n_loss"] == 2
-    alone = fitting.compared(bare, mended, [0, 0, 0])
+    bare, repaired = np.array([[1.0, 2], [1, 2], [3, 4]]), np.array([[2.0, 2], [2, 2], [5, 4]])
+    assert harm.compare_losses(bare, repaired, [0, 0, 1])["n_loss"] == 2
+    alone = harm.compare_losses(bare, repaired, [0, 0, 0])
     assert (alone["loss_stderr"], alone["hurts"]) == (None, False)
 
 
