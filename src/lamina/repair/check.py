@@ -28,7 +28,7 @@ FIT_GROUP = 1
 
 
 class TokenErrors(TypedDict):
-    """Columns of table `patches`: errors of the stream of the pruned model, and of the repaired one.
+    """Columns of table `patches`: errors of the pruned model's stream, and of the repaired one.
 
     Standard errors are those of a bootstrap over held-out documents, None for a single document.
     """
@@ -97,7 +97,7 @@ def measure(
     tokens: int = TOKENS,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, TokenErrors]:
-    """The errors of each patch's stream, from one pass over held-out samples and some of the others.
+    """The errors of each patch's stream, on the held-out samples and some of the others.
 
     patches: Those fitted without the held-out samples of the same `seed`.
     tokens: Token budget of a batch.
@@ -161,7 +161,7 @@ class _StreamErrors:
 
     def add_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
-        # Memory must run out before anything is added: X, Y, the two errors, and products and copies.
+        # Memory must run out before anything is added: X, Y, both errors, products and copies.
         n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
         reserve(n_rows, self.channels, count=8, on=self.device)
 
@@ -205,7 +205,7 @@ class _StreamErrors:
 
 
 def _columns(sums: _ErrorSums, document_of_sample: Sequence[int]) -> TokenErrors:
-    """The errors at one boundary; `document_of_sample` has the document of every held-out sample."""
+    """The errors at one boundary, from the document of every held-out sample."""
     mean_before = (sums.absolute_before / sums.token_weight[:, None]).cpu()
     mean_after = (sums.absolute_after / sums.token_weight[:, None]).cpu()
     stderr_before, stderr_after = _bootstrap_stderrs(sums, document_of_sample)
@@ -225,7 +225,7 @@ def _columns(sums: _ErrorSums, document_of_sample: Sequence[int]) -> TokenErrors
 def _bootstrap_stderrs(
     sums: _ErrorSums, document_of_sample: Sequence[int]
 ) -> tuple[float | None, float | None]:
-    """Standard errors of the relative held-out errors ‖Y - Ŷ‖ / ‖Y‖, before and after the repair."""
+    """Standard errors of the held-out errors ‖Y - Ŷ‖ / ‖Y‖, before and after the repair."""
     n_heldout_samples = len(document_of_sample)
     n_documents = 1 + max(document_of_sample)
     if n_documents == 1:

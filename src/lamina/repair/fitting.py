@@ -261,7 +261,7 @@ class _Fitter:
 def record(
     request: FitRequest, groups: Iterable[FittedGroup], name: str
 ) -> tuple[dict[str, torch.Tensor], list[Columns]]:
-    """The tensors of the patch file and the rows of table `patches` of the repair with this name."""
+    """The tensors of the patch file and the rows of table `patches`; `name` is the repair's."""
     tensors: dict[str, torch.Tensor] = {}
     rows: list[Columns] = []
     for refusal in request.refusals:

@@ -24,7 +24,7 @@ _TENSOR_NAME = re.compile(
 
 
 def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
-    """The fitted tensors of the plan of one size under their names in the file, float32 on the CPU."""
+    """The fitted tensors of the plan of one size by their names in the file, float32 on the CPU."""
     tensors_in_file: dict[str, torch.Tensor] = {}
     for (start, end), boundary_tensors in fitted.items():
         for name, tensor in boundary_tensors.items():

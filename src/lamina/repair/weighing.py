@@ -32,7 +32,7 @@ NO_REPAIR = None
 """Stands among the weights for the pruned model without a repair."""
 
 LossByWeight = dict[float | None, float]
-"""Loss per token on held-out general samples, by weight, that without a repair under `NO_REPAIR`."""
+"""Loss per token on held-out general samples, by weight; without a repair under `NO_REPAIR`."""
 
 
 class WeightColumns(TypedDict):
