@@ -83,7 +83,7 @@ def collect(
     options: LinearPatch,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[ChannelSums]]]:
-    """Sums per channel of the unpruned stream, of fit and held-out samples; one pass for all runs."""
+    """Sums per channel of the unpruned stream, of fit and held-out samples, from one pass."""
     from lamina.engine import sources as engine_sources
     from lamina.engine.moments import Statistics
     from lamina.models.structure import text_config
