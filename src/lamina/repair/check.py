@@ -8,7 +8,7 @@ the first pass.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -18,10 +18,11 @@ from lamina.data.splitting import documents
 from lamina.engine import taps
 from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.moments import BATCH, rows
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import text_config
 from lamina.relevance.statistics import bootstrap_weights
+from lamina.repair.samples import WeightedSequence, split_samples
 
 HELDOUT_GROUP = 0
 FIT_GROUP = 1
@@ -45,13 +46,6 @@ class TokenErrors(TypedDict):
     fit_mae_after: float
     channel_mae_before: list[float]
     channel_mae_after: list[float]
-
-
-class _WeightedSequence(NamedTuple):
-    """Token ids of a sample, and the weight of each of its tokens."""
-
-    token_ids: Sequence[int]
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -112,21 +106,14 @@ def measure(
 
 def _draw_samples(
     sources: Sequence[Source], seed: int
-) -> tuple[list[_WeightedSequence], list[_WeightedSequence]]:
+) -> tuple[list[WeightedSequence], list[WeightedSequence]]:
     """The held-out samples of all sources, and for each source half as many of its others."""
-    heldout_samples: list[_WeightedSequence] = []
-    fit_samples: list[_WeightedSequence] = []
-    for source, is_heldout in zip(sources, split(sources, seed), strict=True):
-        if not source.weight:
-            continue
-        heldout: list[_WeightedSequence] = []
-        others: list[_WeightedSequence] = []
-        for token_ids, flag in zip(source.sequences, is_heldout, strict=True):
-            group = heldout if flag else others
-            group.append(_WeightedSequence(token_ids, source.weight))
-        heldout_samples += heldout
-        n_others = min(max(1, len(heldout) // 2), len(others))
-        fit_samples += random.Random(seed).sample(others, n_others)
+    heldout_samples: list[WeightedSequence] = []
+    fit_samples: list[WeightedSequence] = []
+    for samples in split_samples(sources, seed):
+        heldout_samples += samples.heldout
+        n_others = min(max(1, len(samples.heldout) // 2), len(samples.fit))
+        fit_samples += random.Random(seed).sample(samples.fit, n_others)
     return heldout_samples, fit_samples
 
 
@@ -136,8 +123,8 @@ class _StreamErrors:
     def __init__(
         self,
         model: PreTrainedModel,
-        heldout_samples: Sequence[_WeightedSequence],
-        fit_samples: Sequence[_WeightedSequence],
+        heldout_samples: Sequence[WeightedSequence],
+        fit_samples: Sequence[WeightedSequence],
         patches: Mapping[Boundary, Patch],
     ) -> None:
         samples = [*heldout_samples, *fit_samples]

@@ -149,10 +149,10 @@ class _Fitter:
         """Fit the runs of all plans on the statistics of one pass."""
         options = self.request.options
         boundaries = self.request.all_boundaries()
-        fits: dict[Boundary, Fit] = {}
         collected = self.method.collect(self.model, sources, boundaries, options, self.seed)
-        for boundary, statistics in collected:
-            fits[boundary] = self.method.fit(statistics, options)
+        fits = {
+            boundary: self.method.fit(statistics, options) for boundary, statistics in collected
+        }
         boundary_columns = self._boundary_columns(sources, fits)
         plan_columns: dict[int, Columns] = {size: {} for size in self.request.plans}
         return self._finish_group(sources, fits, boundary_columns, plan_columns)

@@ -56,25 +56,26 @@ def fit(
         validated_run = _run_after(model, validated_patches, start)
         final_run = _run_after(model, final_patches, start)
 
-        validated = _collect_moments(model, sources, boundary, seed, validated_run)
-        final = _collect_moments(model, sources, boundary, seed, final_run)
-        statistics = ChainStatistics(
-            validated.fit, validated.heldout, validated.n_samples, final.whole()
-        )
+        statistics = _collect_chains(model, sources, boundary, seed, validated_run, final_run)
         fits[boundary] = ghost.fit(statistics, options)
+        # Their C² sums are freed before the next run is collected.
+        del statistics
         validated_runs[boundary] = validated_run
     return fits, validated_runs
 
 
-def _collect_moments(
+def _collect_chains(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundary: Boundary,
     seed: int,
-    run: taps.Run,
-) -> Statistics[Moments]:
-    ((_, statistics),) = moments.collect(model, sources, [boundary], seed, run=run)
-    return statistics
+    validated_run: taps.Run,
+    final_run: taps.Run,
+) -> ChainStatistics:
+    """The moments of one boundary in the streams of both chains."""
+    ((_, validated),) = moments.collect(model, sources, [boundary], seed, run=validated_run)
+    ((_, final),) = moments.collect(model, sources, [boundary], seed, run=final_run)
+    return ChainStatistics(validated.fit, validated.heldout, validated.n_samples, final.whole())
 
 
 def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
@@ -85,6 +86,6 @@ def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start:
     for boundary in patches:
         removed_units += units_of(*boundary)
     variant = materialise(model, {"units": removed_units}, patches)
-    # A start within a layer keeps its half: 3.5 is behind the attention of a layer of the variant.
+    # A start of 3.5 lies between attention and MLP, in the variant as in the base model.
     layer_index = Place.of((start, start), kept_layers(model, removed_units)).position
     return taps.entering(variant, layer_index + start % 1, start)

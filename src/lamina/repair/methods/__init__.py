@@ -1,1 +1,1 @@
-"""Methods of repair, one a file, with its options. `lamina.repair.protocol` says what is in each."""
+"""Methods of repair, one a file with its options; `lamina.repair.protocol` says what each has."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import option
 from lamina.config.repairs import Repair
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
     from lamina.repair.protocol import Fit, Tensors
+    from lamina.repair.samples import WeightedSequence
 
 
 class Streamline(Repair):
@@ -62,13 +63,6 @@ MAX_PASS_TOKENS = 16384  # a training step of more tokens is taken in several pa
 MAX_KEPT_BYTES = 1 << 30  # of streams that are kept between epochs
 
 
-class _WeightedSequence(NamedTuple):
-    """Token ids of a sample, and the weight of each of its tokens."""
-
-    token_ids: Sequence[int]
-    weight: float
-
-
 def refused(boundary: Boundary) -> str | None:
     """Why a run cannot be repaired: it begins at layer 0. None if it can."""
     if boundary[0]:
@@ -96,17 +90,23 @@ def collect(
     Raises LaminaError if a run is refused, or the model's weights are quantised.
     """
     from lamina.engine import taps
+    from lamina.repair.samples import split_samples
 
     _check_trainable(model, boundaries)
-    fit_samples, heldout_samples = _split_samples(sources, seed)
+    fit_samples: list[WeightedSequence] = []
+    heldout_samples: list[WeightedSequence] = []
+    for samples in split_samples(sources, seed):
+        fit_samples += samples.fit
+        heldout_samples += samples.heldout
     sequences = [sample.token_ids for sample in fit_samples + heldout_samples]
     distinct_boundaries = sorted(set(boundaries))
     all_streams = _keep_streams(model, sequences, distinct_boundaries)
     for boundary in distinct_boundaries:
         kept_streams = all_streams or _keep_streams(model, sequences, [boundary])
         run = kept_streams.run if kept_streams else taps.run
-        trainer = _LayerTrainer(model, run, boundary, options)
-        yield boundary, trainer.train(fit_samples, heldout_samples, seed)
+        # Not held by a name: its layer and the state of Adam are freed before the next run's.
+        fit = _LayerTrainer(model, run, boundary, options).train(fit_samples, heldout_samples, seed)
+        yield boundary, fit
 
 
 def _check_trainable(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> None:
@@ -121,23 +121,6 @@ def _check_trainable(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> 
             "streamline trains weights, and those of this model are quantised. Use another repair: "
             f"{Repair.of_stream()}."
         )
-
-
-def _split_samples(
-    sources: Sequence[Source], seed: int
-) -> tuple[list[_WeightedSequence], list[_WeightedSequence]]:
-    """The samples to train on, and those that are held out, of all sources of weight above 0."""
-    from lamina.engine.sources import split
-
-    fit_samples: list[_WeightedSequence] = []
-    heldout_samples: list[_WeightedSequence] = []
-    for source, is_heldout in zip(sources, split(sources, seed), strict=True):
-        if not source.weight:
-            continue
-        for token_ids, flag in zip(source.sequences, is_heldout, strict=True):
-            group = heldout_samples if flag else fit_samples
-            group.append(_WeightedSequence(token_ids, source.weight))
-    return fit_samples, heldout_samples
 
 
 def _keep_streams(
@@ -273,8 +256,8 @@ class _LayerTrainer:
 
     def train(
         self,
-        fit_samples: Sequence[_WeightedSequence],
-        heldout_samples: Sequence[_WeightedSequence],
+        fit_samples: Sequence[WeightedSequence],
+        heldout_samples: Sequence[WeightedSequence],
         seed: int,
     ) -> Fit:
         """Train on the fit samples and keep the weights with the least held-out error."""
@@ -306,13 +289,13 @@ class _LayerTrainer:
     def _copy_weights(self) -> dict[str, torch.Tensor]:
         return {name: weight.detach().clone() for name, weight in self.layer.named_parameters()}
 
-    def _train_epoch(self, samples: Sequence[_WeightedSequence]) -> None:
+    def _train_epoch(self, samples: Sequence[WeightedSequence]) -> None:
         for first in range(0, len(samples), self.options.batch):
             self.optimiser.zero_grad()
             self._run_layer(samples[first : first + self.options.batch], with_gradients=True)
             self.optimiser.step()
 
-    def _relative_errors(self, samples: Sequence[_WeightedSequence], name: str) -> dict[str, float]:
+    def _relative_errors(self, samples: Sequence[WeightedSequence], name: str) -> dict[str, float]:
         """‖Y - Ŷ‖ / ‖Y‖ with the trained layer under `name`, and that of the cut model."""
         sums = self._run_layer(samples, with_gradients=False)
         error, error_before, output_norm = sums.clamp_min(0).sqrt().tolist()
@@ -320,9 +303,7 @@ class _LayerTrainer:
             return {f"{name}_before": 0.0, name: 0.0}
         return {f"{name}_before": error_before / output_norm, name: error / output_norm}
 
-    def _run_layer(
-        self, samples: Sequence[_WeightedSequence], with_gradients: bool
-    ) -> torch.Tensor:
+    def _run_layer(self, samples: Sequence[WeightedSequence], with_gradients: bool) -> torch.Tensor:
         """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² over samples, (3,) in float64.
 
         With gradients, that of the mean squared error is added to the layer's parameters.
@@ -386,5 +367,5 @@ def _add_gradients(loss: torch.Tensor, parameters: Sequence[nn.Parameter]) -> No
             parameter.grad.add_(gradient)
 
 
-def _count_tokens(samples: Sequence[_WeightedSequence]) -> int:
+def _count_tokens(samples: Sequence[WeightedSequence]) -> int:
     return sum(len(sample.token_ids) for sample in samples)
