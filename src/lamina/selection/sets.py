@@ -22,7 +22,7 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.options import Given, Loop
+from lamina.selection.options import DonorModels, Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
 from lamina.selection.trials import Result, Trials, run, split, without
 from lamina.store import parquet
@@ -48,7 +48,7 @@ class SearchRequest:
     """The repair in place of every candidate."""
     loops: Mapping[str, Loop] = field(default_factory=dict)
     """The repairs by name with which every set is tried."""
-    replacements: Given | None = None
+    replacements: DonorModels | None = None
     """The models whose layers may replace the model's own."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Of the model; `units: both` needs its `attention_share`."""
