@@ -65,7 +65,7 @@ def healing(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 
 def loop(own: Texts, added: Texts, seed: int) -> list[list[int]]:
-    return looped.folds([own, added], seed)
+    return looped.draw_folds([own, added], seed)
 
 
 def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
@@ -131,7 +131,7 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
     for least, call in (
         (2, lambda: sources.split([Source(copies)], 0)),
         (4, lambda: batches.split_sources([TrainingSource(tiny.samples(copies))], 0)),
-        (4, lambda: looped.folds([copies], 0)),
+        (4, lambda: looped.draw_folds([copies], 0)),
         (2, lambda: trials.split(copies, 0.2, 0)),
     ):
         with pytest.raises(

@@ -41,7 +41,7 @@ from lamina.repair import check, operators, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import looped, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import Growing
+from lamina.selection.looped import GrowingRepairs
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
@@ -140,7 +140,7 @@ def search_plans(world: World) -> Any:
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
-        growing = Growing(
+        growing = GrowingRepairs(
             lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH
         )
         asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))

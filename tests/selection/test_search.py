@@ -16,7 +16,7 @@ from lamina.errors import LaminaError
 from lamina.repair.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import Growing, Looped
+from lamina.selection.looped import GrowingRepairs, Looped
 from lamina.selection.strategies import evolutionary
 from lamina.selection.trials import Result, Search, Trials, split
 from lamina.selection.trials import run as run_search
@@ -210,15 +210,15 @@ def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
         return looped.fitted(model, sources, candidates, ghost_options(), 0, store=store)
 
     with engine.opened(model, samples, outputs=False) as session:
-        growing = Growing(fitted, seen, len(samples), 5)
+        growing = GrowingRepairs(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
         found = np.concatenate([trials.losses([one], np.arange(24))[0] for one in sets])
-    assert [at_once.fold[place] for place in range(8)] == [
-        growing.repairs.fold[number] for number in seen
+    assert [at_once.fold_of_sample[place] for place in range(8)] == [
+        growing.repairs.fold_of_sample[number] for number in seen
     ]
     with engine.opened(model, samples, outputs=False) as session:
-        whole = Looped(session, looped.Repairs(growing.repairs.fold, at_once.patches, 5))
+        whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     runs = [sorted(unit for one in each for unit in one.removed) for each in fits[1:]]

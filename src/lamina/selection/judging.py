@@ -459,7 +459,7 @@ class RepairedSets:
             known = self._patches[name]
             missing = [run for run in runs if run not in known]
             if missing:
-                known |= looped.patches(
+                known |= looped.fit_patches(
                     self._model,
                     self._sources[name],
                     missing,

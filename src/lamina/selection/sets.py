@@ -165,7 +165,7 @@ def _repairs_in_place(
             request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
         )
 
-    return looped.Growing(fit, seen, len(own_sequences), request.depth)
+    return looped.GrowingRepairs(fit, seen, len(own_sequences), request.depth)
 
 
 def _plan_of_set(request: SearchRequest, result: Result, size: int) -> Plan:
