@@ -71,7 +71,7 @@ def loop(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     """What a search sees, and of another calibration what it may fit on."""
     _, back = trials.split(own, 0.3, seed)
-    kept = trials.without(added, [own[number] for number in back])
+    kept = trials.exclude_documents(added, [own[number] for number in back])
     assert kept
     return [
         [int(number in back) for number in range(len(own))],

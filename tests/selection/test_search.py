@@ -18,7 +18,7 @@ from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs, Looped
 from lamina.selection.strategies import evolutionary
-from lamina.selection.trials import Result, Search, Trials, split
+from lamina.selection.trials import Search, SearchResult, Trials, split
 from lamina.selection.trials import run as run_search
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
@@ -122,7 +122,7 @@ def test_generations_are_those_of_the_paper() -> None:
         parent = set(winner["units"])
 
 
-def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> Result:
+def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> SearchResult:
     trials = Trials(toy, SAMPLES, log, "this")
     lengths = np.full(SAMPLES, 100)
     return run_search(

@@ -191,7 +191,7 @@ class Looped:
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
     ) -> None:
-        """As `Session.measure`, with each candidate repaired by patches fitted on the other fold."""
+        """As `Session.measure`, with candidates repaired by patches fitted on the other fold."""
         sample_indices = list(numbers)
         for fold in FOLDS:
             fold_samples = [

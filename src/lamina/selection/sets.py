@@ -24,7 +24,7 @@ from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import DonorModels, Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
-from lamina.selection.trials import Result, Trials, run, split, without
+from lamina.selection.trials import SearchResult, Trials, exclude_documents, run, split
 from lamina.store import parquet
 
 
@@ -153,7 +153,7 @@ def _repairs_in_place(
     own_sequences = calibration.sequences()
     held_back_sequences = [own_sequences[index] for index in held_back]
     sequences = {
-        name: without(other.sequences(), held_back_sequences)
+        name: exclude_documents(other.sequences(), held_back_sequences)
         for name, other in request.calibrations.items()
     }
     sequences[own_name] = [own_sequences[index] for index in seen]
@@ -168,7 +168,7 @@ def _repairs_in_place(
     return looped.GrowingRepairs(fit, seen, len(own_sequences), request.depth)
 
 
-def _plan_of_set(request: SearchRequest, result: Result, size: int) -> Plan:
+def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Plan:
     """The plan of one size from the set that a search found."""
     units = sorted(result.sets[size].removed, key=parse)
     metric = protocol.metric(request.selector.metric)
