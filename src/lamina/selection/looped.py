@@ -74,9 +74,9 @@ class Repairs:
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""
-        patches = self.patches[fold]
-        runs = boundaries([candidate], self.n_layers)
-        return replace(candidate, patches={run: patches[run] for run in runs})
+        fold_patches = self.patches[fold]
+        removed_runs = boundaries([candidate], self.n_layers)
+        return replace(candidate, patches={run: fold_patches[run] for run in removed_runs})
 
 
 def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
@@ -84,10 +84,10 @@ def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
 
     depth: Number of layers of the base model.
     """
-    all_runs: set[Boundary] = set()
+    removed_runs: set[Boundary] = set()
     for candidate in candidates:
-        all_runs.update(runs(candidate.removed, depth))
-    return sorted(all_runs)
+        removed_runs.update(runs(candidate.removed, depth))
+    return sorted(removed_runs)
 
 
 def fitted(
@@ -113,14 +113,16 @@ def fitted(
     """
     n_layers = len(layers_of(model))
     folds = draw_folds([source.sequences for source in sources], seed)
-    runs = boundaries(candidates, n_layers)
+    removed_runs = boundaries(candidates, n_layers)
     patch_store = store or store_for(model)
     patches: list[dict[Boundary, Patch]] = []
     for scored_fold in FOLDS:
         fold_sources = _sources_outside(scored_fold, sources, folds)
         fold_patches: dict[Boundary, Patch] = {}
-        if runs:
-            fold_patches.update(fit_patches(model, fold_sources, runs, options, seed, patch_store))
+        if removed_runs:
+            fold_patches.update(
+                fit_patches(model, fold_sources, removed_runs, options, seed, patch_store)
+            )
         patches.append(fold_patches)
     return Repairs(folds[scored], patches, n_layers)
 
@@ -145,14 +147,14 @@ def _sources_outside(
 def fit_patches(
     model: PreTrainedModel,
     sources: Sequence[Source],
-    runs: Sequence[Boundary],
+    removed_runs: Sequence[Boundary],
     options: Any,
     seed: int,
     store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
     """The patch of each run of layers, fitted on all samples of the sources; see `fitted`."""
     method = protocol.method(options.method)
-    for boundary, statistics in method.collect(model, sources, runs, options, seed):
+    for boundary, statistics in method.collect(model, sources, removed_runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
         if patch is None:
             raise LaminaError(
@@ -249,8 +251,8 @@ class GrowingRepairs:
 
     def fit(self, candidates: Sequence[Candidate]) -> None:
         """Fit the patches of all runs that the candidates lack and that have none yet."""
-        runs = boundaries(candidates, self.repairs.n_layers)
-        new_runs = [run for run in runs if run not in self._patches[0]]
+        removed_runs = boundaries(candidates, self.repairs.n_layers)
+        new_runs = [run for run in removed_runs if run not in self._patches[0]]
         if not new_runs:
             return
         lacking_one_run = [Candidate(frozenset(units_of(*run))) for run in new_runs]

@@ -143,13 +143,13 @@ def _train_operators(
 
     Two of each, (C, C): one without the held-out samples, one on all samples.
     """
-    from lamina.engine import sources as engine_sources
+    from lamina.engine.sources import run as run_over_sources
 
     trainer = _CosineTrainer(model, sources, boundaries, sorted(projections), options)
     positions = [position for boundary in boundaries for position in boundary]
     outputs = [projections[start] for start in trainer.starts]
     for _ in range(options.epochs):
-        engine_sources.run(model, sources, positions, trainer.step, seed, outputs=outputs)
+        run_over_sources(model, sources, positions, trainer.step, seed, outputs=outputs)
     return {
         boundary: (validated.detach(), final.detach())
         for boundary, (validated, final) in trainer.operators.items()

@@ -104,7 +104,8 @@ def collect(
     for boundary in distinct_boundaries:
         kept_streams = all_streams or _keep_streams(model, sequences, [boundary])
         run = kept_streams.run if kept_streams else taps.run
-        # Not held by a name: its layer and the state of Adam are freed before the next run's.
+        # The trainer gets no name, so that its layer and the state of Adam are freed before the
+        # next run.
         fit = _LayerTrainer(model, run, boundary, options).train(fit_samples, heldout_samples, seed)
         yield boundary, fit
 
