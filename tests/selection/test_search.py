@@ -192,8 +192,8 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
         split([(1, 2)] * 9, 0.5, 0)
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 30])
-def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
+@pytest.mark.parametrize("max_bytes", [0, 1 << 30])
+def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
     """On a model that is wrapped already; the numbers are those of fitting all at once on the samples of the search.
 
     Without memory for them, all patches wait in a file.
@@ -203,7 +203,7 @@ def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
     sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
     at_once = looped.fitted(model, sources, sets, ghost_options(), 0)
     fits: list[list[Candidate]] = []
-    store = PatchStore(max_bytes=memory)
+    store = PatchStore(max_bytes=max_bytes)
 
     def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
         fits.append(list(candidates))
@@ -225,4 +225,4 @@ def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
     assert runs == [["1", "3"], ["1", "2"], ["2", "4"]], "nothing is fitted twice"
     kept = [patch for patches in growing.repairs.patches for patch in patches.values()]
     assert len(kept) == 2 * 5
-    assert all(isinstance(patch, FiledPatch) == (memory == 0) for patch in kept)
+    assert all(isinstance(patch, FiledPatch) == (max_bytes == 0) for patch in kept)
