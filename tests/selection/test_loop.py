@@ -186,8 +186,8 @@ def test_equal_samples_are_in_one_fold_and_folds_are_halves() -> None:
     own, other = looped.draw_folds([[*told, *told[:7]], [*told[:4], (9, 9, 9)]], 3)
     assert own[30:] == own[:7] and other[:4] == own[:4]
     assert sum(own[:30]) == 15
-    assert looped.draw_folds([told], 3) != looped.folds([told], 4)
-    assert looped.draw_folds([told], 3) == looped.folds([told], 3)
+    assert looped.draw_folds([told], 3) != looped.draw_folds([told], 4)
+    assert looped.draw_folds([told], 3) == looped.draw_folds([told], 3)
 
 
 @pytest.mark.parametrize("removed", [(), ("1", "4")])
