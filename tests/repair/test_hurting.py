@@ -1,11 +1,13 @@
 """Repairs that hurt on documents that they were not fitted on: against models really cut and repaired."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import t as student
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -13,10 +15,14 @@ import lamina
 from lamina.config import repairs
 from lamina.data import calibrations, encoding, lm_tasks
 from lamina.data.calibrations import Calibration
+from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
 from lamina.repair import fitting, harm, protocol
+from lamina.repair.protocol import Fit
 from lamina.report import database
 from lamina.report.answers import rows as rows_of
 from lamina.report.summary import surprises
@@ -25,6 +31,7 @@ from lamina.study import paths
 from tests import ROOT
 from tests.engine.test_sweep import naive
 from tests.families.test_families import plan_of
+from tests.given import tiny
 from tests.given.plausible_tables import VIEWS
 from tests.repair.test_repairs import PRUNED, fitted, logits
 from tests.repair.test_repairs import results as results  # a fixture
@@ -107,6 +114,43 @@ def test_copies_of_a_document_count_once_and_one_document_is_never_significant()
     single = harm.compare_losses(bare, repaired, [0, 0, 0])
     assert single["loss_stderr"] is None
     assert not single["hurts"]
+
+
+def test_plans_with_a_common_run_share_its_stream() -> None:
+    """Comparing two plans costs what their models cost in one pass, each run repaired once."""
+    model = tiny.model()
+    samples = tiny.samples(tiny.tokens(rows=6).tolist())
+    patches = {run: Patch(torch.eye(32) / 50) for run in ((1, 2), (3, 4))}
+    fits = {run: Fit(patch.tensors, patch.tensors, {}) for run, patch in patches.items()}
+    plans = [plan_of(["1"]), plan_of(["1", "3"])]
+    boundaries: dict[int, list[Boundary]] = {1: [(1, 2)], 2: [(1, 2), (3, 4)]}
+
+    sizes_in_mlp: list[int] = []
+    layers_of(model)[2].mlp.register_forward_hook(
+        lambda module, args, output: sizes_in_mlp.append(output.numel())
+    )
+
+    def measured_size(measure: Callable[[], Any]) -> int:
+        """How many numbers leave the MLP after the common run."""
+        sizes_in_mlp.clear()
+        measure()
+        return sum(sizes_in_mlp)
+
+    first = patches[1, 2]
+    candidates = {
+        "first": Candidate(frozenset({"1"})),
+        "first, repaired": Candidate(frozenset({"1"}), {(1, 2): first}),
+        "both": Candidate(frozenset({"1", "3"})),
+        "both, repaired": Candidate(frozenset({"1", "3"}), patches),
+    }
+    expected = measured_size(lambda: harm.measure_losses(model, samples, candidates))
+    assert (
+        0
+        < expected
+        == measured_size(
+            lambda: harm.measure_harm(model, "ghost", plans, boundaries, samples, fits)
+        )
+    )
 
 
 def test_a_plan_that_was_chosen_with_its_repair_is_not_tested_again(results: Path) -> None:

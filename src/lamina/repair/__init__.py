@@ -5,8 +5,9 @@
     tensors, rows = fitting.record(request, groups, name)       # patch file, table `patches`
 
 `methods` has one module for each repair; `protocol` says what such a module must contain. `fitting`
-collects the statistics of all runs in one pass, fits each run, and measures two things: the errors
-of the repaired stream token by token (`check`), and whether the loss on held-out documents rises
-(`harm`). `refit` fits run after run instead, and `weighing` chooses how much general text a fit
-takes in. `patch` is the file of fitted tensors; `patch_store` keeps the patches of a search.
+collects the statistics of all runs in one pass, fits each run, and measures three things: the
+errors of the repaired stream token by token (`check`), the shape of the fitted map (`operators`),
+and whether the loss on held-out documents rises (`harm`). `refit` fits run after run instead, and
+`weighing` chooses how much general text a fit takes in. `patch` is the file of fitted tensors;
+`patch_store` keeps the patches of a search.
 """

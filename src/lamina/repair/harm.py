@@ -12,7 +12,7 @@ from lamina.data.splitting import documents
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models import replacements
-from lamina.models.boundary import Boundary
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.repair.protocol import Fit, Fitted
 
@@ -54,19 +54,24 @@ def measure_harm(
     if not plans:
         return {}
     repairs = {boundary: Fitted(method, fit.validated) for boundary, fit in fits.items()}
-    # The engine measures linear maps of the stream; other repairs need a model that is really cut.
+    # One object for each fit: plans with the same run share it, so that their streams stay one.
+    linear_maps = {boundary: repair.as_patch() for boundary, repair in repairs.items()}
     candidates: dict[tuple[int, str], Candidate] = {}
     losses: dict[tuple[int, str], np.ndarray] = {}
     for plan in plans:
         size = plan["removed"]
         units = frozenset(plan["units"])
         candidates[size, BARE] = Candidate(units)
-        plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
-        linear_maps = {boundary: repair.as_patch() for boundary, repair in plan_repairs.items()}
-        patches = {boundary: patch for boundary, patch in linear_maps.items() if patch}
+        patches: dict[Boundary, Patch] = {}
+        for boundary in boundaries[size]:
+            linear_map = linear_maps[boundary]
+            if linear_map is not None:
+                patches[boundary] = linear_map
         if patches:
             candidates[size, REPAIRED] = Candidate(units, patches)
         else:
+            # A repair that is no linear map of the stream needs a model that is really cut.
+            plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
             variant = materialise(model, plan, plan_repairs)
             losses |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
     losses |= measure_losses(model, samples, candidates, plans)
