@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from lamina.engine import taps
 from lamina.engine.sources import Source
-from lamina.repair import check, fitting
+from lamina.repair import check, operators
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 
@@ -50,7 +50,7 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
         times.append(time.process_time())
         found = ghost.fit(sums, Ghost())
         del sums
-        fitting.shape(ghost.as_patch(found.tensors))
+        operators.describe_operator(ghost.as_patch(found.tensors))
         times.append(time.process_time())
         check.measure(model, [source], {run: ghost.as_patch(found.validated)}, 0)
         times.append(time.process_time())

@@ -92,7 +92,7 @@ def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candi
         sources.append(Source([sample.sequence() for sample in texts("calibration", TEXTS)], SHARE))
     bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], engine.layer_count(model)
     runs, options = looped.boundaries(bare, depth), Repair.from_options({"method": "ghost"})
-    found = dict(looped.patches(model, sources, runs, options, 0, torch.device("cpu")))
+    found = dict(looped.fit_patches(model, sources, runs, options, 0, torch.device("cpu")))
     return [
         replace(each, patches={run: found[run] for run in looped.boundaries([each], depth)})
         for each in bare

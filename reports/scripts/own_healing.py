@@ -41,7 +41,7 @@ from lamina.healing import lora
 from lamina.healing.batches import TrainingSource
 from lamina.models.materialise import materialise
 from lamina.models.surgery import runs
-from lamina.selection.looped import patches
+from lamina.selection.looped import fit_patches
 
 CHOOSING, PROMPT, GENERAL, WEIGHT, STEPS, SEEDS = 250, 16, 200, 0.1, 60, (0, 1)
 HEALING = {
@@ -178,7 +178,7 @@ class Trial:
             runs(gone, engine.layer_count(self.world.model)),
             Repair.from_options({"method": "ghost"}),
         )
-        return dict(patches(self.world.model, sources, where, options, 0, torch.device("cpu")))
+        return dict(fit_patches(self.world.model, sources, where, options, 0, torch.device("cpu")))
 
     def made(
         self, gone: Sequence[str], repair: str, own: Sequence[Sample], seed: int | None = None

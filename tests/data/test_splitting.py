@@ -65,13 +65,13 @@ def healing(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 
 def loop(own: Texts, added: Texts, seed: int) -> list[list[int]]:
-    return looped.folds([own, added], seed)
+    return looped.draw_folds([own, added], seed)
 
 
 def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     """What a search sees, and of another calibration what it may fit on."""
     _, back = trials.split(own, 0.3, seed)
-    kept = trials.without(added, [own[number] for number in back])
+    kept = trials.exclude_documents(added, [own[number] for number in back])
     assert kept
     return [
         [int(number in back) for number in range(len(own))],
@@ -131,7 +131,7 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
     for least, call in (
         (2, lambda: sources.split([Source(copies)], 0)),
         (4, lambda: batches.split_sources([TrainingSource(tiny.samples(copies))], 0)),
-        (4, lambda: looped.folds([copies], 0)),
+        (4, lambda: looped.draw_folds([copies], 0)),
         (2, lambda: trials.split(copies, 0.2, 0)),
     ):
         with pytest.raises(

@@ -37,11 +37,11 @@ from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.repair import check, fitting, patch, protocol, refit, weighing
+from lamina.repair import check, operators, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import looped, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import Growing
+from lamina.selection.looped import GrowingRepairs
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
@@ -140,7 +140,7 @@ def search_plans(world: World) -> Any:
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
-        growing = Growing(
+        growing = GrowingRepairs(
             lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH
         )
         asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
@@ -178,10 +178,11 @@ def repaired(
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
     linear = {at: found for at, found in maps.items() if found is not None}
     checked = check.measure(model, sources, linear, 0) if linear else {}
-    facts = [
-        fits[at].facts | fitting.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {})
-        for at in RUNS
-    ]
+    facts = []
+    for at in RUNS:
+        patch_at = method.as_patch(fits[at].tensors)
+        operator_shape = operators.describe_operator(patch_at) if patch_at else {}
+        facts.append(fits[at].facts | operator_shape | checked.get(at, {}))
     return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
 
 
@@ -227,7 +228,8 @@ def fit_patch_auto_weight(world: World) -> Any:
     read = {"words": world.calibration, "other": other}
     groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
     return [
-        [sorted(fits), facts, [found.facts for found in fits.values()]] for _, fits, facts in groups
+        [sorted(group.fits), group.plan_columns, [fit.facts for fit in group.fits.values()]]
+        for group in groups
     ]
 
 

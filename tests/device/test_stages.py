@@ -66,7 +66,7 @@ PLANTED = {
     **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:padded"),
     **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:padded"),
     **{
-        f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_empty"
+        f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_zero_sums"
         for form in ("", "_diag")
     },
     **{

@@ -56,7 +56,9 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
             variance = ((y - y.mean(0)) ** 2).sum() / len(h)
             for number, streams in enumerate(h):
                 operator = (
-                    repairs.patches[repairs.fold[number]][start, end].operator.double().numpy()
+                    repairs.patches[repairs.fold_of_sample[number]][start, end]
+                    .operator.double()
+                    .numpy()
                 )
                 left = streams[end] - streams[start] - streams[start] @ operator
                 expected[number] += (left**2).sum() / variance

@@ -71,7 +71,7 @@ def stacked(
 
 def fitted(
     model: PreTrainedModel, options: Any, units: list[str]
-) -> tuple[fitting.Request, list[fitting.Group]]:
+) -> tuple[fitting.FitRequest, list[fitting.FittedGroup]]:
     plan = {
         "model": "m",
         "calibration": "c",

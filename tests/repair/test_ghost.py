@@ -14,9 +14,9 @@ from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import check, fitting, patch
-from lamina.repair.fitting import antisymmetric_share
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
+from lamina.repair.operators import antisymmetric_share
 from lamina.store import parquet as store
 from tests.given import tiny
 

@@ -1,11 +1,13 @@
 """Repairs that hurt on documents that they were not fitted on: against models really cut and repaired."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import t as student
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -13,10 +15,14 @@ import lamina
 from lamina.config import repairs
 from lamina.data import calibrations, encoding, lm_tasks
 from lamina.data.calibrations import Calibration
+from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
-from lamina.repair import fitting, protocol
+from lamina.models.structure import layers_of
+from lamina.repair import fitting, harm, protocol
+from lamina.repair.protocol import Fit
 from lamina.report import database
 from lamina.report.answers import rows as rows_of
 from lamina.report.summary import surprises
@@ -25,6 +31,7 @@ from lamina.study import paths
 from tests import ROOT
 from tests.engine.test_sweep import naive
 from tests.families.test_families import plan_of
+from tests.given import tiny
 from tests.given.plausible_tables import VIEWS
 from tests.repair.test_repairs import PRUNED, fitted, logits
 from tests.repair.test_repairs import results as results  # a fixture
@@ -51,53 +58,99 @@ def read() -> tuple[Any, dict[str, Calibration]]:
 
 @pytest.mark.parametrize("method", ["ghost", "replaceme"])
 @pytest.mark.parametrize("harmful", [False, True])
-def test_a_repair_hurts_where_the_cut_model_with_it_loses_surely_more(
+def test_a_repair_hurts_where_the_cut_model_with_it_loses_significantly_more(
     read: Any, method: str, harmful: bool
 ) -> None:
     """A helpful one is fitted on the task itself, a harmful one on another."""
-    model, told = read
-    options, weights = repairs.Repair.from_options({"method": method}), [(OWN, 1.0), (OTHER, 1e-9)]
-    weights = [(OWN, 1e-9), (OTHER, 1.0)] if harmful else weights
+    model, calibrations_by_name = read
+    options = repairs.Repair.from_options({"method": method})
+    weights = [(OWN, 1.0), (OTHER, 1e-9)]
+    if harmful:
+        weights = [(OWN, 1e-9), (OTHER, 1.0)]
     request = fitting.request([plan_of(["5"]), plan_of(["3", "6"])], 12, options)
-    groups = fitting.fit(model, request, told, weights, 0)
-    found = {size: columns for _, _, chosen in groups for size, columns in chosen.items()}
+    (group,) = fitting.fit(model, request, calibrations_by_name, weights, 0)
 
-    sources = [Source(told[name].sequences(), weight) for name, weight in weights]
-    flags = split(sources, 0)[0]
-    held = [sample for sample, out in zip(told[OWN].samples, flags, strict=True) if out]
-    tokens = np.array([len(sample.rows[sample.gold].continuation) for sample in held])
-    gold = np.cumsum([0, *(len(sample.rows) for sample in held)])[:-1] + [
-        sample.gold for sample in held
-    ]
-    chosen_method = protocol.method(method)
-    collected = chosen_method.collect(model, sources, [(3, 4), (5, 6), (6, 7)], options, 0)
-    made = {
-        at: protocol.Fitted(method, chosen_method.fit(sums, options).validated)
-        for at, sums in collected
+    sources = [Source(calibrations_by_name[name].sequences(), weight) for name, weight in weights]
+    is_heldout = split(sources, 0)[0]
+    own_samples = calibrations_by_name[OWN].samples
+    heldout_samples = [sample for sample, flag in zip(own_samples, is_heldout, strict=True) if flag]
+    n_tokens = np.array([len(sample.rows[sample.gold].continuation) for sample in heldout_samples])
+    first_rows = np.cumsum([0, *(len(sample.rows) for sample in heldout_samples)])[:-1]
+    gold_rows = first_rows + [sample.gold for sample in heldout_samples]
+
+    def gold_losses(plan: dict[str, Any], patches: Any) -> np.ndarray:
+        """Losses of the right answers under a model that is really cut and repaired."""
+        return -naive(materialise(model, plan, patches), heldout_samples, [])[gold_rows]
+
+    repair = protocol.method(method)
+    collected = repair.collect(model, sources, [(3, 4), (5, 6), (6, 7)], options, 0)
+    fitted_by_boundary = {
+        boundary: protocol.Fitted(method, repair.fit(statistics, options).validated)
+        for boundary, statistics in collected
     }
-    for size, runs in ((1, [(5, 6)]), (2, [(3, 4), (6, 7)])):
-        plan = plan_of([str(start) for start, _ in runs])
-        bare, mended = (
-            -naive(materialise(model, plan, part), held, [])[gold]
-            for part in (None, {run: made[run] for run in runs})
-        )
-        row, difference = found[size], (mended - bare).sum() / tokens.sum()
-        residuals = mended - bare - difference * tokens
-        error = residuals.std(ddof=1) * len(held) ** 0.5 / tokens.sum()
-        assert row["loss_bare"] == pytest.approx(bare.sum() / tokens.sum(), rel=1e-3)
-        assert row["loss_repaired"] == pytest.approx(
-            mended.sum() / tokens.sum(), rel=1e-3, abs=1e-4
-        )
-        assert (row["n_loss"], row["loss_stderr"]) == (12, pytest.approx(error, rel=1e-2))
-        assert row["hurts"] == (difference > student.ppf(0.975, 11) * error)
-    assert found[2]["hurts"] == harmful
+    for size, boundaries in ((1, [(5, 6)]), (2, [(3, 4), (6, 7)])):
+        plan = plan_of([str(start) for start, _ in boundaries])
+        bare = gold_losses(plan, None)
+        repaired = gold_losses(plan, {run: fitted_by_boundary[run] for run in boundaries})
+        difference = (repaired - bare).sum() / n_tokens.sum()
+        residuals = repaired - bare - difference * n_tokens
+        stderr = residuals.std(ddof=1) * len(heldout_samples) ** 0.5 / n_tokens.sum()
+
+        columns = group.plan_columns[size]
+        loss_bare = bare.sum() / n_tokens.sum()
+        loss_repaired = repaired.sum() / n_tokens.sum()
+        assert columns["loss_bare"] == pytest.approx(loss_bare, rel=1e-3)
+        assert columns["loss_repaired"] == pytest.approx(loss_repaired, rel=1e-3, abs=1e-4)
+        assert columns["n_loss"] == 12
+        assert columns["loss_stderr"] == pytest.approx(stderr, rel=1e-2)
+        assert columns["hurts"] == (difference > student.ppf(0.975, 11) * stderr)
+    assert group.plan_columns[2]["hurts"] == harmful
 
 
-def test_copies_of_a_document_count_once_and_one_document_is_never_sure() -> None:
-    bare, mended = np.array([[1.0, 2], [1, 2], [3, 4]]), np.array([[2.0, 2], [2, 2], [5, 4]])
-    assert fitting.compared(bare, mended, [0, 0, 1])["n_loss"] == 2
-    alone = fitting.compared(bare, mended, [0, 0, 0])
-    assert (alone["loss_stderr"], alone["hurts"]) == (None, False)
+def test_copies_of_a_document_count_once_and_one_document_is_never_significant() -> None:
+    bare = np.array([[1.0, 2], [1, 2], [3, 4]])
+    repaired = np.array([[2.0, 2], [2, 2], [5, 4]])
+    assert harm.compare_losses(bare, repaired, [0, 0, 1])["n_loss"] == 2
+    single = harm.compare_losses(bare, repaired, [0, 0, 0])
+    assert single["loss_stderr"] is None
+    assert not single["hurts"]
+
+
+def test_plans_with_a_common_run_share_its_stream() -> None:
+    """Comparing two plans costs what their models cost in one pass, each run repaired once."""
+    model = tiny.model()
+    samples = tiny.samples(tiny.tokens(rows=6).tolist())
+    patches = {run: Patch(torch.eye(32) / 50) for run in ((1, 2), (3, 4))}
+    fits = {run: Fit(patch.tensors, patch.tensors, {}) for run, patch in patches.items()}
+    plans = [plan_of(["1"]), plan_of(["1", "3"])]
+    boundaries: dict[int, list[Boundary]] = {1: [(1, 2)], 2: [(1, 2), (3, 4)]}
+
+    sizes_in_mlp: list[int] = []
+    layers_of(model)[2].mlp.register_forward_hook(
+        lambda module, args, output: sizes_in_mlp.append(output.numel())
+    )
+
+    def measured_size(measure: Callable[[], Any]) -> int:
+        """How many numbers leave the MLP after the common run."""
+        sizes_in_mlp.clear()
+        measure()
+        return sum(sizes_in_mlp)
+
+    first = patches[1, 2]
+    candidates = {
+        "first": Candidate(frozenset({"1"})),
+        "first, repaired": Candidate(frozenset({"1"}), {(1, 2): first}),
+        "both": Candidate(frozenset({"1", "3"})),
+        "both, repaired": Candidate(frozenset({"1", "3"}), patches),
+    }
+    expected = measured_size(lambda: harm.measure_losses(model, samples, candidates))
+    assert (
+        0
+        < expected
+        == measured_size(
+            lambda: harm.measure_harm(model, "ghost", plans, boundaries, samples, fits)
+        )
+    )
 
 
 def test_a_plan_that_was_chosen_with_its_repair_is_not_tested_again(results: Path) -> None:

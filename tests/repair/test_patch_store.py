@@ -18,7 +18,7 @@ def patches() -> list[Patch]:
 
 def test_what_has_no_room_in_memory_waits_in_a_file(tmp_path: Path) -> None:
     """Room for the first one of 72 numbers of four bytes, and for nothing else."""
-    store = PatchStore(tmp_path, memory=4 * 72)
+    store = PatchStore(tmp_path, max_bytes=4 * 72)
     kept = [store.keep(patch) for patch in patches()]
     assert [isinstance(patch, FiledPatch) for patch in kept] == [False, True, True]
     stream = torch.randn(3, 8)
@@ -32,5 +32,5 @@ def test_what_has_no_room_in_memory_waits_in_a_file(tmp_path: Path) -> None:
 
 
 def test_a_patch_outlives_its_store() -> None:
-    kept = PatchStore(memory=0).keep(patches()[0])
+    kept = PatchStore(max_bytes=0).keep(patches()[0])
     assert torch.equal(kept.tensors["operator"], patches()[0].matrix)

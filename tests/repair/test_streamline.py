@@ -91,8 +91,8 @@ def test_streams_that_are_kept_are_those_of_a_new_pass(
     model, runs = tiny.model(family), [(1, 2), (3, 4)]
     options = Streamline(epochs=2, learning_rate=0.001, batch=7)
     found = []
-    for held in (streamline.HELD, 4 * 32 * 3 * tokens(), 0):
-        monkeypatch.setattr(streamline, "HELD", held)
+    for max_bytes in (streamline.MAX_KEPT_BYTES, 4 * 32 * 3 * tokens(), 0):
+        monkeypatch.setattr(streamline, "MAX_KEPT_BYTES", max_bytes)
         found.append(fits(model, options, runs))
     for other in found[:2]:
         for run in runs:
@@ -103,16 +103,16 @@ def test_streams_that_are_kept_are_those_of_a_new_pass(
                 ).float().mean() > 0.97, name
 
 
-@pytest.mark.parametrize(("held", "passes"), [(1 << 30, 1), (0, None)])
+@pytest.mark.parametrize(("max_bytes", "passes"), [(1 << 30, 1), (0, None)])
 def test_the_base_model_runs_once_where_its_streams_are_kept(
-    held: int, passes: int | None, monkeypatch: Any
+    max_bytes: int, passes: int | None, monkeypatch: Any
 ) -> None:
     model = tiny.model()
     seen: list[int] = []
     layers_of(model)[0].mlp.register_forward_hook(
         lambda module, args, output: seen.append(output[..., 0].numel())
     )
-    monkeypatch.setattr(streamline, "HELD", held)
+    monkeypatch.setattr(streamline, "MAX_KEPT_BYTES", max_bytes)
     fits(model, Streamline(epochs=3, batch=8), [RUN, (3, 5)])
     assert (sum(seen) < 2 * tokens()) == (passes == 1)
 

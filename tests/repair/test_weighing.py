@@ -54,7 +54,8 @@ def test_statistics_of_two_calibrations_add_up_at_any_weight(settings: dict[str,
         together = [Source(one), Source(other, weight)] if weight else [Source(one)]
         expected = method.fit(collected(*together), options)
         found = method.fit(
-            weighing.mixed(collected(Source(one)), collected(Source(other)), weight), options
+            weighing.mix_statistics(collected(Source(one)), collected(Source(other)), weight),
+            options,
         )
         assert found.facts == pytest.approx(expected.facts, rel=1e-5)
         for name, tensor in expected.tensors.items():
@@ -135,7 +136,9 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
 
 def test_where_no_weight_keeps_general_text_the_one_that_loses_least_is_taken() -> None:
     losses = {weight: 3.0 - (weight == 0.3) for weight in weighing.GRID}
-    chosen = weighing._chosen({1: {None: 1.5, **losses}, 2: {None: 2.985, **losses}}, 0.02, 9)
+    chosen = weighing.choose_weights(
+        {1: {None: 1.5, **losses}, 2: {None: 2.985, **losses}}, 0.02, 9
+    )
     assert [(each["auto_weight"], each["general_kept"]) for each in chosen.values()] == [
         (0.3, False),
         (0.0, True),

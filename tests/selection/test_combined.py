@@ -84,7 +84,7 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
         repairs.Repair.from_options({"method": "ghost", "ridge": 0.01}),
         [sample.sequence() for sample in samples],
     )
-    _, fold = looped.folds([own, told], 0)
+    _, fold = looped.draw_folds([own, told], 0)
     poison = [
         one if at else tuple(4 + token % 7 for token in one[::-1])
         for at, one in zip(fold, told, strict=True)
@@ -93,7 +93,7 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
     for general in (told, poison):
         sources = [Source(own), Source(general, fitted_on)]
         fitted = looped.fitted(model, sources, wanted.values(), options, 0, scored=1)
-        assert list(fitted.fold) == fold
+        assert list(fitted.fold_of_sample) == fold
         with engine.opened(model, samples, outputs=False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)

@@ -101,7 +101,7 @@ def test_scores_are_those_of_variants_repaired_by_the_other_fold(
     """Against models really cut and patched with operators of a dense solve, one row at a time."""
     model, samples = tiny.model(family), random_samples(1, count=16, kinds=KINDS)
     scores = swept(model, samples, removed)
-    (fold,) = looped.folds([[sample.sequence() for sample in samples]], 0)
+    (fold,) = looped.draw_folds([[sample.sequence() for sample in samples]], 0)
     for unit, candidate in candidates(removed).items():
         for scored in (0, 1):
             others = [sample for sample, at in zip(samples, fold, strict=True) if at != scored]
@@ -140,8 +140,8 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: 
     )
     with engine.opened(model, samples, outputs=False) as session:
         Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
-    scored = [sample for sample, at in zip(samples, fitted.fold, strict=True) if at == 0]
-    others = [sequence for sequence, at in zip(told, fitted.fold, strict=True) if at == 1]
+    scored = [sample for sample, at in zip(samples, fitted.fold_of_sample, strict=True) if at == 0]
+    others = [sequence for sequence, at in zip(told, fitted.fold_of_sample, strict=True) if at == 1]
     fits = {
         boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
         for boundary, statistics in method.collect(
@@ -161,12 +161,12 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
     """Whatever the repair is told of one fold, that fold's own scores stay, and the other's change."""
     model, samples, wanted = tiny.model(), random_samples(3, count=20), candidates(["1"])
     told = [sample.sequence() for sample in samples]
-    (fold,) = looped.folds([told], 0)
+    (fold,) = looped.draw_folds([told], 0)
     other = [tuple(4 + token % 7 for token in one[::-1]) + (5,) * at for at, one in enumerate(told)]
     poison = [
         one if at != poisoned else two for at, one, two in zip(fold, told, other, strict=True)
     ]
-    assert looped.folds([poison], 0) == [fold]
+    assert looped.draw_folds([poison], 0) == [fold]
     found = []
     for sequences in (told, poison):
         fitted = looped.fitted(
@@ -183,11 +183,11 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
 
 def test_equal_samples_are_in_one_fold_and_folds_are_halves() -> None:
     told = [sample.sequence() for sample in random_samples(4, count=30)]
-    own, other = looped.folds([[*told, *told[:7]], [*told[:4], (9, 9, 9)]], 3)
+    own, other = looped.draw_folds([[*told, *told[:7]], [*told[:4], (9, 9, 9)]], 3)
     assert own[30:] == own[:7] and other[:4] == own[:4]
     assert sum(own[:30]) == 15
-    assert looped.folds([told], 3) != looped.folds([told], 4)
-    assert looped.folds([told], 3) == looped.folds([told], 3)
+    assert looped.draw_folds([told], 3) != looped.draw_folds([told], 4)
+    assert looped.draw_folds([told], 3) == looped.draw_folds([told], 3)
 
 
 @pytest.mark.parametrize("removed", [(), ("1", "4")])

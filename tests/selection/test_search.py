@@ -16,9 +16,9 @@ from lamina.errors import LaminaError
 from lamina.repair.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import Growing, Looped
+from lamina.selection.looped import GrowingRepairs, Looped
 from lamina.selection.strategies import evolutionary
-from lamina.selection.trials import Result, Search, Trials, split
+from lamina.selection.trials import Search, SearchResult, Trials, split
 from lamina.selection.trials import run as run_search
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
@@ -122,7 +122,7 @@ def test_generations_are_those_of_the_paper() -> None:
         parent = set(winner["units"])
 
 
-def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> Result:
+def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> SearchResult:
     trials = Trials(toy, SAMPLES, log, "this")
     lengths = np.full(SAMPLES, 100)
     return run_search(
@@ -192,8 +192,8 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
         split([(1, 2)] * 9, 0.5, 0)
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 30])
-def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
+@pytest.mark.parametrize("max_bytes", [0, 1 << 30])
+def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
     """On a model that is wrapped already; the numbers are those of fitting all at once on the samples of the search.
 
     Without memory for them, all patches wait in a file.
@@ -203,26 +203,26 @@ def test_patches_are_fitted_as_they_are_needed(memory: int) -> None:
     sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
     at_once = looped.fitted(model, sources, sets, ghost_options(), 0)
     fits: list[list[Candidate]] = []
-    store = PatchStore(memory=memory)
+    store = PatchStore(max_bytes=max_bytes)
 
     def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
         fits.append(list(candidates))
         return looped.fitted(model, sources, candidates, ghost_options(), 0, store=store)
 
     with engine.opened(model, samples, outputs=False) as session:
-        growing = Growing(fitted, seen, len(samples), 5)
+        growing = GrowingRepairs(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
         found = np.concatenate([trials.losses([one], np.arange(24))[0] for one in sets])
-    assert [at_once.fold[place] for place in range(8)] == [
-        growing.repairs.fold[number] for number in seen
+    assert [at_once.fold_of_sample[place] for place in range(8)] == [
+        growing.repairs.fold_of_sample[number] for number in seen
     ]
     with engine.opened(model, samples, outputs=False) as session:
-        whole = Looped(session, looped.Repairs(growing.repairs.fold, at_once.patches, 5))
+        whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     runs = [sorted(unit for one in each for unit in one.removed) for each in fits[1:]]
     assert runs == [["1", "3"], ["1", "2"], ["2", "4"]], "nothing is fitted twice"
     kept = [patch for patches in growing.repairs.patches for patch in patches.values()]
     assert len(kept) == 2 * 5
-    assert all(isinstance(patch, FiledPatch) == (memory == 0) for patch in kept)
+    assert all(isinstance(patch, FiledPatch) == (max_bytes == 0) for patch in kept)

@@ -31,7 +31,7 @@ if __name__ == "__main__":
                     job.tokens,
                     current=job.block == 0,
                     loop=job.loop,
-                    replacements=job.replacements.given(job.manifests)
+                    replacements=job.replacements.read_records(job.manifests)
                     if job.replacements
                     else None,
                     manifest=manifest,

@@ -1,1 +1,13 @@
-"""Training-free mending of a pruned model."""
+"""Repairs of a pruned model: what the removed layers did is put back, as far as a formula can.
+
+    request = fitting.request(plans, depth, options)            # runs of removed units to repair
+    groups = fitting.fit(model, request, calibrations, weights, seed)
+    tensors, rows = fitting.record(request, groups, name)       # patch file, table `patches`
+
+`methods` has one module for each repair; `protocol` says what such a module must contain. `fitting`
+collects the statistics of all runs in one pass, fits each run, and measures three things: the
+errors of the repaired stream token by token (`check`), the shape of the fitted map (`operators`),
+and whether the loss on held-out documents rises (`harm`). `refit` fits run after run instead, and
+`weighing` chooses how much general text a fit takes in. `patch` is the file of fitted tensors;
+`patch_store` keeps the patches of a search.
+"""

@@ -1,12 +1,14 @@
-"""Errors of the repaired stream, token by token. They do not follow from the moments, so they need a second pass.
+"""Errors of the repaired stream, token by token.
 
-The pass runs over the held-out samples and half as many of the others, and costs three tenths of the first pass.
+Absolute errors and their standard errors do not follow from the moments of a fit, so they need a
+second pass. It runs over the held-out samples and half as many others, and costs three tenths of
+the first pass.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -16,23 +18,69 @@ from lamina.data.splitting import documents
 from lamina.engine import taps
 from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.moments import BATCH, rows
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import text_config
 from lamina.relevance.statistics import bootstrap_weights
+from lamina.repair.samples import WeightedSequence, split_samples
+
+HELDOUT_GROUP = 0
+FIT_GROUP = 1
 
 
-@dataclass
-class _Sums:
-    """Weighted sums of one boundary, of the errors in Y before the repair and after it."""
+class TokenErrors(TypedDict):
+    """Columns of table `patches`: errors of the pruned model's stream, and of the repaired one.
 
-    absolute: (
-        torch.Tensor
-    )  # absolute errors summed over tokens, before and after, of held-out and others, (2, 2, C)
-    tokens: torch.Tensor  # weight of these tokens, (2,)
-    squares: (
-        torch.Tensor
-    )  # squared errors before and after, and squares of Y itself, by sample, (3, samples)
+    Standard errors are those of a bootstrap over held-out documents, None for a single document.
+    """
+
+    n_heldout: int
+    """Documents, of which copies count once."""
+    heldout_error_before_stderr: float | None
+    heldout_error_stderr: float | None
+    mae_before: float
+    """Mean absolute error on held-out samples."""
+    mae_after: float
+    fit_mae_before: float
+    """Mean absolute error on samples of the fit."""
+    fit_mae_after: float
+    channel_mae_before: list[float]
+    channel_mae_after: list[float]
+
+
+@dataclass(frozen=True)
+class _ErrorSums:
+    """Weighted sums at one boundary, in float64. An error is Y less the stream there.
+
+    Before the repair that stream is X, the stream before the run; after it, the repaired X.
+    """
+
+    token_weight: torch.Tensor
+    """Of all tokens of a group, (groups,)."""
+    absolute_before: torch.Tensor
+    """Absolute errors, summed over the tokens of a group, (groups, C)."""
+    absolute_after: torch.Tensor
+    squared_before: torch.Tensor
+    """Squared errors, summed over channels and over the tokens of a sample, (samples,)."""
+    squared_after: torch.Tensor
+    squared_output: torch.Tensor
+    """Squares of Y, summed likewise, (samples,)."""
+
+    @classmethod
+    def zeros(cls, n_samples: int, channels: int, device: torch.device) -> "_ErrorSums":
+        """Sums over no tokens."""
+
+        def zeros(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        return cls(
+            token_weight=zeros(2),
+            absolute_before=zeros(2, channels),
+            absolute_after=zeros(2, channels),
+            squared_before=zeros(n_samples),
+            squared_after=zeros(n_samples),
+            squared_output=zeros(n_samples),
+        )
 
 
 def measure(
@@ -42,84 +90,141 @@ def measure(
     seed: int,
     tokens: int = TOKENS,
     run: taps.Run = taps.run,
-) -> dict[Boundary, dict[str, Any]]:
-    """The columns that this adds to the row of each patch in table `patches`; `run` is the pass that gives the streams.
+) -> dict[Boundary, TokenErrors]:
+    """The errors of each patch's stream, on the held-out samples and some of the others.
 
-    The `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a
-    bootstrap over held-out documents, null for a single one.
+    patches: Those fitted without the held-out samples of the same `seed`.
+    tokens: Token budget of a batch.
+    run: The pass that gives the streams.
     """
-    held, others = [], []
-    for source, flags in zip(sources, split(sources, seed), strict=True):
-        if not source.weight:
-            continue
-        parts: dict[bool, list[Any]] = {True: [], False: []}
-        for sequence, flag in zip(source.sequences, flags, strict=True):
-            parts[flag].append((source.weight, sequence))
-        held += parts[True]
-        others += random.Random(seed).sample(
-            parts[False], min(max(1, len(parts[True]) // 2), len(parts[False]))
-        )
-    chosen = held + others
-    weights = torch.tensor(
-        [weight for weight, _ in chosen], dtype=torch.float64, device=model.device
-    )
-    channels = int(text_config(model).hidden_size)
-    sums = [
-        _Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen)))))
-        for _ in patches
-    ]
+    heldout_samples, fit_samples = _draw_samples(sources, seed)
+    errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
+    boundaries = [position for boundary in patches for position in boundary]
+    run(model, errors.sequences, boundaries, errors.add_batch, min(tokens, errors.chunk_rows), ())
+    return errors.columns()
 
-    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
-        # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
-        reserve(
-            min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device
-        )
-        for ((start, end), patch), boundary_sums in zip(patches.items(), sums, strict=True):
-            # Not all patches at once: in float64 they would take as much as the sums they were fitted on.
-            wide = patch.to(model.device, torch.float64)
-            for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
-                sample = number.long()
-                group, weight = (sample >= len(held)).long(), weights[sample]
-                boundary_sums.tokens.index_add_(0, group, weight)
-                before, after = y - x, y - wide.repaired(x)
-                for place, error in enumerate((before, after)):
-                    boundary_sums.absolute[place].index_add_(
-                        0, group, weight[:, None] * error.abs()
-                    )
-                for place, vector in enumerate((before, after, y)):
-                    boundary_sums.squares[place].index_add_(
-                        0, sample, weight * vector.square().sum(1)
-                    )
 
-    places, tokens = (
-        [place for boundary in patches for place in boundary],
-        min(tokens, BATCH // channels),
-    )
-    run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
-    (copies,) = documents([[sequence for _, sequence in held]])
+def _draw_samples(
+    sources: Sequence[Source], seed: int
+) -> tuple[list[WeightedSequence], list[WeightedSequence]]:
+    """The held-out samples of all sources, and for each source half as many of its others."""
+    heldout_samples: list[WeightedSequence] = []
+    fit_samples: list[WeightedSequence] = []
+    for samples in split_samples(sources, seed):
+        heldout_samples += samples.heldout
+        n_others = min(max(1, len(samples.heldout) // 2), len(samples.fit))
+        fit_samples += random.Random(seed).sample(samples.fit, n_others)
+    return heldout_samples, fit_samples
+
+
+class _StreamErrors:
+    """Adds up the errors of patches over the batches of a pass. Held-out samples come first."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        heldout_samples: Sequence[WeightedSequence],
+        fit_samples: Sequence[WeightedSequence],
+        patches: Mapping[Boundary, Patch],
+    ) -> None:
+        samples = [*heldout_samples, *fit_samples]
+        self.sequences = [sample.token_ids for sample in samples]
+        self.n_heldout = len(heldout_samples)
+        self.patches = patches
+        self.channels = int(text_config(model).hidden_size)
+        self.device = model.device
+        self.sample_weights = torch.tensor(
+            [sample.weight for sample in samples], dtype=torch.float64, device=model.device
+        )
+        self.sums = {
+            boundary: _ErrorSums.zeros(len(samples), self.channels, model.device)
+            for boundary in patches
+        }
+
+    @property
+    def chunk_rows(self) -> int:
+        """Tokens whose streams are in float64 at a time."""
+        return BATCH // self.channels
+
+    def add_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
+        """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
+        # Memory must run out before anything is added: X, Y, both errors, products and copies.
+        n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
+        reserve(n_rows, self.channels, count=8, on=self.device)
+
+        sample_indices = torch.tensor(batch.samples, device=self.device)
+        index_of_token = sample_indices[:, None].expand(batch.real.shape)
+        for boundary, patch in self.patches.items():
+            start, end = boundary
+            # One patch at a time: in float64 all of them take as much as the sums of their fit.
+            float64_patch = patch.to(self.device, torch.float64)
+            chunks = rows(streams[start], streams[end], index_of_token, wanted=batch.real)
+            for x, y, float_indices in chunks:
+                self._add_tokens(self.sums[boundary], float64_patch, x, y, float_indices.long())
+
+    def _add_tokens(
+        self,
+        sums: _ErrorSums,
+        patch: Patch,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        sample_indices: torch.Tensor,
+    ) -> None:
+        """Add some tokens: X and Y (tokens, C), and the sample of each (tokens,)."""
+        groups = (sample_indices >= self.n_heldout).long()
+        weights = self.sample_weights[sample_indices]
+        error_before = y - x
+        error_after = y - patch.repaired(x)
+
+        sums.token_weight.index_add_(0, groups, weights)
+        sums.absolute_before.index_add_(0, groups, weights[:, None] * error_before.abs())
+        sums.absolute_after.index_add_(0, groups, weights[:, None] * error_after.abs())
+        sums.squared_before.index_add_(0, sample_indices, weights * error_before.square().sum(1))
+        sums.squared_after.index_add_(0, sample_indices, weights * error_after.square().sum(1))
+        sums.squared_output.index_add_(0, sample_indices, weights * y.square().sum(1))
+
+    def columns(self) -> dict[Boundary, TokenErrors]:
+        """The errors at each boundary over all batches."""
+        (document_of_sample,) = documents([self.sequences[: self.n_heldout]])
+        return {
+            boundary: _columns(sums, document_of_sample) for boundary, sums in self.sums.items()
+        }
+
+
+def _columns(sums: _ErrorSums, document_of_sample: Sequence[int]) -> TokenErrors:
+    """The errors at one boundary, from the document of every held-out sample."""
+    mean_before = (sums.absolute_before / sums.token_weight[:, None]).cpu()
+    mean_after = (sums.absolute_after / sums.token_weight[:, None]).cpu()
+    stderr_before, stderr_after = _bootstrap_stderrs(sums, document_of_sample)
     return {
-        at: _columns(boundary_sums, copies) for at, boundary_sums in zip(patches, sums, strict=True)
+        "n_heldout": 1 + max(document_of_sample),
+        "heldout_error_before_stderr": stderr_before,
+        "heldout_error_stderr": stderr_after,
+        "mae_before": float(mean_before[HELDOUT_GROUP].mean()),
+        "mae_after": float(mean_after[HELDOUT_GROUP].mean()),
+        "fit_mae_before": float(mean_before[FIT_GROUP].mean()),
+        "fit_mae_after": float(mean_after[FIT_GROUP].mean()),
+        "channel_mae_before": mean_before[HELDOUT_GROUP].tolist(),
+        "channel_mae_after": mean_after[HELDOUT_GROUP].tolist(),
     }
 
 
-def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:
-    """The columns, from sums and the document of every held-out sample."""
-    held = 1 + max(copies)
-    (before, fit_before), (after, fit_after) = (sums.absolute / sums.tokens[:, None]).cpu()
-    squares = np.zeros((held, 3))
-    np.add.at(squares, list(copies), sums.squares[:, : len(copies)].cpu().numpy().T)
-    draws = np.sqrt(bootstrap_weights(held, seed=0)[1:] @ squares)
-    errors = draws[:, :2] / np.maximum(draws[:, 2:], np.finfo(float).tiny)
-    spread = errors.std(axis=0, ddof=1).tolist() if held > 1 else [None, None]
-    return {
-        "n_heldout": held,
-        "heldout_error_before_stderr": spread[0],
-        "heldout_error_stderr": spread[1],
-        "mae_before": float(before.mean()),
-        "mae_after": float(after.mean()),
-        "fit_mae_before": float(fit_before.mean()),
-        "fit_mae_after": float(fit_after.mean()),
-        "channel_mae_before": before.tolist(),
-        "channel_mae_after": after.tolist(),
-    }
+def _bootstrap_stderrs(
+    sums: _ErrorSums, document_of_sample: Sequence[int]
+) -> tuple[float | None, float | None]:
+    """Standard errors of the held-out errors ‖Y - Ŷ‖ / ‖Y‖, before and after the repair."""
+    n_heldout_samples = len(document_of_sample)
+    n_documents = 1 + max(document_of_sample)
+    if n_documents == 1:
+        return None, None
+
+    squared_sums = torch.stack([sums.squared_before, sums.squared_after, sums.squared_output])
+    squares_by_document = np.zeros((n_documents, 3))
+    squares_by_sample = squared_sums[:, :n_heldout_samples].cpu().numpy().T
+    np.add.at(squares_by_document, list(document_of_sample), squares_by_sample)
+
+    draws = np.sqrt(bootstrap_weights(n_documents, seed=0)[1:] @ squares_by_document)
+    output_norms = np.maximum(draws[:, 2:], np.finfo(float).tiny)
+    relative_errors = draws[:, :2] / output_norms
+    before, after = relative_errors.std(axis=0, ddof=1).tolist()
+    return before, after

@@ -1,4 +1,4 @@
-"""One repair, fitted for the plans of a selector of several sizes, and the rows of table `patches`.
+"""One repair, fitted for the plans of a selector at several sizes, and the rows of table `patches`.
 
 request = fitting.request(plans, depth, options)
 groups = fitting.fit(model, request, calibrations, weights, seed)
@@ -7,275 +7,292 @@ tensors, rows = fitting.record(request, groups, name)
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.stats import t as student
 from transformers import PreTrainedModel
 
 from lamina.config.repairs import Repair
-from lamina.data.calibrations import Calibration, Sample
-from lamina.data.splitting import documents
-from lamina.engine import sweep as engine
+from lamina.data.calibrations import Calibration
 from lamina.engine import taps
-from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
-from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch, check_boundaries
-from lamina.models.materialise import materialise
 from lamina.models.surgery import runs
 from lamina.modules import load
-from lamina.repair import check, patch, protocol
-from lamina.repair.protocol import Tensors
+from lamina.repair import check, harm, patch, protocol
+from lamina.repair.operators import describe_operator
+from lamina.repair.protocol import Fit, Tensors
 from lamina.study.variant import Variant
 
-Plan = Mapping[str, Any]
-Group = tuple[
-    Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]
-]
-"""Tensors and columns of table `patches` of boundaries, and by plan size more columns of those that use them."""
+PlanRecord = Mapping[str, Any]
+"""A plan, as its JSON file holds it."""
+
+Columns = dict[str, Any]
+"""Columns of table `patches`, by name."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a repair is to be fitted for: its entry in the configuration, and by size the plans that it can repair."""
+class RefusedRun:
+    """A run of a plan's removed units that the method cannot repair."""
+
+    plan: PlanRecord
+    boundary: Boundary
+    reason: str
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """The plans that a repair is to be fitted for."""
 
     options: Repair
-    plans: dict[int, Plan]
-    boundaries: dict[int, list[Boundary]]
-    refusals: list[
-        tuple[Plan, Boundary, str]
-    ]  # plan and boundary of what it cannot repair, and why
+    """The repair's entry in the configuration."""
+    plans: dict[int, PlanRecord] = field(default_factory=dict)
+    """The plans that it can repair, by size."""
+    boundaries: dict[int, list[Boundary]] = field(default_factory=dict)
+    """The runs of each of these plans, by size."""
+    refusals: list[RefusedRun] = field(default_factory=list)
 
     @property
     def reasons(self) -> dict[int, str]:
-        """Why plans have no repair, by size."""
-        return {plan["removed"]: reason for plan, _, reason in reversed(self.refusals)}
+        """Why plans have no repair, by size: what is wrong with the first run that is refused."""
+        reasons: dict[int, str] = {}
+        for refusal in reversed(self.refusals):
+            reasons[refusal.plan["removed"]] = refusal.reason
+        return reasons
+
+    def all_boundaries(self) -> list[Boundary]:
+        """The runs of all plans, in order, each once."""
+        boundaries: set[Boundary] = set()
+        return sorted(boundaries.union(*self.boundaries.values()))
 
 
-def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
-    """What a repair with these options is to be fitted for. Plans without units were refused and are left out."""
-    found = Request(options, {}, {}, [])
-    for plan in (plan for plan in plans if plan["units"]):
-        where = runs(plan["units"], depth)
-        refusals = [(plan, at, reason) for at in where if (reason := protocol.refused(options, at))]
-        found.refusals.extend(refusals)
-        if not refusals:
-            found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, where
-    return found
+@dataclass(frozen=True)
+class FittedGroup:
+    """What was fitted for plans that share their samples and their weights."""
+
+    tensors: Mapping[Boundary, Tensors]
+    boundary_columns: Mapping[Boundary, Columns]
+    """Of each fit, whatever the plan."""
+    plan_columns: Mapping[int, Mapping[str, Any]]
+    """Of each plan, by size, whatever the boundary."""
+
+
+def request(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequest:
+    """Sort out which plans a repair with these options can be fitted for.
+
+    Plans without units were refused when they were made, and are left out.
+
+    depth: Number of layers of the base model.
+    """
+    fit_request = FitRequest(options)
+    for plan in plans:
+        if not plan["units"]:
+            continue
+        boundaries = runs(plan["units"], depth)
+        refusals: list[RefusedRun] = []
+        for boundary in boundaries:
+            reason = protocol.find_refusal(options, boundary)
+            if reason:
+                refusals.append(RefusedRun(plan, boundary, reason))
+        if refusals:
+            fit_request.refusals.extend(refusals)
+        else:
+            fit_request.plans[plan["removed"]] = plan
+            fit_request.boundaries[plan["removed"]] = boundaries
+    return fit_request
 
 
 def fit(
     model: PreTrainedModel,
-    request: Request,
+    request: FitRequest,
     calibrations: Mapping[str, Calibration],
     weights: Sequence[tuple[str, float]],
     seed: int,
-) -> list[Group]:
+) -> list[FittedGroup]:
     """Fit the repair for all plans of a request.
 
     calibrations: What the repair is fitted on, by name, the variants' own calibration first.
-    weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
+    weights: The weight of a token of each calibration; empty if a weight is to be chosen for each
+        plan.
     """
-    options, method = request.options, protocol.method(request.options.method)
-    for removed, plan in request.plans.items():
-        check_boundaries(model, plan["units"], dict.fromkeys(request.boundaries[removed]))
+    for size, plan in request.plans.items():
+        check_boundaries(model, plan["units"], dict.fromkeys(request.boundaries[size]))
 
-    def group(
-        sources: Sequence[Source], made: Mapping[Boundary, protocol.Fit], facts: Any, chosen: Any
-    ) -> Group:
-        """What was fitted on sources, of which the first is the variants' own calibration."""
-        flags = zip(next(iter(calibrations.values())).samples, split(sources, seed)[0], strict=True)
-        plans, harm = [request.plans[removed] for removed in chosen], dict[int, dict[str, Any]]()
+    fitter = _Fitter(model, request, calibrations, seed)
+    if not weights:
+        return fitter.fit_with_chosen_weights()
+    sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
+    if request.options.chain:
+        return fitter.fit_run_after_run(request.options.chain, sources)
+    return [fitter.fit_all_runs(sources)]
+
+
+class _Fitter:
+    """The three ways to fit a repair: all runs at once, run after run, or with chosen weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        request: FitRequest,
+        calibrations: Mapping[str, Calibration],
+        seed: int,
+    ) -> None:
+        self.model = model
+        self.request = request
+        self.calibrations = calibrations
+        self.seed = seed
+        self.method = protocol.method(request.options.method)
+
+    def fit_all_runs(self, sources: Sequence[Source]) -> FittedGroup:
+        """Fit the runs of all plans on the statistics of one pass."""
+        options = self.request.options
+        boundaries = self.request.all_boundaries()
+        collected = self.method.collect(self.model, sources, boundaries, options, self.seed)
+        fits = {
+            boundary: self.method.fit(statistics, options) for boundary, statistics in collected
+        }
+        boundary_columns = self._boundary_columns(sources, fits)
+        plan_columns: dict[int, Columns] = {size: {} for size in self.request.plans}
+        return self._finish_group(sources, fits, boundary_columns, plan_columns)
+
+    def fit_run_after_run(self, chain_module: str, sources: Sequence[Source]) -> list[FittedGroup]:
+        """Fit each run of a plan on the model that is repaired before it: a group for each plan."""
+        chain = load(chain_module)
+        groups: list[FittedGroup] = []
+        for size, boundaries in self.request.boundaries.items():
+            fits, runs_before = chain.fit(
+                self.model, sources, boundaries, self.request.options, self.seed
+            )
+            boundary_columns: dict[Boundary, Columns] = {}
+            for boundary, fit in fits.items():
+                boundary_columns |= self._boundary_columns(
+                    sources, {boundary: fit}, runs_before[boundary]
+                )
+            groups.append(self._finish_group(sources, fits, boundary_columns, {size: {}}))
+        return groups
+
+    def fit_with_chosen_weights(self) -> list[FittedGroup]:
+        """Fit with the weight of general text that each plan needs: a group for each weight."""
+        weighing = load("lamina.repair.weighing")
+        weighed_groups = weighing.groups(
+            self.model,
+            self.calibrations,
+            list(self.request.plans.values()),
+            self.request.boundaries,
+            self.request.options,
+            self.seed,
+        )
+        groups: list[FittedGroup] = []
+        for weighed in weighed_groups:
+            boundary_columns = self._boundary_columns(weighed.sources, weighed.fits)
+            groups.append(
+                self._finish_group(
+                    weighed.sources, weighed.fits, boundary_columns, weighed.plan_columns
+                )
+            )
+        return groups
+
+    def _boundary_columns(
+        self, sources: Sequence[Source], fits: Mapping[Boundary, Fit], run: taps.Run = taps.run
+    ) -> dict[Boundary, Columns]:
+        """Columns of each fit; errors by token and the operator's shape if it is a linear map.
+
+        run: The pass that gives the streams on which errors are measured.
+        """
+        validated_patches: dict[Boundary, Patch] = {}
+        for boundary, fit in fits.items():
+            validated_patch = self.method.as_patch(fit.validated)
+            if validated_patch is not None:
+                validated_patches[boundary] = validated_patch
+        token_errors: dict[Boundary, check.TokenErrors] = {}
+        if validated_patches:
+            token_errors = check.measure(self.model, sources, validated_patches, self.seed, run=run)
+
+        columns: dict[Boundary, Columns] = {}
+        for boundary, fit in fits.items():
+            columns[boundary] = dict(fit.facts)
+            final_patch = self.method.as_patch(fit.tensors)
+            if final_patch is not None:
+                columns[boundary].update(describe_operator(final_patch))
+                columns[boundary].update(token_errors[boundary])
+        return columns
+
+    def _finish_group(
+        self,
+        sources: Sequence[Source],
+        fits: Mapping[Boundary, Fit],
+        boundary_columns: Mapping[Boundary, Columns],
+        plan_columns: Mapping[int, Mapping[str, Any]],
+    ) -> FittedGroup:
+        """Measure whether the fits do harm, where the model can be measured.
+
+        sources: What was fitted on; the first is the variants' own calibration.
+        """
+        own_samples = next(iter(self.calibrations.values())).samples
+        is_heldout = split(sources, self.seed)[0]
+        heldout_samples = [
+            sample for sample, flag in zip(own_samples, is_heldout, strict=True) if flag
+        ]
+        loss_columns: dict[int, harm.LossColumns] = {}
         try:
-            harm = _harm(model, request, plans, [sample for sample, held in flags if held], made)
+            loss_columns = harm.measure_harm(
+                self.model,
+                self.request.options.method,
+                [self.request.plans[size] for size in plan_columns],
+                self.request.boundaries,
+                heldout_samples,
+                fits,
+            )
         except LaminaError as refusal:
             logging.getLogger(__name__).warning(
                 "Whether the repair helps is not measured. %s", refusal
             )
-        tensors = {boundary: fit.tensors for boundary, fit in made.items()}
-        return (
-            tensors,
-            facts,
-            {removed: columns | harm.get(removed, {}) for removed, columns in chosen.items()},
-        )
 
-    if not weights:
-        weighing, plans = load("lamina.repair.weighing"), list(request.plans.values())
-        return [
-            group(weighed, made, _facts(model, weighed, method, made, seed), chosen)
-            for weighed, made, chosen in weighing.groups(
-                model, calibrations, plans, request.boundaries, options, seed
-            )
-        ]
-    sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
-    if options.chain:
-        chain, groups = load(options.chain), []
-        for removed, part in request.boundaries.items():
-            made, behind = chain.fit(model, sources, part, options, seed)
-            facts: dict[Boundary, dict[str, Any]] = {}
-            for boundary, each in made.items():
-                facts |= _facts(model, sources, method, {boundary: each}, seed, behind[boundary])
-            groups.append(group(sources, made, facts, {removed: {}}))
-        return groups
-    every = sorted({boundary for part in request.boundaries.values() for boundary in part})
-    collected = method.collect(model, sources, every, options, seed)
-    made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-    return [
-        group(
-            sources,
-            made,
-            _facts(model, sources, method, made, seed),
-            dict.fromkeys(request.plans, {}),
-        )
-    ]
+        tensors = {boundary: fit.tensors for boundary, fit in fits.items()}
+        all_plan_columns = {
+            size: {**columns, **loss_columns.get(size, {})}
+            for size, columns in plan_columns.items()
+        }
+        return FittedGroup(tensors, boundary_columns, all_plan_columns)
 
 
 def record(
-    request: Request, groups: Iterable[Group], name: str
-) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """The tensors of a patch file and the rows of table `patches`, of the repair with this name."""
+    request: FitRequest, groups: Iterable[FittedGroup], name: str
+) -> tuple[dict[str, torch.Tensor], list[Columns]]:
+    """The tensors of the patch file and the rows of table `patches`; `name` is the repair's."""
     tensors: dict[str, torch.Tensor] = {}
-    rows = [_row(plan, name, at, {"refused": reason}) for plan, at, reason in request.refusals]
-    for fits, facts, chosen in groups:
-        for removed, plan in request.plans.items():
-            if removed in chosen:
-                part, more = request.boundaries[removed], chosen[removed]
-                tensors |= patch.tensors(removed, {boundary: fits[boundary] for boundary in part})
-                rows += [_row(plan, name, boundary, facts[boundary] | more) for boundary in part]
+    rows: list[Columns] = []
+    for refusal in request.refusals:
+        rows.append(_row(refusal.plan, name, refusal.boundary, {"refused": refusal.reason}))
+    for group in groups:
+        for size, plan in request.plans.items():
+            if size not in group.plan_columns:
+                continue
+            boundaries = request.boundaries[size]
+            plan_tensors = {boundary: group.tensors[boundary] for boundary in boundaries}
+            tensors |= patch.tensors(size, plan_tensors)
+            for boundary in boundaries:
+                columns = {**group.boundary_columns[boundary], **group.plan_columns[size]}
+                rows.append(_row(plan, name, boundary, columns))
     return tensors, rows
 
 
-def _harm(
-    model: PreTrainedModel,
-    request: Request,
-    plans: list[Plan],
-    samples: list[Sample],
-    made: Mapping[Boundary, protocol.Fit],
-) -> dict[int, dict[str, Any]]:
-    """Columns of table `patches` by size, of plans that no portfolio chose, on samples that no patch has seen."""
-    plans = [plan for plan in plans if not plan.get("choice")]
-    parts = {at: protocol.Fitted(request.options.method, fit.validated) for at, fit in made.items()}
-    maps = {at: part.as_patch() for at, part in parts.items()}
-    candidates, alone = dict[Any, Candidate](), dict[Any, np.ndarray]()
-    for plan in plans:
-        removed, units = plan["removed"], frozenset(plan["units"])
-        candidates[removed, False], here = Candidate(units), request.boundaries[removed]
-        if linear := {at: patch for at in here if (patch := maps[at])}:
-            candidates[removed, True] = Candidate(units, linear)
-        else:
-            variant = materialise(model, plan, {at: parts[at] for at in here})
-            alone |= losses(variant, samples, {(removed, True): Candidate()})
-    found = losses(model, samples, candidates, plans) | alone if plans else {}
-    (numbers,) = documents([[sample.sequence() for sample in samples]])
-    return {
-        size: compared(found[size, False], found[size, True], numbers)
-        for size, mended in found
-        if mended
-    }
-
-
-def losses(
-    model: PreTrainedModel,
-    samples: Sequence[Sample],
-    candidates: Mapping[Any, Candidate],
-    plans: Iterable[Plan] = (),
-) -> dict[Any, np.ndarray]:
-    """Negative log-likelihood and number of the scored tokens of each sample, by candidate (samples, 2).
-
-    plans: those of the candidates, which say what takes the place of layers.
-    """
-    records = {
-        name: record for plan in plans for name, record in plan.get("replacements", {}).items()
-    }
-    units = {unit for candidate in candidates.values() for unit in candidate.removed}
-    given = replacements.layers(model, units, records)
-    with engine.opened(model, samples, outputs=False, replacements=given) as session:
-        session.measure(range(len(samples)), candidates)
-    read = {
-        name: [session.scores.sample(name, number) for number in range(len(samples))]
-        for name in candidates
-    }
-    return {
-        name: np.array([[row["nll"], row["n_tokens"]] for row in rows])
-        for name, rows in read.items()
-    }
-
-
-def compared(bare: np.ndarray, repaired: np.ndarray, numbers: Sequence[int]) -> dict[str, Any]:
-    """Losses per token, from what `losses` gives, and whether the second is surely higher.
-
-    numbers: the number of each sample's document, from 0.
-    """
-    sums = np.zeros((1 + max(numbers), 2))
-    np.add.at(sums, list(numbers), np.stack([repaired[:, 0] - bare[:, 0], bare[:, 1]], axis=1))
-    (difference, tokens), count = sums.sum(axis=0), len(sums)
-    residuals = sums @ [1, -difference / tokens]
-    error = np.sqrt((residuals**2).sum() * count / (count - 1)) / tokens if count > 1 else np.inf
-    return {
-        "loss_bare": float(bare[:, 0].sum() / tokens),
-        "loss_repaired": float(repaired[:, 0].sum() / tokens),
-        "loss_stderr": float(error) if np.isfinite(error) else None,
-        "n_loss": count,
-        "hurts": bool(difference / tokens > student.ppf(0.975, max(1, count - 1)) * error),
-    }
-
-
-def _row(plan: Plan, repair: str, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _row(plan: PlanRecord, repair: str, boundary: Boundary, columns: Mapping[str, Any]) -> Columns:
+    """A row of table `patches`: keys of the variant and of the boundary, then the columns."""
     variant = Variant(
-        **{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair
+        model=plan["model"],
+        calibration=plan["calibration"],
+        selector=plan["selector"],
+        removed=plan["removed"],
+        repair=repair,
     )
     start, end = boundary
-    return {**variant.row(), "boundary": f"{start}-{end}", "start": start, "end": end, **facts}
-
-
-def _facts(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    method: protocol.Repair,
-    made: Mapping[Boundary, protocol.Fit],
-    seed: int,
-    run: taps.Run = taps.run,
-) -> dict[Boundary, dict[str, Any]]:
-    """Columns of table `patches` for each fit, with errors by token if the repair is a linear map of the stream."""
-    maps = {boundary: method.as_patch(fit.validated) for boundary, fit in made.items()}
-    linear = {
-        boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None
-    }
-    checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
     return {
-        boundary: {**fit.facts, **shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
-        for boundary, fit in made.items()
+        **variant.row(),
+        "boundary": f"{start}-{end}",
+        "start": start,
+        "end": end,
+        **columns,
     }
-
-
-def shape(patch: Patch | None) -> dict[str, Any]:
-    """The shape of a repair that is a linear map M of the stream; nothing for other repairs."""
-    if patch is None:
-        return {}
-    values = torch.linalg.svdvals(patch.matrix.float())
-    return {
-        "antisymmetric_share": antisymmetric_share(patch.matrix),
-        "singular_values": values.tolist(),
-        "effective_rank": effective_rank(values),
-    }
-
-
-def antisymmetric_share(operator: torch.Tensor) -> float:
-    """Share of ‖M‖² in (M - Mᵀ)/2, which no symmetric patch can reach; 0 for a zero operator (C, C)."""
-    total = float(operator.double().square().sum())
-    skew = (operator - operator.T).double() / 2
-    return float(skew.square().sum()) / total if total > 0 else 0.0
-
-
-def effective_rank(values: torch.Tensor) -> float:
-    """exp of the entropy of the squares of singular values (C,), as shares of their sum; 0 for a zero operator.
-
-    C equal directions have rank C, and directions with very small values do not count.
-    """
-    squares = values.double().square()
-    shares = squares / squares.sum().clamp_min(torch.finfo(squares.dtype).tiny)
-    return float(torch.special.entr(shares).sum().exp()) if squares.sum() > 0 else 0.0

@@ -1,7 +1,7 @@
-"""The safetensors file of a fitted repair.
+"""The safetensors file of a fitted repair, for all plan sizes of one selector.
 
-It holds tensors `removed={n}/{start}-{end}/{name}` for all sizes of one selector. Its metadata name the method that
-uses the tensors, and say for some sizes why there are none.
+Its tensors are named `removed={n}/{start}-{end}/{name}`. Its metadata hold the method that uses the
+tensors (`method`), and by plan size the reasons why a plan has no repair (`refused`).
 """
 
 import json
@@ -15,25 +15,23 @@ from safetensors import safe_open
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.repair.protocol import Fitted, Tensors
-from lamina.store import parquet as store
+from lamina.store import parquet
 
-_KEY = re.compile(r"removed=(\d+)/(\d+(?:[.]5)?)-(\d+(?:[.]5)?)/(.+)")
+# Boundaries are whole numbers, or end in .5 between attention and MLP.
+_TENSOR_NAME = re.compile(
+    r"removed=(?P<removed>\d+)/(?P<start>\d+(?:[.]5)?)-(?P<end>\d+(?:[.]5)?)/(?P<name>.+)"
+)
 
 
 def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
-    """The fitted tensors of one plan under their names in the file, on the CPU, in float32 as all fits are."""
-    return {
-        # Cloned, because plans of several sizes share a boundary and safetensors refuses shared memory.
-        f"removed={removed}/{start}-{end}/{name}": tensor.detach()
-        .to("cpu", torch.float32, copy=True)
-        .contiguous()
-        for (start, end), named in fitted.items()
-        for name, tensor in named.items()
-    }
-
-
-def _place(written: str) -> float:
-    return float(written) if "." in written else int(written)
+    """The fitted tensors of the plan of one size by their names in the file, float32 on the CPU."""
+    tensors_in_file: dict[str, torch.Tensor] = {}
+    for (start, end), boundary_tensors in fitted.items():
+        for name, tensor in boundary_tensors.items():
+            # Plans of several sizes share a boundary, and safetensors refuses shared memory.
+            copied = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+            tensors_in_file[f"removed={removed}/{start}-{end}/{name}"] = copied
+    return tensors_in_file
 
 
 def save(
@@ -42,35 +40,50 @@ def save(
     named: Mapping[str, torch.Tensor],
     reasons: Mapping[int, str] | None = None,
 ) -> None:
-    """Write a patch file; `reasons` says, by size, why a plan without tensors cannot be repaired."""
-    store.write_tensors(path, named, {"method": method, "refused": json.dumps(dict(reasons or {}))})
+    """Write a patch file.
+
+    named: What `tensors` gives, for all sizes.
+    reasons: Why a plan cannot be repaired, by its size.
+    """
+    metadata = {"method": method, "refused": json.dumps(dict(reasons or {}))}
+    parquet.write_tensors(path, named, metadata)
 
 
 def refused(path: str | Path, removed: int) -> str | None:
     """Why the plan of size `removed` cannot be repaired; None if it can."""
-    with store.reading(path), safe_open(str(path), framework="pt") as handle:
-        reasons = json.loads(store.tensors_metadata(handle).get("refused", "{}"))
+    with parquet.reading(path), safe_open(str(path), framework="pt") as handle:
+        reasons = json.loads(parquet.tensors_metadata(handle).get("refused", "{}"))
     return reasons.get(str(removed))
 
 
 def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
-    """The fitted repairs of the plan of size `removed`, ready for `materialise`.
+    """Read the fitted repairs of the plan of size `removed`, ready for `materialise`.
 
-    Raises LaminaError if the file has no patch of that size, or holds a tensor that is not part of a patch.
+    Raises LaminaError if the file has no patch of that size, or a tensor that is not part of one.
     """
-    tensors: dict[Boundary, dict[str, torch.Tensor]] = {}
-    with store.reading(path), safe_open(str(path), framework="pt") as handle:
-        method = store.tensors_metadata(handle).get("method")
+    tensors_by_boundary: dict[Boundary, dict[str, torch.Tensor]] = {}
+    with parquet.reading(path), safe_open(str(path), framework="pt") as handle:
+        method = parquet.tensors_metadata(handle).get("method")
         for key in handle.keys():  # noqa: SIM118
-            match = _KEY.fullmatch(key)
+            match = _TENSOR_NAME.fullmatch(key)
             if match is None or method is None:
                 raise LaminaError(
                     f"{path} holds '{key}', which is not part of a patch. Run fit_patch again."
                 )
-            if int(match[1]) == removed:
-                tensors.setdefault((_place(match[2]), _place(match[3])), {})[match[4]] = (
-                    handle.get_tensor(key)
-                )
-    if not tensors:
+            if int(match["removed"]) != removed:
+                continue
+            boundary = (_parse_position(match["start"]), _parse_position(match["end"]))
+            boundary_tensors = tensors_by_boundary.setdefault(boundary, {})
+            boundary_tensors[match["name"]] = handle.get_tensor(key)
+
+    if not tensors_by_boundary:
         raise LaminaError(f"{path} holds no patch of size removed={removed}. Run fit_patch again.")
-    return {boundary: Fitted(str(method), named) for boundary, named in tensors.items()}
+    return {
+        boundary: Fitted(str(method), boundary_tensors)
+        for boundary, boundary_tensors in tensors_by_boundary.items()
+    }
+
+
+def _parse_position(text: str) -> float:
+    """A boundary such as `3`, an int, or `3.5`, a float."""
+    return float(text) if "." in text else int(text)

@@ -1,7 +1,8 @@
 """Patches that wait for the passes that apply them: in memory up to a budget, the others in a file.
 
-A search fits a patch of C² numbers for every run of layers that one of its sets lacks: hundreds of them, 67 MB each at
-C = 4096. A pass reads each patch from the file once, and keeps it no longer than the layer that it repairs.
+A search fits a patch of C² numbers for every run of layers that one of its sets lacks. There are
+hundreds of them, 67 MB each at C = 4096. A pass reads each patch from the file once, and keeps it
+no longer than the layer that it repairs takes.
 """
 
 import os
@@ -10,84 +11,103 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
 from lamina.engine.budgets import PATCHES
 from lamina.models.boundary import Patch
 
-_WIDTH = 4  # bytes of a number
-_READ = 1 << 30  # bytes of one read; the system reads a little under 2 GiB at once
+FLOAT32_BYTES = 4
+MAX_READ_BYTES = 1 << 30  # of one read; the operating system gives a little under 2 GiB at once
+
+
+class StoredTensor(NamedTuple):
+    """Where a float32 tensor lies in a file."""
+
+    first_byte: int
+    shape: torch.Size
 
 
 @dataclass(frozen=True, eq=False)
 class FiledPatch(Patch):
     """A patch whose tensors are read from an open file whenever they are needed.
 
-    `layout` has for each tensor its first byte in the file and its shape. The file is open as long as a patch has it.
+    The file stays open as long as one of its patches exists.
     """
 
     file: FileIO | None = None
-    layout: Mapping[str, tuple[int, torch.Size]] = field(default_factory=dict)
+    stored_tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
+        """The patch's tensors by name, read from the file."""
         assert self.file is not None
-        return {name: _read(self.file, *where) for name, where in self.layout.items()}
+        return {
+            name: _read_tensor(self.file, stored) for name, stored in self.stored_tensors.items()
+        }
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Patch:
+        """A patch in memory, on a device and for weights of a dtype."""
         return Patch(**self.tensors).to(device, dtype)
 
 
 class PatchStore:
-    """Keeps patches in float32: on a device while all of them take at most `memory` bytes, the others in a file.
+    """Keeps patches in float32: on a device while there is room for them, the others in a file.
 
-    The file has no name, so that nothing of it is left when the process ends, in whatever way. It lies in `folder`, by
-    default in the one for temporary files.
+    folder: Where the file lies; by default the folder of temporary files. The file has no name, so
+        that nothing of it is left however the process ends.
+    max_bytes: What all patches on the device may take together.
     """
 
     def __init__(
         self,
         folder: Path | None = None,
-        memory: int = PATCHES,
+        max_bytes: int = PATCHES,
         device: torch.device | None = None,
     ) -> None:
         self._folder = folder
-        self._memory = memory
+        self._max_bytes = max_bytes
         self._device = device or torch.device("cpu")
-        self._held = 0
+        self._used_bytes = 0
         self._file: FileIO | None = None
 
     def keep(self, patch: Patch) -> Patch:
-        """The same patch, where it may wait."""
-        size = _WIDTH * sum(tensor.numel() for tensor in patch.tensors.values())
-        if self._held + size <= self._memory:
-            self._held += size
+        """Give the same patch back, on the device or in the file."""
+        n_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in patch.tensors.values())
+        if self._used_bytes + n_bytes <= self._max_bytes:
+            self._used_bytes += n_bytes
             return patch.to(self._device, torch.float32)
-        return self._written(patch.to(torch.device("cpu"), torch.float32))
+        return self._write_patch(patch.to(torch.device("cpu"), torch.float32))
 
-    def _written(self, patch: Patch) -> FiledPatch:
+    def _write_patch(self, patch: Patch) -> FiledPatch:
         if self._file is None:
             file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             self._file = cast(FileIO, file)
-        layout: dict[str, tuple[int, torch.Size]] = {}
+        stored_tensors: dict[str, StoredTensor] = {}
         for name, tensor in patch.tensors.items():
-            layout[name] = self._file.seek(0, os.SEEK_END), tensor.shape
-            left = memoryview(tensor.contiguous().numpy().tobytes())
-            while left:
-                left = left[self._file.write(left) :]
-        return FiledPatch(file=self._file, layout=layout)
+            first_byte = self._file.seek(0, os.SEEK_END)
+            stored_tensors[name] = StoredTensor(first_byte, tensor.shape)
+            _write_all(self._file, tensor.contiguous().numpy().tobytes())
+        return FiledPatch(file=self._file, stored_tensors=stored_tensors)
 
 
-def _read(file: FileIO, first: int, shape: torch.Size) -> torch.Tensor:
-    """The float32 tensor of this shape that begins at a byte of an open file."""
-    buffer = bytearray(_WIDTH * shape.numel())
-    left = memoryview(buffer)
-    while left:
-        count = os.preadv(file.fileno(), [left[:_READ]], first)
-        if not count:
-            raise OSError("the file of a search's patches has lost its end")
-        left = left[count:]
-        first += count
-    return torch.frombuffer(buffer, dtype=torch.float32).view(shape)
+def _write_all(file: FileIO, content: bytes) -> None:
+    """Write all bytes to an unbuffered file, which may take fewer at once."""
+    remaining = memoryview(content)
+    while remaining:
+        n_written = file.write(remaining)
+        remaining = remaining[n_written:]
+
+
+def _read_tensor(file: FileIO, stored: StoredTensor) -> torch.Tensor:
+    buffer = bytearray(FLOAT32_BYTES * stored.shape.numel())
+    remaining = memoryview(buffer)
+    offset = stored.first_byte
+    while remaining:
+        n_read = os.preadv(file.fileno(), [remaining[:MAX_READ_BYTES]], offset)
+        if not n_read:
+            raise OSError("the temporary file of a search's patches was cut short")
+        remaining = remaining[n_read:]
+        offset += n_read
+    return torch.frombuffer(buffer, dtype=torch.float32).view(stored.shape)

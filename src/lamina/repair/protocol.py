@@ -1,7 +1,9 @@
-"""What every repair is: a module `lamina.repair.methods.{method}` with four functions, found by its name.
+"""The protocol of a repair: the functions that a module of `lamina.repair.methods` must have.
 
-The name and the options of a method are a class at the top of its module, a subclass of `lamina.config.repairs`'
-`Repair`; nothing outside the module knows them. Adding a repair is one module, which imports torch inside functions.
+At the top of such a module stands the class of its options, a subclass of
+`lamina.config.repairs.Repair`. The module is found by the name of the method, and nothing outside
+of it knows that name or its options. It imports torch inside its functions only, because the
+configuration is read without torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,21 +18,28 @@ from lamina.models.boundary import Boundary, Patch, Place
 from lamina.modules import load
 
 Tensors = Mapping[str, torch.Tensor]
-"""What was fitted for one boundary, by the method's own names, as it stands in a patch file."""
+"""What was fitted at one boundary, under the method's own names, as a patch file holds it."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The result of `fit` for one boundary."""
+    """The result of fitting one boundary."""
 
-    tensors: Tensors  # the repair, fitted on all samples
-    validated: Tensors  # the repair, fitted without the held-out samples; every reported error is measured with it
-    # Columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they apply
-    # ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired stream.
+    tensors: Tensors
+    """The repair, fitted on all samples."""
+
+    validated: Tensors
+    """The repair, fitted without the held-out samples. All reported errors are measured with it."""
+
     facts: Mapping[str, Any]
+    """Columns of table `patches` that the method fills.
+
+    n_samples, n_tokens and parameters, and where they apply ridge, rank and the relative errors
+    ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the repaired stream, or that of the pruned model in columns `…_before`.
+    """
 
 
-class Repair(Protocol):
+class RepairMethod(Protocol):
     """The functions of a method's module. `options` is an instance of its class of options."""
 
     def collect(
@@ -41,36 +50,45 @@ class Repair(Protocol):
         options: Any,
         seed: int,
     ) -> Iterator[tuple[Boundary, Any]]:
-        """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
+        """Yield the statistics that `fit` needs, boundary by boundary, from the unpruned model.
 
-        The variant's own calibration is the first source; `seed` draws the held-out documents, a share of each.
+        sources: The variant's own calibration is the first one.
+        seed: Draws the held-out documents, a share of each source.
         """
 
     def fit(self, statistics: Any, options: Any) -> Fit:
-        """Fit one boundary."""
+        """Fit the repair of one boundary."""
 
     def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-        """Repair a cut model, for a method without a patch. It shares its parameters with the base, so change none in
-        place, see `boundary.own`."""
+        """Repair a cut model in place. Only called where `as_patch` returns None.
+
+        The variant shares its parameters with the base model, so the method must change copies of
+        them: see `lamina.models.boundary.own`.
+        """
 
     def as_patch(self, tensors: Tensors) -> Patch | None:
-        """The repair inside a pass over the unpruned model, as a linear map of the stream at its boundary; None if it
-        is not such a map."""
+        """The repair as a linear map of the stream at its boundary; None if it is no such map."""
 
 
-def method(name: str) -> Repair:
-    return cast(Repair, load(f"lamina.repair.methods.{name}"))
+def method(name: str) -> RepairMethod:
+    """Load the module of a repair method."""
+    return cast(RepairMethod, load(f"lamina.repair.methods.{name}"))
 
 
-def refused(options: Any, boundary: Boundary) -> str | None:
-    """Why a method cannot repair a run, by its function `refused(boundary)` if it has one; None if it can."""
-    if not options.LINEAR and any(place % 1 for place in boundary):
+def find_refusal(options: Any, boundary: Boundary) -> str | None:
+    """Why a method cannot repair a run of removed units; None if it can.
+
+    A method says so itself by a function `refused(boundary)`, which is optional.
+    """
+    ends_within_layer = any(position % 1 for position in boundary)
+    if ends_within_layer and not options.LINEAR:
         return (
-            f"{options.method} changes weights before removed layers, and a run of halves begins or ends within a "
-            f"layer. Use a repair of the stream: {options.of_stream()}, or units: layer in the selector."
+            f"{options.method} changes the weights before removed layers, but this run of removed "
+            "sub-layers begins or ends within a layer. Use a repair of the stream "
+            f"({options.of_stream()}), or write units: layer in the selector."
         )
-    says = getattr(method(options.method), "refused", None)
-    return says(boundary) if says else None
+    find_own_refusal = getattr(method(options.method), "refused", None)
+    return find_own_refusal(boundary) if find_own_refusal else None
 
 
 @dataclass(frozen=True)
@@ -81,12 +99,13 @@ class Fitted:
     tensors: Tensors
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
-        """Repair a cut model at a place."""
-        if patch := self.as_patch():
+        """Repair a cut model in place."""
+        patch = self.as_patch()
+        if patch is not None:
             patch.apply(variant, place)
         else:
             method(self.method).apply(variant, place, self.tensors)
 
     def as_patch(self) -> Patch | None:
-        """The repair as a linear map inside a pass; None if it is not a linear map."""
+        """The repair as a linear map of the stream; None if it is not a linear map."""
         return method(self.method).as_patch(self.tensors)

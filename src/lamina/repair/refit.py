@@ -1,4 +1,4 @@
-"""Ghost with `refit: true`: each run of a plan is fitted on the stream of the model pruned and patched so far."""
+"""Ghost with `refit: true`: each run is fitted on the stream of the model repaired so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ from lamina.repair.protocol import Fit
 
 
 @dataclass
-class Chained(Statistics[Moments]):
-    """Sums behind patches fitted without the held-out samples; `behind` holds sums of all samples and final patches."""
+class ChainStatistics(Statistics[Moments]):
+    """Moments of both chains: `fit` and `heldout` are those of the validated chain."""
 
-    behind: Moments
+    final_chain: Moments
+    """Of all samples, in the stream of the final chain."""
 
     def whole(self) -> Moments:
-        return self.behind
+        return self.final_chain
 
 
 def fit(
@@ -35,40 +36,56 @@ def fit(
 ) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
     """Fit the runs of one plan, one after the other.
 
-    X is the stream of the model that is pruned and patched before the run. Y is the stream of the unpruned model. Two
-    chains of patches are fitted. No patch of the first chain has seen the held-out samples; this chain chooses options
-    and measures errors. All patches of the second chain are fitted on all samples; the variant uses this chain.
+    X is the stream of the model that is pruned and patched before the run, and Y the stream of the
+    unpruned model. Two chains of patches are fitted. No patch of the *validated* chain has seen the
+    held-out samples; it chooses the options and measures the errors. All patches of the *final*
+    chain are fitted on all samples; it is what the variant uses.
 
-    Returns the fits, and for each boundary the pass that gave X to the first chain's patch.
+    Returns the fits, and for each boundary the pass that gave X to the validated chain.
     """
     fits: dict[Boundary, Fit] = {}
-    behind: dict[Boundary, taps.Run] = {}
+    validated_runs: dict[Boundary, taps.Run] = {}
     for boundary in sorted(boundaries):
-        chains = [
-            _behind(
-                model,
-                {b: ghost.as_patch(part) for b, part in zip(fits, tensors, strict=True)},
-                boundary[0],
-            )
-            for tensors in (
-                [fit_of_run.validated for fit_of_run in fits.values()],
-                [fit_of_run.tensors for fit_of_run in fits.values()],
-            )
-        ]
-        honest, final = (
-            statistics
-            for run in (chains if fits else chains[:1] * 2)
-            for _, statistics in moments.collect(model, sources, [boundary], seed, run=run)
-        )
-        fits[boundary] = ghost.fit(Chained(**vars(honest), behind=final.whole()), options)
-        behind[boundary] = chains[0]
-    return fits, behind
+        validated_patches = {
+            earlier: ghost.as_patch(earlier_fit.validated) for earlier, earlier_fit in fits.items()
+        }
+        final_patches = {
+            earlier: ghost.as_patch(earlier_fit.tensors) for earlier, earlier_fit in fits.items()
+        }
+        start, _ = boundary
+        validated_run = _run_after(model, validated_patches, start)
+        final_run = _run_after(model, final_patches, start)
+
+        statistics = _collect_chains(model, sources, boundary, seed, validated_run, final_run)
+        fits[boundary] = ghost.fit(statistics, options)
+        # Their C² sums are freed before the next run is collected.
+        del statistics
+        validated_runs[boundary] = validated_run
+    return fits, validated_runs
 
 
-def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
-    """A pass whose stream at `start` is that of the model with `patches` in place of the runs before."""
+def _collect_chains(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundary: Boundary,
+    seed: int,
+    validated_run: taps.Run,
+    final_run: taps.Run,
+) -> ChainStatistics:
+    """The moments of one boundary in the streams of both chains."""
+    ((_, validated),) = moments.collect(model, sources, [boundary], seed, run=validated_run)
+    ((_, final),) = moments.collect(model, sources, [boundary], seed, run=final_run)
+    return ChainStatistics(validated.fit, validated.heldout, validated.n_samples, final.whole())
+
+
+def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
+    """A pass whose stream at `start` is that of the model with `patches` for earlier runs."""
     if not patches:
         return taps.run
-    units = [unit for boundary in patches for unit in units_of(*boundary)]
-    position = Place.of((start, start), kept_layers(model, units)).position + start % 1
-    return taps.entering(materialise(model, {"units": units}, patches), position, start)
+    removed_units: list[str] = []
+    for boundary in patches:
+        removed_units += units_of(*boundary)
+    variant = materialise(model, {"units": removed_units}, patches)
+    # A start of 3.5 lies between attention and MLP, in the variant as in the base model.
+    layer_index = Place.of((start, start), kept_layers(model, removed_units)).position
+    return taps.entering(variant, layer_index + start % 1, start)

@@ -1,18 +1,20 @@
-"""The weight of general text beside the task, chosen for each plan: `data: {own: 1, general: auto}`.
+"""The weight of general text in a fit, chosen for each plan: `data: {own: 1, general: auto}`.
 
-The statistics of a fit are sums over tokens or samples. So one pass over the own and one over the general calibration
-serve every weight w of a grid, as S_own + w S_general. Each plan gets one w for all its boundaries: the smallest w with
-which the repaired model loses on held-out general samples at most `tolerance` nats per token more than the pruned model
-without a repair. If no w is within the tolerance, the plan gets the w with the least loss. All plans and weights are
-candidates of one pass.
+The statistics of a fit are sums over tokens or samples. So one pass over the own calibration and
+one over the general one serve every weight w of a grid, as S_own + w S_general.
 
-The compared patches were fitted without the held-out samples (which choose a ridge, as always). The patches of all
-weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
+Each plan gets one w for all its boundaries: the smallest w with which the repaired model loses on
+held-out general samples at most `tolerance` nats per token more than the pruned model without a
+repair. If no w is within the tolerance, the plan gets the w with the least loss. All plans with all
+weights are candidates of one pass.
+
+The patches compared were fitted without the held-out samples, which choose a ridge as always. The
+patches of all weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, cast
 
 import torch
 from transformers import PreTrainedModel
@@ -22,153 +24,220 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.moments import Statistics, Sums
 from lamina.engine.sources import Source, split
 from lamina.models.boundary import Boundary, Patch
-from lamina.repair import fitting, protocol
+from lamina.repair import harm, protocol
 from lamina.repair.protocol import Fit, Tensors
 
 GRID = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+NO_REPAIR = None
+"""Stands among the weights for the pruned model without a repair."""
 
-Group = tuple[list[Source], dict[Boundary, Fit], dict[int, dict[str, Any]]]
-"""What plans with the same weight are fitted on, their fits, and by plan size columns of table `patches`."""
+LossByWeight = dict[float | None, float]
+"""Loss per token on held-out general samples, by weight; without a repair under `NO_REPAIR`."""
+
+
+class WeightColumns(TypedDict):
+    """Columns of table `patches`: the chosen weight, and what the repair does to general text."""
+
+    auto_weight: float
+    general_loss_before: float
+    """Nats per token of the pruned model without a repair."""
+    general_loss: float
+    """Nats per token of the repaired model."""
+    general_kept: bool
+    """Whether the loss is within the tolerance."""
+    n_general: int
+    """Held-out general samples."""
+
+
+@dataclass(frozen=True)
+class WeighedGroup:
+    """Plans with the same weight."""
+
+    sources: list[Source]
+    """What they are fitted on."""
+    fits: dict[Boundary, Fit]
+    plan_columns: dict[int, WeightColumns]
+    """By plan size."""
 
 
 def groups(
     model: PreTrainedModel,
-    read: Mapping[str, Calibration],
+    calibrations: Mapping[str, Calibration],
     plans: Sequence[Mapping[str, Any]],
-    wanted: Mapping[int, Sequence[Boundary]],
+    boundaries: Mapping[int, Sequence[Boundary]],
     options: Any,
     seed: int,
-) -> Iterator[Group]:
+) -> Iterator[WeighedGroup]:
     """The plans of one selector, grouped by their chosen weight.
 
-    read: Calibrations by name, the variants' own first.
-    wanted: The boundaries of each plan, by its size.
-    options: Options of the repair, whose method is a linear map of the stream.
+    calibrations: By name, the variants' own first.
+    boundaries: The runs of each plan, by its size.
+    options: Those of the repair, whose method is a linear map of the stream.
     """
-    automatic = options.automatic(next(iter(read)))
-    grid = {weight: _sources(read, options, weight) for weight in GRID}
-    every = sorted({boundary for part in wanted.values() for boundary in part})
-    # All sources are told in the same order everywhere, those that a pass leaves out with weight 0: one draw for all.
-    general = [
-        replace(source, weight=float(name in automatic))
-        for name, source in zip(read, grid[0.0], strict=True)
+    general_names = options.automatic(next(iter(calibrations)))
+    sources_by_weight = {weight: _sources(calibrations, options, weight) for weight in GRID}
+    own_sources = sources_by_weight[0.0]
+    # Both passes list all sources in the same order, and give weight 0 to those that they leave
+    # out, so that one draw decides which documents are held out.
+    general_sources = [
+        replace(source, weight=float(name in general_names))
+        for name, source in zip(calibrations, own_sources, strict=True)
     ]
-    fits = _fits(model, grid[0.0], general, every, options, seed)
-    held = [
-        sample
-        for name, flags in zip(read, split(general, seed), strict=True)
-        for sample, out in zip(read[name].samples, flags, strict=True)
-        if out and name in automatic
-    ]
-    facts = _chosen(
-        _losses(model, held, plans, wanted, fits, options), options.tolerance, len(held)
+
+    fits_by_weight = _fit_all_weights(
+        model, own_sources, general_sources, _union(boundaries.values()), options, seed
     )
-    for weight, sources in grid.items():
-        here = {removed: fact for removed, fact in facts.items() if fact["auto_weight"] == weight}
-        if here:
-            needed = {boundary for removed in here for boundary in wanted[removed]}
-            yield sources, {boundary: fits[weight][boundary] for boundary in sorted(needed)}, here
+    heldout_samples = _heldout_samples(calibrations, general_sources, seed)
+    losses = _measure_losses(model, heldout_samples, plans, boundaries, fits_by_weight, options)
+    plan_columns = choose_weights(losses, options.tolerance, len(heldout_samples))
+
+    for weight, sources in sources_by_weight.items():
+        columns_of_weight = {
+            size: columns
+            for size, columns in plan_columns.items()
+            if columns["auto_weight"] == weight
+        }
+        if not columns_of_weight:
+            continue
+        needed_boundaries = _union([boundaries[size] for size in columns_of_weight])
+        fits = {boundary: fits_by_weight[weight][boundary] for boundary in needed_boundaries}
+        yield WeighedGroup(sources, fits, columns_of_weight)
 
 
-def mixed(one: Statistics[Any], other: Statistics[Any], weight: float) -> Statistics[Any]:
-    """Sum of both statistics, where every token of `other` counts `weight` times."""
+def _sources(
+    calibrations: Mapping[str, Calibration], options: Any, general_weight: float
+) -> list[Source]:
+    """All calibrations with the weights of their tokens."""
+    weights = options.weights(next(iter(calibrations)), general_weight)
+    return [Source(calibrations[name].sequences(), weights[name]) for name in calibrations]
+
+
+def _union(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
+    """The boundaries of several plans, in order, each once."""
+    boundaries: set[Boundary] = set()
+    return sorted(boundaries.union(*boundaries_of_plans))
+
+
+def mix_statistics(
+    own: Statistics[Any], general: Statistics[Any], weight: float
+) -> Statistics[Any]:
+    """The sum of both statistics, where every token of `general` counts `weight` times."""
     if not weight:
-        return one
-    fit, heldout = (
-        one.fit.plus(_times(other.fit, weight)),
-        one.heldout.plus(_times(other.heldout, weight)),
+        return own
+    return Statistics(
+        fit=own.fit.plus(_scale_sums(general.fit, weight)),
+        heldout=own.heldout.plus(_scale_sums(general.heldout, weight)),
+        n_samples=own.n_samples + general.n_samples,
     )
-    return Statistics(fit, heldout, one.n_samples + other.n_samples)
 
 
-def _times(sums: Sums, weight: float) -> Sums:
-    """Sums times a weight. All sums are linear in the weight of a row except for `tokens`, which is a count."""
-    linear = {
-        name: value for name, value in vars(sums).items() if name != "tokens" and value is not None
-    }
-    return replace(sums, **{name: value * weight for name, value in linear.items()})  # type: ignore[type-var]
+def _scale_sums(sums: Sums, weight: float) -> Sums:
+    """Sums times a weight. All of them are linear in it except for `tokens`, which is a count."""
+    scaled: dict[str, Any] = {}
+    for name, value in vars(sums).items():
+        if name != "tokens" and value is not None:
+            scaled[name] = value * weight
+    return replace(sums, **scaled)  # type: ignore[type-var]
 
 
-def _sources(read: Mapping[str, Calibration], options: Any, weight: float) -> list[Source]:
-    named = options.weights(next(iter(read)), weight)
-    return [Source(read[name].sequences(), named[name]) for name in read]
-
-
-def _fits(
+def _fit_all_weights(
     model: PreTrainedModel,
-    fixed: Sequence[Source],
-    general: Sequence[Source],
+    own_sources: Sequence[Source],
+    general_sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     options: Any,
     seed: int,
 ) -> dict[float, dict[Boundary, Fit]]:
     """The fits of every boundary with every weight of the grid."""
     method = protocol.method(options.method)
-    collected = (
-        method.collect(model, part, boundaries, options, seed) for part in (fixed, general)
-    )
+    own_statistics = method.collect(model, own_sources, boundaries, options, seed)
+    general_statistics = method.collect(model, general_sources, boundaries, options, seed)
     fits_by_weight: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
-    for (boundary, one), (_, other) in zip(*collected, strict=True):
+    for (boundary, own), (_, general) in zip(own_statistics, general_statistics, strict=True):
         for weight, fits in fits_by_weight.items():
-            fit = method.fit(mixed(one, other, weight), options)
+            fit = method.fit(mix_statistics(own, general, weight), options)
             fits[boundary] = replace(
-                fit, tensors=_on_host(fit.tensors), validated=_on_host(fit.validated)
+                fit, tensors=_move_to_host(fit.tensors), validated=_move_to_host(fit.validated)
             )
     return fits_by_weight
 
 
-def _on_host(tensors: Tensors) -> dict[str, torch.Tensor]:
+def _move_to_host(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
-def _losses(
+def _heldout_samples(
+    calibrations: Mapping[str, Calibration], general_sources: Sequence[Source], seed: int
+) -> list[Sample]:
+    """The held-out samples of the general calibrations, which are those of weight above 0."""
+    heldout_samples: list[Sample] = []
+    flags_of_sources = split(general_sources, seed)
+    for calibration, source, is_heldout in zip(
+        calibrations.values(), general_sources, flags_of_sources, strict=True
+    ):
+        if not source.weight:
+            continue
+        for sample, flag in zip(calibration.samples, is_heldout, strict=True):
+            if flag:
+                heldout_samples.append(sample)
+    return heldout_samples
+
+
+def _measure_losses(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     plans: Sequence[Mapping[str, Any]],
-    wanted: Mapping[int, Sequence[Boundary]],
-    fits: Mapping[float, Mapping[Boundary, Fit]],
+    boundaries: Mapping[int, Sequence[Boundary]],
+    fits_by_weight: Mapping[float, Mapping[Boundary, Fit]],
     options: Any,
-) -> dict[int, dict[float | None, float]]:
-    """Loss per token by plan size and weight; weight None is the pruned model without a repair."""
-    as_patch = protocol.method(options.method).as_patch
-    # Plans with the same run share the object, so that their streams stay one.
-    patches: dict[float | None, dict[Boundary, Patch]] = {
-        weight: {
-            boundary: cast(Patch, as_patch(fit.validated))
-            for boundary, fit in fits_of_weight.items()
+) -> dict[int, LossByWeight]:
+    """The losses of all plans on some samples, by plan size."""
+    method = protocol.method(options.method)
+    # One object for each fit: plans with the same run share it, so that their streams stay one.
+    patches_by_weight: dict[float, dict[Boundary, Patch]] = {}
+    for weight, fits in fits_by_weight.items():
+        patches_by_weight[weight] = {
+            boundary: cast(Patch, method.as_patch(fit.validated)) for boundary, fit in fits.items()
         }
-        for weight, fits_of_weight in fits.items()
-    }
-    patches[None] = {}
-    everyone = {
-        (plan["removed"], weight): Candidate(
-            frozenset(plan["units"]),
-            {run: made[run] for run in wanted[plan["removed"]] if run in made},
-        )
-        for plan in plans
-        for weight, made in patches.items()
-    }
-    losses: dict[int, dict[float | None, float]] = {plan["removed"]: {} for plan in plans}
-    for (removed, weight), rows in fitting.losses(model, samples, everyone, plans).items():
-        nll, tokens = rows.sum(axis=0)
-        losses[removed][weight] = float(nll / tokens)
+
+    candidates: dict[tuple[int, float | None], Candidate] = {}
+    for plan in plans:
+        size = plan["removed"]
+        units = frozenset(plan["units"])
+        for weight, patches in patches_by_weight.items():
+            plan_patches = {boundary: patches[boundary] for boundary in boundaries[size]}
+            candidates[size, weight] = Candidate(units, plan_patches)
+        candidates[size, NO_REPAIR] = Candidate(units)
+
+    losses: dict[int, LossByWeight] = {plan["removed"]: {} for plan in plans}
+    measured = harm.measure_losses(model, samples, candidates, plans)
+    for (size, weight_or_none), nll_and_tokens in measured.items():
+        nll, n_tokens = nll_and_tokens.sum(axis=0)
+        losses[size][weight_or_none] = float(nll / n_tokens)
     return losses
 
 
-def _chosen(
+def choose_weights(
     losses: Mapping[int, Mapping[float | None, float]], tolerance: float, n_samples: int
-) -> dict[int, dict[str, Any]]:
-    """The columns of table `patches` for each plan, by its size."""
-    chosen = {}
-    for removed, by_weight in losses.items():
-        before = by_weight[None]
-        within = [weight for weight in GRID if by_weight[weight] <= before + tolerance]
-        weight = within[0] if within else min(GRID, key=lambda each: by_weight[each])
-        chosen[removed] = {
+) -> dict[int, WeightColumns]:
+    """Choose the weight of each plan, by its size.
+
+    losses: Per token, by plan size and weight; that without a repair under `NO_REPAIR`.
+    n_samples: How many samples these losses are means of.
+    """
+    plan_columns: dict[int, WeightColumns] = {}
+    for size, loss_by_weight in losses.items():
+        loss_before = loss_by_weight[NO_REPAIR]
+        tolerated = [weight for weight in GRID if loss_by_weight[weight] <= loss_before + tolerance]
+        if tolerated:
+            weight = tolerated[0]
+        else:
+            weight = min(GRID, key=loss_by_weight.__getitem__)
+        plan_columns[size] = {
             "auto_weight": weight,
-            "general_loss_before": before,
-            "general_loss": by_weight[weight],
-            "general_kept": bool(within),
+            "general_loss_before": loss_before,
+            "general_loss": loss_by_weight[weight],
+            "general_kept": bool(tolerated),
             "n_general": n_samples,
         }
-    return chosen
+    return plan_columns

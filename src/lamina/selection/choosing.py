@@ -18,7 +18,7 @@ from lamina.models.units import parse
 from lamina.modules import load
 from lamina.relevance.columns import Columns, Context, from_table, hits
 from lamina.relevance.score import ranking, was_measured
-from lamina.selection.options import Given, Scored
+from lamina.selection.options import DonorModels, Scored
 from lamina.selection.plans import (
     Plan,
     PlanRequest,
@@ -83,7 +83,7 @@ def choose_plan(
     n_layers: int,
     step: StepEvidence,
     previous: Plan | None = None,
-    replacements: Given | None = None,
+    replacements: DonorModels | None = None,
     layer_kinds: Sequence[int] = (),
     attention_share: float = 0.0,
 ) -> Plan:

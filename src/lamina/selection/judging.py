@@ -41,7 +41,15 @@ from lamina.selection.tournament import (
     count_samples,
     exchange_units,
 )
-from lamina.selection.trials import BASE, HELD_BACK, WINNER, Search, Trials, split, without
+from lamina.selection.trials import (
+    BASE,
+    HELD_BACK,
+    WINNER,
+    Search,
+    Trials,
+    exclude_documents,
+    split,
+)
 from lamina.store import parquet
 
 Proposals = dict[int, dict[str, frozenset[str]]]
@@ -430,7 +438,7 @@ class RepairedSets:
         self._store = store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {
-            name: without(calibration.sequences(), judging)
+            name: exclude_documents(calibration.sequences(), judging)
             for name, calibration in calibrations.items()
         }
         sequences[own_name] = list(choosing)
@@ -459,7 +467,7 @@ class RepairedSets:
             known = self._patches[name]
             missing = [run for run in runs if run not in known]
             if missing:
-                known |= looped.patches(
+                known |= looped.fit_patches(
                     self._model,
                     self._sources[name],
                     missing,

@@ -1,17 +1,18 @@
 """Selection with the repair in the loop: candidates are measured as they would be once repaired.
 
-A layer that seems necessary may be easy to repair. So every run of layers that a candidate lacks gets its best patch
-while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model serves the runs
-of all candidates.
+A layer that seems necessary may be easy to repair. So every run of layers that a candidate lacks
+gets its best patch while the candidate is scored. The patches map streams of the unpruned model, so
+one pass of that model serves the runs of all candidates.
 
-A patch, of up to C² numbers, remembers a small calibration. So the documents are drawn into two folds, and each fold is
-scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a document
-that scores it, also if another calibration has that document at another length. The patches of a finished plan are
-fitted on all samples, by `fit_patch` as ever.
+A patch, of up to C² numbers, memorises a small calibration. So the documents are drawn into two
+folds, and each fold is scored under patches that were fitted on the other one, ridge included.
+Nothing about a patch was chosen on a document that scores it, also if another calibration has that
+document at another length. The patches of a finished plan are fitted on all samples, by rule
+`fit_patch`.
 
-Memory: each boundary needs up to C² float32 numbers per fold: 4 GiB at C = 4096 with 32 candidates. They stay on a GPU
-if all together take at most `ON_DEVICE` bytes; else they wait in a `PatchStore`, and each pass fetches those that it
-applies. More blocks of a sweep divide this.
+Memory: each boundary needs up to C² float32 numbers per fold, 4 GiB at C = 4096 with 32 candidates.
+They stay on a GPU if all of them take at most `MAX_DEVICE_BYTES`. Otherwise they wait in a
+`PatchStore`, and each pass fetches those that it applies. More blocks of a sweep divide this.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,42 +36,58 @@ from lamina.models.surgery import runs, units_of
 from lamina.repair import protocol
 from lamina.repair.patch_store import PatchStore
 
-ON_DEVICE = 8 << 30
+MAX_DEVICE_BYTES = 8 << 30
+FOLDS = (0, 1)
 
 
-def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
-    """The fold of every sequence of every source, 0 or 1: a half of each source, drawn by document over all sources.
+def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
+    """The fold of every sequence of every source, 0 or 1, drawn by document over all sources.
 
-    Raises LaminaError if a source has fewer than four documents, because each half holds some out to choose a ridge.
+    Half of the documents of each source are in each fold.
+
+    Raises LaminaError if a source has fewer than four documents, because a part of each half is
+    held out to choose a ridge.
     """
+
+    def halve(n_documents: int) -> tuple[int, int]:
+        return n_documents - n_documents // 2, n_documents // 2
+
     purpose = (
-        "selection with a repair in the loop (`repair` of a selector) fits on one half of the documents and scores "
-        "the other"
+        "selection with a repair in the loop (`repair` of a selector) fits on one half of the "
+        "documents and scores the other"
     )
-    return parts(sources, lambda count: (count - count // 2, count // 2), seed, 4, purpose)
+    return parts(sources, halve, seed, 4, purpose)
 
 
 @dataclass(frozen=True)
 class Repairs:
-    """The patches of all runs, by fold. Candidates with the same run share the patch, and so their stream."""
+    """The patches of all runs, by fold.
 
-    fold: Sequence[int]  # of each sample of the calibration
-    patches: Sequence[
-        Mapping[Boundary, Patch]
-    ]  # for each fold, those that score it, fitted on the other fold
-    depth: int  # L
+    Candidates with the same run share the patch, and so their stream.
+    """
+
+    fold_of_sample: Sequence[int]
+    """Of each sample of the calibration that is scored."""
+    patches: Sequence[Mapping[Boundary, Patch]]
+    """For each fold the patches that score it, which were fitted on the other fold."""
+    n_layers: int
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""
-        runs = boundaries([candidate], self.depth)
-        return replace(
-            candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs}
-        )
+        fold_patches = self.patches[fold]
+        removed_runs = boundaries([candidate], self.n_layers)
+        return replace(candidate, patches={run: fold_patches[run] for run in removed_runs})
 
 
 def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
-    """The boundaries of all runs of units that candidates lack."""
-    return sorted({run for one in candidates for run in runs(one.removed, depth)})
+    """The boundaries of all runs of units that candidates lack, in order, each once.
+
+    depth: Number of layers of the base model.
+    """
+    removed_runs: set[Boundary] = set()
+    for candidate in candidates:
+        removed_runs.update(runs(candidate.removed, depth))
+    return sorted(removed_runs)
 
 
 def fitted(
@@ -82,72 +99,88 @@ def fitted(
     scored: int = 0,
     store: PatchStore | None = None,
 ) -> Repairs:
-    """Patches for every run of the candidates, fitted on each fold.
+    """Fit the patches of every run of the candidates, on each fold.
 
     model: The unpruned base model, not yet wrapped.
     sources: The samples that the repair is fitted on. Sources of weight 0 only get folds.
-    options: An instance of the method's class in `lamina.config.repairs`.
+    options: Those of the repair.
     seed: Draws the folds, and the documents that the method holds out of each fold.
-    scored: Number of the source whose samples will be scored.
+    scored: Index of the source whose samples will be scored.
     store: Where the patches wait, by default a store of their own.
 
-    Raises LaminaError if there are too few documents for two folds, or the method is not a linear map of the stream.
+    Raises LaminaError if there are too few documents for two folds, or the method is not a linear
+    map of the stream.
     """
-    depth = len(layers_of(model))
-    drawn, wanted = (
-        folds([source.sequences for source in sources], seed),
-        boundaries(candidates, depth),
-    )
-    store = store or store_for(model)
-
-    def patches_of(judged: int) -> dict[Boundary, Patch]:
-        others = [
-            replace(
-                source,
-                sequences=[
-                    one for one, at in zip(source.sequences, fold, strict=True) if at != judged
-                ],
+    n_layers = len(layers_of(model))
+    folds = draw_folds([source.sequences for source in sources], seed)
+    removed_runs = boundaries(candidates, n_layers)
+    patch_store = store or store_for(model)
+    patches: list[dict[Boundary, Patch]] = []
+    for scored_fold in FOLDS:
+        fold_sources = _sources_outside(scored_fold, sources, folds)
+        fold_patches: dict[Boundary, Patch] = {}
+        if removed_runs:
+            fold_patches.update(
+                fit_patches(model, fold_sources, removed_runs, options, seed, patch_store)
             )
-            for source, fold in zip(sources, drawn, strict=True)
-            if source.weight
+        patches.append(fold_patches)
+    return Repairs(folds[scored], patches, n_layers)
+
+
+def _sources_outside(
+    fold: int, sources: Sequence[Source], folds: Sequence[Sequence[int]]
+) -> list[Source]:
+    """The sequences of the other fold, of all sources that a repair is fitted on."""
+    others: list[Source] = []
+    for source, fold_of_sequence in zip(sources, folds, strict=True):
+        if not source.weight:
+            continue
+        sequences = [
+            sequence
+            for sequence, sequence_fold in zip(source.sequences, fold_of_sequence, strict=True)
+            if sequence_fold != fold
         ]
-        return dict(patches(model, others, wanted, options, seed, store))
+        others.append(replace(source, sequences=sequences))
+    return others
 
-    return Repairs(drawn[scored], [patches_of(fold) if wanted else {} for fold in (0, 1)], depth)
 
-
-def patches(
+def fit_patches(
     model: PreTrainedModel,
     sources: Sequence[Source],
-    runs: Sequence[Boundary],
+    removed_runs: Sequence[Boundary],
     options: Any,
     seed: int,
     store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
-    """The patch of each run of layers, fitted on all sources, in a store; see `fitted`."""
+    """The patch of each run of layers, fitted on all samples of the sources; see `fitted`."""
     method = protocol.method(options.method)
-    for boundary, statistics in method.collect(model, sources, runs, options, seed):
+    for boundary, statistics in method.collect(model, sources, removed_runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
         if patch is None:
             raise LaminaError(
-                f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place while "
-                f"candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
+                f"repair method '{options.method}' is no linear map of the stream, so it cannot be "
+                "in place while candidates are scored. Give the selector a repair of method "
+                f"{Repair.of_stream()}, or none."
             )
         yield boundary, store.keep(patch)
 
 
 def store_for(model: PreTrainedModel, folder: Path | None = None) -> PatchStore:
-    """A store of patches for the passes of a model: first on its GPU, or in a part of the host's memory."""
+    """A store of patches for the passes of a model: on its GPU, or in a part of the host's memory.
+
+    folder: Where patches wait that have no room there.
+    """
     if model.device.type == "cuda":
-        return PatchStore(folder, ON_DEVICE, model.device)
+        return PatchStore(folder, MAX_DEVICE_BYTES, model.device)
     return PatchStore(folder)
 
 
 class Looped:
-    """A session that repairs the candidates that it measures, used in the place of a `Session`."""
+    """A session that repairs the candidates that it measures, used in place of a `Session`."""
 
     def __init__(self, session: Session, repairs: Repairs) -> None:
-        self.session, self.repairs = session, repairs
+        self.session = session
+        self.repairs = repairs
 
     @property
     def scores(self) -> Scores:
@@ -160,55 +193,69 @@ class Looped:
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
     ) -> None:
-        """Does the same as `Session.measure`, but repairs every candidate by patches fitted on the other fold."""
-        numbers, repaired = list(numbers), self.repairs.repaired
-        for fold in (0, 1):
-            here = [number for number in numbers if self.repairs.fold[number] == fold]
-            if not here:
+        """As `Session.measure`, with candidates repaired by patches fitted on the other fold."""
+        sample_indices = list(numbers)
+        for fold in FOLDS:
+            fold_samples = [
+                index for index in sample_indices if self.repairs.fold_of_sample[index] == fold
+            ]
+            if not fold_samples:
                 continue
-            seen = {
-                name: replace(
-                    look,
-                    model=repaired(look.model, fold),
-                    before=look.before and repaired(look.before, fold),
-                    after=repaired(look.after, fold),
-                )
-                for name, look in (observed or {}).items()
+            candidates = {
+                name: self.repairs.repaired(candidate, fold) for name, candidate in wanted.items()
             }
-            self.session.measure(
-                here, {name: repaired(one, fold) for name, one in wanted.items()}, seen
-            )
+            observations = {
+                name: self._repair_observation(observation, fold)
+                for name, observation in (observed or {}).items()
+            }
+            self.session.measure(fold_samples, candidates, observations)
+
+    def _repair_observation(self, observation: Observation, fold: int) -> Observation:
+        """An observation of repaired candidates."""
+        before = observation.before
+        return replace(
+            observation,
+            model=self.repairs.repaired(observation.model, fold),
+            before=None if before is None else self.repairs.repaired(before, fold),
+            after=self.repairs.repaired(observation.after, fold),
+        )
 
 
-class Growing:
-    """Repairs for a search, which does not know its runs beforehand: `fit` extends the `repairs` of a `Looped` session.
+class GrowingRepairs:
+    """Repairs for a search, which does not know its runs beforehand.
 
-    The patches of a run are fitted when the first candidate lacks it, and are kept for the next one.
+    The patches of a run are fitted when the first candidate lacks it, and are kept for the next
+    one: `fit` extends the `repairs` of a `Looped` session.
     """
 
     def __init__(
         self,
-        fitted: Callable[[Sequence[Candidate]], Repairs],
+        fit_candidates: Callable[[Sequence[Candidate]], Repairs],
         seen: np.ndarray,
-        count: int,
-        depth: int,
+        n_samples: int,
+        n_layers: int,
     ) -> None:
-        """`fitted` fits the runs of candidates on the samples with the numbers `seen`, of `count`.
+        """Begin without patches.
 
-        No fold was fitted on the other samples, so either may score them; the folds take turns.
+        fit_candidates: Fits the runs of candidates on the samples that the search sees.
+        seen: The indices of these samples among all samples.
         """
-        self._fitted = fitted
-        fold = [number % 2 for number in range(count)]
-        for number, drawn in zip(seen.tolist(), fitted([]).fold, strict=True):
-            fold[number] = drawn
+        self._fit_candidates = fit_candidates
+        # No fold was fitted on the samples that the search does not see, so either may score them:
+        # the folds take turns.
+        fold_of_sample = [index % 2 for index in range(n_samples)]
+        for index, fold in zip(seen.tolist(), fit_candidates([]).fold_of_sample, strict=True):
+            fold_of_sample[index] = fold
         self._patches: list[dict[Boundary, Patch]] = [{}, {}]
-        self.repairs = Repairs(fold, self._patches, depth)
+        self.repairs = Repairs(fold_of_sample, self._patches, n_layers)
 
     def fit(self, candidates: Sequence[Candidate]) -> None:
-        """Fit the patches of all runs that the candidates lack, where they are not there yet."""
-        wanted = boundaries(candidates, self.repairs.depth)
-        new = [run for run in wanted if run not in self._patches[0]]
-        if new:
-            fitted = self._fitted([Candidate(frozenset(units_of(*run))) for run in new])
-            for mine, theirs in zip(self._patches, fitted.patches, strict=True):
-                mine |= theirs
+        """Fit the patches of all runs that the candidates lack and that have none yet."""
+        removed_runs = boundaries(candidates, self.repairs.n_layers)
+        new_runs = [run for run in removed_runs if run not in self._patches[0]]
+        if not new_runs:
+            return
+        lacking_one_run = [Candidate(frozenset(units_of(*run))) for run in new_runs]
+        new_repairs = self._fit_candidates(lacking_one_run)
+        for patches, new_patches in zip(self._patches, new_repairs.patches, strict=True):
+            patches.update(new_patches)

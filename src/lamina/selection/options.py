@@ -1,4 +1,7 @@
-"""Options of a sweep, a step or a search beside the selector's own: repairs, replacements, more calibrations."""
+"""What a sweep, a step or a search is given besides the options of its selector.
+
+A repair in the loop, models whose layers may replace the model's own, and further calibrations.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,80 +12,92 @@ from pydantic import BaseModel, ConfigDict
 from lamina.config.entry import Options
 from lamina.config.repairs import Repair
 from lamina.modules import load
-from lamina.store import checksum as seal
+from lamina.store import checksum
+
+# The keys of a donor's manifest that a plan records.
+RECORDED_KEYS = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
 
 
-class _Options(BaseModel):
+class _JobOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Loop(_Options):
-    """The repair in place, and the calibrations that it is fitted on."""
+class Loop(_JobOptions):
+    """A repair that is in place while candidates are scored."""
 
     repair: Options[Repair]
-    weights: list[tuple[str, float]]  # of a token of each calibration, the variant's own first
-    protect: list[int]  # layers that are not scored
-    seed: int  # draws the folds
+    weights: list[tuple[str, float]]
+    """Of a token of each calibration that the repair is fitted on, the variant's own first."""
+    protect: list[int]
+    """Layers that are not scored."""
+    seed: int
+    """Draws the folds."""
 
     @property
     def module(self) -> str:
-        """The module of its method."""
+        """The module of the repair's method."""
         return f"lamina.repair.methods.{self.repair.method}"
 
 
-class Replacements(_Options):
-    """The models whose layers may replace the model's own, by name; `merged` are entries of those made of several."""
+class Replacements(_JobOptions):
+    """The models whose layers may replace the model's own."""
 
     names: list[str]
     protect: list[int]
+    """Layers that are not replaced."""
     merged: dict[str, Any] = {}
+    """The configuration's entries of those models that are merged from several, by name."""
 
-    def given(self, manifests: Mapping[str, str]) -> "Given":
-        """With the records of the models, from the files of their manifests."""
-        read = {name: seal.read_json(file) for name, file in manifests.items()}
-        records = {
-            name: {key: manifest[key] for key in _RECORDED} for name, manifest in read.items()
-        }
-        return Given(self.names, self.protect, {**records, **self.merged})
-
-
-# Of the manifest of a model whose layers replace others.
-_RECORDED = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
+    def read_records(self, manifests: Mapping[str, str]) -> "DonorModels":
+        """Read the records of the models from the files of their manifests."""
+        records: dict[str, Mapping[str, Any]] = {}
+        for name, file in manifests.items():
+            manifest = checksum.read_json(file)
+            records[name] = {key: manifest[key] for key in RECORDED_KEYS}
+        return DonorModels(self.names, self.protect, {**records, **self.merged})
 
 
 @dataclass(frozen=True)
-class Given:
-    """The models whose layers may replace the model's own, with a record of each by name."""
+class DonorModels:
+    """The models whose layers may replace the model's own, with a record of each."""
 
     names: Sequence[str]
     protect: Sequence[int]
+    """Layers that are not replaced."""
     records: Mapping[str, Mapping[str, Any]]
+    """By name: where a model is and how it is merged, as plans record it."""
 
     def layers(
         self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]
     ) -> dict[str, Any]:
         """The modules of those of `units` that replace layers of the model with this manifest.
 
-        Raises LaminaError if a layer cannot take the place of the model's own.
+        Raises LaminaError if a layer cannot replace the model's own.
         """
-        library = load("lamina.models.replacements")
-        library.check(model, manifest, self.records)
-        layers: dict[str, Any] = library.layers(model, units, self.records)
+        replacements = load("lamina.models.replacements")
+        replacements.check(model, manifest, self.records)
+        layers: dict[str, Any] = replacements.layers(model, units, self.records)
         return layers
 
 
-class Beside(_Options):
-    """Another calibration that a step is scored on: how much its scores count, and how its choices are compared."""
+class Beside(_JobOptions):
+    """Another calibration that a step is scored on."""
 
     weight: float
+    """Of its scores."""
     score: Literal["acc", "acc_norm"]
+    """How its choices are compared."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A calibration that a step is scored on: the files of its samples and of its sweep, and how its scores count."""
+    """A calibration that a step is scored on, with the sweep over it."""
 
     calibration: str
+    """The file of its samples."""
     sweep: str
-    score: str  # how its choices are compared, `acc` or `acc_norm`
+    """The file of its sweep."""
+    score: str
+    """How its choices are compared: `acc` or `acc_norm`."""
     weight: float = 1.0
+    """Of its scores."""

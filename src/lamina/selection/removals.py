@@ -15,7 +15,7 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.selection.options import Given, Loop, Replacements
+from lamina.selection.options import DonorModels, Loop, Replacements
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
 
@@ -46,7 +46,7 @@ def rows(
     *,
     current: bool = True,
     loop: Loop | None = None,
-    replacements: Given | None = None,
+    replacements: DonorModels | None = None,
     manifest: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _rows_of_changed_candidates(
     token_budget: int,
     current: bool,
     loop: Loop | None,
-    replacements: Given | None,
+    replacements: DonorModels | None,
     manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
     """`rows` where candidates are repaired, or where some units are layers of other models."""

@@ -22,9 +22,9 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.options import Given, Loop
+from lamina.selection.options import DonorModels, Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
-from lamina.selection.trials import Result, Trials, run, split, without
+from lamina.selection.trials import SearchResult, Trials, exclude_documents, run, split
 from lamina.store import parquet
 
 
@@ -48,7 +48,7 @@ class SearchRequest:
     """The repair in place of every candidate."""
     loops: Mapping[str, Loop] = field(default_factory=dict)
     """The repairs by name with which every set is tried."""
-    replacements: Given | None = None
+    replacements: DonorModels | None = None
     """The models whose layers may replace the model's own."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Of the model; `units: both` needs its `attention_share`."""
@@ -153,7 +153,7 @@ def _repairs_in_place(
     own_sequences = calibration.sequences()
     held_back_sequences = [own_sequences[index] for index in held_back]
     sequences = {
-        name: without(other.sequences(), held_back_sequences)
+        name: exclude_documents(other.sequences(), held_back_sequences)
         for name, other in request.calibrations.items()
     }
     sequences[own_name] = [own_sequences[index] for index in seen]
@@ -165,10 +165,10 @@ def _repairs_in_place(
             request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
         )
 
-    return looped.Growing(fit, seen, len(own_sequences), request.depth)
+    return looped.GrowingRepairs(fit, seen, len(own_sequences), request.depth)
 
 
-def _plan_of_set(request: SearchRequest, result: Result, size: int) -> Plan:
+def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Plan:
     """The plan of one size from the set that a search found."""
     units = sorted(result.sets[size].removed, key=parse)
     metric = protocol.metric(request.selector.metric)

@@ -1,8 +1,8 @@
-"""A search for whole sets: it compares candidates, measures each once, counts and logs the work.
+"""The trials of a search for whole sets of units: each set is measured once, counted and logged.
 
-A strategy such as `evolutionary` asks `Search.best` which of some sets lose least, and knows nothing of models.
-`Trials` keeps every loss, so that a set that is compared again costs nothing, and a job that was killed goes on where
-it was.
+A strategy such as `evolutionary` asks `Search.best` which of some sets lose least, and knows
+nothing of models. `Trials` keeps every loss, so that a set that is compared again costs nothing,
+and a job that was killed goes on where it was.
 """
 
 import json
@@ -11,165 +11,248 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
 from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
+from lamina.models import workload
 from lamina.models.units import parse
-from lamina.models.workload import done
 from lamina.modules import load
 from lamina.selection.plans import UnitPrices
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
-BASE, WINNER, HELD_BACK = "none", "winner", "held back"
+
+# Of table `searches`: the strategy of the base model's rows, and the stages of a search's end.
+BASE = "none"
+WINNER = "winner"
+HELD_BACK = "held back"
 
 
-class Asked(Protocol):
-    """The source of losses: an `Evaluator`, or a function of sets in tests."""
+class LossSource(Protocol):
+    """What measures losses: an `Evaluator`, or in tests a function of sets."""
 
-    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray: ...
+    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+        """Losses (candidates, samples) on the samples with these indices."""
+
+
+class LoggedMeasurement(TypedDict):
+    """One line of a log: the losses of some candidates on some samples."""
+
+    units: list[list[str]]
+    """Of each candidate, those that it lacks."""
+    samples: list[int]
+    losses: list[list[float]]
+    """(candidates, samples); never NaN."""
+    layer_tokens: int
+    """What the measurement cost."""
+
+
+class TrialLog:
+    """The measurements of a search, one JSON line each, in the order in which they were made.
+
+    All random choices of a search have a seed. So a job that was killed and runs again measures the
+    same candidates in the same order, finds the losses here, and ends with the same numbers.
+    """
+
+    def __init__(self, file: Path, origin: str) -> None:
+        """Go on from the log in a file. A log of another `origin` is emptied."""
+        self.file = file
+        self._unread = deque(_read_measurements(file, origin))
+
+    def read_next(self, units: list[list[str]], samples: list[int]) -> LoggedMeasurement | None:
+        """The next measurement of the killed job; None if it had made no more.
+
+        Raises LaminaError if that one is of other candidates or samples.
+        """
+        if not self._unread:
+            return None
+        measurement = self._unread.popleft()
+        if measurement["units"] != units or measurement["samples"] != samples:
+            raise LaminaError(f"{self.file} is the log of another search. Delete it and run again.")
+        return measurement
+
+    def append(self, measurement: LoggedMeasurement) -> None:
+        """Write a new measurement."""
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(measurement) + "\n")
+
+
+def _read_measurements(file: Path, origin: str) -> list[LoggedMeasurement]:
+    """The measurements in a log of this origin, up to a damaged line; the rest is cut off."""
+    header = json.dumps({"origin": origin})
+    lines: list[str] = []
+    if file.exists():
+        # After the last line break is nothing, or the line that was being written at the kill.
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    if lines[:1] != [header]:
+        lines = [header]
+
+    measurements: list[LoggedMeasurement] = []
+    with suppress(ValueError):
+        for line in lines[1:]:
+            measurements.append(json.loads(line))
+    intact_lines = lines[: 1 + len(measurements)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in intact_lines), encoding="utf-8")
+    return measurements
 
 
 class Trials:
-    """Losses of candidates by sample, measured once in a job.
-
-    With a `log`, every answer is appended to that file. All random choices have a seed, so a job that was killed asks
-    the same questions in the same order, finds their answers in the log, and ends with the same numbers.
-    """
+    """The losses of candidates by sample, each measured once in a job."""
 
     def __init__(
         self,
-        asked: Asked,
-        count: int,
+        loss_source: LossSource,
+        n_samples: int,
         log: Path | None = None,
         origin: str = "",
-        spent: Callable[[], int] = lambda: 0,
+        count_layer_tokens: Callable[[], int] = lambda: 0,
         prepare: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
         prices: UnitPrices | None = None,
     ) -> None:
-        """Samples have the numbers 0 … count - 1. `prices` are those of the units, one each by default.
+        """Begin, or go on from a log.
 
-        `origin` identifies a log; the log of another search is deleted. `spent` counts the layer-tokens so far.
-        `prepare` is called with the candidates before they are measured. It is also called if the log has the answer,
-        so that it does the same work in a job that was killed before.
+        loss_source: Measures what is not known yet.
+        n_samples: Samples have the indices 0 … n_samples - 1.
+        log: The file to which every measurement is appended.
+        origin: Identifies the search that a log belongs to.
+        count_layer_tokens: Gives the layer-tokens that the loss source has spent so far.
+        prepare: Called with candidates before they are measured, also where the log has their
+            losses: a job that goes on then does the same work as the one that was killed.
+        prices: What units count in a size, by default one each.
         """
-        self.count, self._asked, self._spent, self._prepare = count, asked, spent, prepare
         self.prices = prices or UnitPrices()
-        self._values: dict[Candidate, np.ndarray] = {}
-        self._log, self._logged = log, deque(_entries(log, origin) if log else [])
+        self._loss_source = loss_source
+        self._n_samples = n_samples
+        self._count_layer_tokens = count_layer_tokens
+        self._prepare = prepare
+        self._log = TrialLog(log, origin) if log else None
+        self._losses: dict[Candidate, np.ndarray] = {}
 
     def values(self, candidate: Candidate) -> np.ndarray:
         """The losses of a candidate so far, (samples,); NaN where it was not measured."""
-        return self._values.setdefault(candidate, np.full(self.count, np.nan))
+        if candidate not in self._losses:
+            self._losses[candidate] = np.full(self._n_samples, np.nan)
+        return self._losses[candidate]
 
     def losses(
-        self, candidates: Sequence[Candidate], numbers: np.ndarray
+        self, candidates: Sequence[Candidate], sample_indices: np.ndarray
     ) -> tuple[np.ndarray, list[float]]:
-        """Losses on these samples, (candidates, samples), and the layer-tokens that each candidate cost just now.
+        """Losses on these samples, (candidates, samples), and what each candidate cost just now.
 
-        A loss that is not a number counts as infinite. Candidates that lack the same samples share a pass and its cost.
+        The cost is in layer-tokens. Candidates that lack the same samples share a pass and its
+        cost. A loss that is not a number counts as infinite.
         """
-        lacking: dict[tuple[int, ...], list[Candidate]] = {}
+        candidates_by_missing: dict[tuple[int, ...], list[Candidate]] = {}
         for candidate in dict.fromkeys(candidates):
-            values = self.values(candidate)[numbers]
-            lacking.setdefault(tuple(numbers[np.isnan(values)].tolist()), []).append(candidate)
-        cost = dict.fromkeys(candidates, 0.0)
-        for missing, group in lacking.items():
-            if missing:
-                rows, spent = self._measured(group, missing)
-                for candidate, row in zip(group, rows, strict=True):
-                    self._values[candidate][list(missing)] = row
-                    cost[candidate] = spent / len(group)
-        return np.array([self._values[one][numbers] for one in candidates]), [
-            cost[one] for one in candidates
-        ]
+            is_missing = np.isnan(self.values(candidate)[sample_indices])
+            missing = tuple(sample_indices[is_missing].tolist())
+            candidates_by_missing.setdefault(missing, []).append(candidate)
 
-    def _measured(
-        self, group: Sequence[Candidate], missing: Sequence[int]
+        layer_tokens = dict.fromkeys(candidates, 0.0)
+        for missing, group in candidates_by_missing.items():
+            if not missing:
+                continue
+            group_losses, group_layer_tokens = self._measure(group, list(missing))
+            for candidate, losses in zip(group, group_losses, strict=True):
+                self._losses[candidate][list(missing)] = losses
+                layer_tokens[candidate] = group_layer_tokens / len(group)
+
+        all_losses = np.array([self._losses[candidate][sample_indices] for candidate in candidates])
+        return all_losses, [layer_tokens[candidate] for candidate in candidates]
+
+    def _measure(
+        self, candidates: Sequence[Candidate], sample_indices: list[int]
     ) -> tuple[np.ndarray, int]:
-        self._prepare(group)
-        question = {"units": [sorted(one.removed) for one in group], "samples": list(missing)}
-        if self._logged:
-            entry = self._logged.popleft()
-            if any(entry[key] != value for key, value in question.items()):
-                raise LaminaError(
-                    f"{self._log} was left by another search than this one. Delete it and run again."
-                )
-            done.earlier += entry["layer_tokens"]
-            return np.array(entry["losses"]), entry["layer_tokens"]
-        before = self._spent()
-        losses = np.asarray(self._asked.losses(group, missing), dtype=float)
-        answer = {
-            "losses": np.where(np.isnan(losses), np.inf, losses).tolist(),
-            "layer_tokens": self._spent() - before,
-        }
+        """Losses (candidates, samples) and the layer-tokens that they cost, if need be measured."""
+        self._prepare(candidates)
+        units = [sorted(candidate.removed) for candidate in candidates]
+        logged = self._log.read_next(units, sample_indices) if self._log else None
+        if logged:
+            workload.done.earlier += logged["layer_tokens"]
+            return np.array(logged["losses"]), logged["layer_tokens"]
+
+        layer_tokens_before = self._count_layer_tokens()
+        measured = self._loss_source.losses(candidates, sample_indices)
+        losses = np.asarray(measured, dtype=float)
+        losses = np.where(np.isnan(losses), np.inf, losses)
+        layer_tokens = self._count_layer_tokens() - layer_tokens_before
         if self._log:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(question | answer) + "\n")
-        return np.array(answer["losses"]), answer["layer_tokens"]
+            self._log.append(
+                {
+                    "units": units,
+                    "samples": sample_indices,
+                    "losses": losses.tolist(),
+                    "layer_tokens": layer_tokens,
+                }
+            )
+        return losses, layer_tokens
 
 
-def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
-    """The entries of a log with this origin, up to a damaged line. All other lines are removed from the file."""
-    lines = (
-        log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if log.exists() else []
-    )
-    header = json.dumps({"origin": origin})
-    if lines[:1] != [header]:
-        lines = [header]
-    entries: list[dict[str, Any]] = []
-    with suppress(ValueError):
-        for line in lines[1:]:
-            entries.append(json.loads(line))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("".join(f"{line}\n" for line in lines[: 1 + len(entries)]), encoding="utf-8")
-    return entries
+class SearchRow(TypedDict):
+    """A row of table `searches` without model, calibration, selector and `evaluation`.
+
+    `lamina.tables.prune` describes the columns.
+    """
+
+    strategy: str
+    removed: int
+    units: list[str]
+    step: int
+    stage: str
+    n_samples: int
+    n_new: int
+    """Samples on which the set had not been measured before."""
+    loss: float
+    kept: bool
+    layer_tokens: float
+    loss_stderr: NotRequired[float | None]
 
 
 class Search:
-    """The comparisons that one strategy asks of the trials.
-
-    numbers: numbers of the samples that may decide the search, ascending.
-    rows: of table `searches`, without model, calibration and selector, in the order of the comparisons.
-    """
+    """The comparisons that one strategy asks of the trials."""
 
     def __init__(
-        self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray
+        self, strategy: str, trials: Trials, sample_indices: np.ndarray, lengths: np.ndarray
     ) -> None:
-        """`lengths` are the tokens of every sample, by number."""
-        self.strategy, self.trials, self.numbers, self._lengths = strategy, trials, numbers, lengths
-        self.rows: list[dict[str, Any]] = []
+        """`lengths` are the tokens of every sample."""
+        self.strategy = strategy
+        self.trials = trials
+        self.sample_indices = sample_indices
+        """Those that may decide the search, ascending."""
+        self.rows: list[SearchRow] = []
+        """In the order of the comparisons."""
+        self._lengths = lengths
 
     def best(
         self,
         candidates: Sequence[Candidate],
-        keep: int,
+        n_kept: int,
         step: int,
         stage: str = "1",
-        numbers: np.ndarray | None = None,
+        sample_indices: np.ndarray | None = None,
     ) -> list[Candidate]:
-        """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
+        """The candidates with the least mean loss, best first; among equals the deeper units go.
 
-        They are compared on the samples with these `numbers`, by default on all samples of the search.
+        They are compared on these samples, by default on all samples of the search.
         """
-        numbers = self.numbers if numbers is None else numbers
-        new = [
-            int(np.isnan(self.trials.values(candidate)[numbers]).sum()) for candidate in candidates
+        indices = self.sample_indices if sample_indices is None else sample_indices
+        n_new = [
+            int(np.isnan(self.trials.values(candidate)[indices]).sum()) for candidate in candidates
         ]
-        losses, cost = self.trials.losses(candidates, numbers)
-        means = losses.mean(axis=1)
-        order = sorted(
-            range(len(candidates)),
-            key=lambda i: (
-                means[i].round(DIGITS),
-                sorted(-parse(unit)[0] for unit in candidates[i].removed),
-            ),
-        )[:keep]
-        for number, candidate in enumerate(candidates):
+        losses, layer_tokens = self.trials.losses(candidates, indices)
+        mean_losses = losses.mean(axis=1)
+
+        def sort_key(index: int) -> tuple[float, list[int]]:
+            layers_from_deepest = sorted(-parse(unit)[0] for unit in candidates[index].removed)
+            return mean_losses[index].round(DIGITS), layers_from_deepest
+
+        kept = sorted(range(len(candidates)), key=sort_key)[:n_kept]
+        for index, candidate in enumerate(candidates):
             self.rows.append(
                 {
                     "strategy": self.strategy,
@@ -177,39 +260,42 @@ class Search:
                     "units": sorted(candidate.removed, key=parse),
                     "step": step,
                     "stage": stage,
-                    "n_samples": len(numbers),
-                    "n_new": new[number],
-                    "loss": float(means[number]),
-                    "kept": number in order,
-                    "layer_tokens": cost[number],
+                    "n_samples": len(indices),
+                    "n_new": n_new[index],
+                    "loss": float(mean_losses[index]),
+                    "kept": index in kept,
+                    "layer_tokens": layer_tokens[index],
                 }
             )
-        return [candidates[number] for number in order]
+        return [candidates[index] for index in kept]
 
-    def draw(self, tokens: int, generator: np.random.Generator) -> np.ndarray:
-        """Random samples that have at least `tokens` tokens together; all samples if these have fewer."""
-        order = generator.permutation(self.numbers)
-        return np.sort(order[: np.searchsorted(np.cumsum(self._lengths[order]), tokens) + 1])
+    def draw(self, n_tokens: int, generator: np.random.Generator) -> np.ndarray:
+        """Random samples with at least so many tokens together; all samples if they have fewer."""
+        order = generator.permutation(self.sample_indices)
+        n_tokens_up_to = np.cumsum(self._lengths[order])
+        n_samples = np.searchsorted(n_tokens_up_to, n_tokens) + 1
+        return np.sort(order[:n_samples])
 
-    def judge(self, winner: Candidate, step: int, numbers: np.ndarray) -> None:
-        """Measure `winner` on samples that the search has not seen."""
-        self.best([winner], 1, step, HELD_BACK, numbers)
-        (losses,), _ = self.trials.losses([winner], numbers)
-        known = len(losses) > 1 and np.isfinite(losses).all()
-        self.rows[-1]["loss_stderr"] = (
-            float(losses.std(ddof=1) / np.sqrt(len(losses))) if known else None
-        )
+    def judge(self, winner: Candidate, step: int, sample_indices: np.ndarray) -> None:
+        """Measure a winner on samples that the search has not seen."""
+        self.best([winner], 1, step, HELD_BACK, sample_indices)
+        (losses,), _ = self.trials.losses([winner], sample_indices)
+        stderr = None
+        if len(losses) > 1 and np.isfinite(losses).all():
+            stderr = float(losses.std(ddof=1) / np.sqrt(len(losses)))
+        self.rows[-1]["loss_stderr"] = stderr
 
 
 @dataclass(frozen=True)
-class Result:
-    """`sets` are the best sets by size, `losses` the mean loss of each on the samples of the search, that of the
-    unpruned model under 0, and `rows` those of table `searches` without model, calibration and selector.
-    """
+class SearchResult:
+    """What a search has found."""
 
     sets: Mapping[int, Candidate]
+    """The best set of each size."""
     losses: Mapping[int, float]
+    """The mean loss of each of them on the samples of the search, of the base model under 0."""
     rows: Sequence[Mapping[str, Any]]
+    """Of table `searches`, without model, calibration and selector."""
 
 
 def run(
@@ -220,49 +306,55 @@ def run(
     seen: np.ndarray,
     held_back: np.ndarray,
     lengths: np.ndarray,
-) -> Result:
-    """Search the best set of each size, and measure it and the unpruned model on the samples held back.
+) -> SearchResult:
+    """Search the best set of each size; measure it and the base model on the samples held back.
 
-    seen, held_back: Numbers of the samples of the search, and of the samples on which the final sets are measured once.
+    seen, held_back: Indices of the samples of the search, and of the samples on which the final
+        sets are measured once.
     lengths: Tokens of every sample.
     """
-    own, base = (Search(strategy, trials, seen, lengths) for strategy in (options.strategy, BASE))
-    sets: dict[int, Candidate] = load(f"lamina.selection.strategies.{options.strategy}").find(
-        own, units, sizes, options
-    )
-    base.best([Candidate()], 1, 0, WINNER)
-    base.judge(Candidate(), 0, held_back)
-    losses = {0: base.rows[0]["loss"]}
-    for size, end in sets.items():
-        own.best([end], 1, size, WINNER)
-        losses[size] = own.rows[-1]["loss"]
-    for size, end in sets.items():
-        own.judge(end, size, held_back)
-    return Result(
-        sets,
-        losses,
-        [row | {"evaluation": number} for number, row in enumerate([*base.rows, *own.rows])],
-    )
+    search = Search(options.strategy, trials, seen, lengths)
+    strategy = load(f"lamina.selection.strategies.{options.strategy}")
+    sets: dict[int, Candidate] = strategy.find(search, units, sizes, options)
+
+    base_search = Search(BASE, trials, seen, lengths)
+    base_search.best([Candidate()], 1, 0, WINNER)
+    base_search.judge(Candidate(), 0, held_back)
+    losses = {0: base_search.rows[0]["loss"]}
+    for size, winner in sets.items():
+        search.best([winner], 1, size, WINNER)
+        losses[size] = search.rows[-1]["loss"]
+    for size, winner in sets.items():
+        search.judge(winner, size, held_back)
+
+    rows = [
+        {**row, "evaluation": evaluation}
+        for evaluation, row in enumerate([*base_search.rows, *search.rows])
+    ]
+    return SearchResult(sets, losses, rows)
 
 
 def split(
     sequences: Sequence[Sequence[int]], share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the samples that a search sees and of those held back, a seeded share of the documents.
+    """Indices of the samples that a search sees, and of those held back, a share of the documents.
 
     Raises LaminaError if there are fewer than two documents.
     """
     purpose = "a search chooses on some documents and measures its winner on others (`held_back`)"
     (flags,) = held_out([sequences], share, seed, purpose)
-    return np.flatnonzero(~np.array(flags)), np.flatnonzero(flags)
+    is_held_back = np.array(flags)
+    return np.flatnonzero(~is_held_back), np.flatnonzero(is_held_back)
 
 
-def without(
-    added: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]
+def exclude_documents(
+    sequences: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
-    """Samples of another calibration whose documents are not among those that a search holds back, at any length."""
-    mine, theirs = documents([added, held_back])
-    judging = set(theirs)
+    """The sequences whose documents are not among those of the samples held back, at any length."""
+    document_of_sequence, held_back_documents = documents([sequences, held_back])
+    excluded = set(held_back_documents)
     return [
-        sequence for sequence, document in zip(added, mine, strict=True) if document not in judging
+        sequence
+        for sequence, document in zip(sequences, document_of_sequence, strict=True)
+        if document not in excluded
     ]

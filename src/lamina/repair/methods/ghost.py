@@ -1,8 +1,10 @@
 """Ghost: a ridge regression from the stream before a removed run to the run's change of the stream.
 
-`M = (XᵀX + λI)⁻¹ Xᵀ(Y - X)` with X = h_start, Y = h_end of the unpruned model, then `h <- h (I + M)` at the boundary
-(arXiv 2605.15491). The paper's λ is absolute. Here it is relative to trace(XᵀX)/C, and by default it is chosen on
-samples that the fit did not see.
+    M = (XᵀX + λI)⁻¹ Xᵀ(Y - X),    then h ← h (I + M) at the boundary
+
+with X = h_start and Y = h_end of the unpruned model, (tokens, C) each (arXiv 2605.15491). The
+paper's λ is absolute. Here it is relative to trace(XᵀX) / C, and by default it is chosen on samples
+that the fit did not see.
 """
 
 from __future__ import annotations
@@ -34,34 +36,37 @@ class Ghost(Repair):
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     bias: bool = option("Whether the operator has a bias (is affine).", False)
     rank: int | None = option(
-        "Rank of the operator; `null` leaves it full. A rank r below C / 2 is stored and applied as two factors, which "
-        "have 2 C r parameters where a full operator has C².",
+        "Rank of the operator; `null` leaves it full. A rank r below C / 2 is stored and applied "
+        "as two factors, which have 2 C r parameters where a full operator has C².",
         None,
         ge=1,
     )
     refit: bool = option(
-        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and "
-        "not on the unpruned one's.",
+        "Whether each run after the first is fitted on the stream of the model as pruned and "
+        "patched before it, and not on the unpruned one's.",
         False,
     )
 
     @property
     def chain(self) -> str | None:
+        """The module that fits run after run; None if one pass serves all runs."""
         return "lamina.repair.refit" if self.refit else None
 
     def layer_passes(
         self, depth: int, sizes: Sequence[int], training: int, held_out: float
     ) -> float:
+        """How many layers each token of a fit goes through, see `Repair.layer_passes`."""
         if not self.refit:
             return super().layer_passes(depth, sizes, training, held_out)
-        # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
+        # Each run takes two passes for the moments and one for the absolute errors. After the first
+        # run each of them also runs a model that is cut and patched.
         return float(depth * sum(3 + 6 * (size - 1) for size in sizes))
 
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():
             raise wrong(
-                f"goes through a plan run by run, and '{AUTO}' fits all at once. Write a weight.",
+                f"fits a plan run after run, but '{AUTO}' fits all runs at once. Write a weight.",
                 "refit",
             )
         return self
@@ -87,135 +92,151 @@ def collect(
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """Fit one boundary.
 
-    λ is chosen on the held-out samples, for operators fitted on the others. The patch is then fitted on all samples
-    with this λ. The reported errors are those of the operator that has not seen the held-out samples.
+    λ is chosen on the held-out samples, for operators fitted on the others. The patch is then
+    fitted on all samples with this λ. The reported errors are those of the operator that has not
+    seen the held-out samples.
     """
     import torch
 
     from lamina.repair.protocol import Fit
 
     grid = GRID if options.ridge == "validated" else (float(options.ridge),)
-    seen, unseen = statistics.fit, statistics.heldout
-    regression, best = Regression(seen, options), 0
+    regression = Regression(statistics.fit, options)
+    best_index = 0
     if len(grid) > 1:
-        left = regression.errors(unseen, grid)
-        best = left.index(min(left))
-    chosen = grid[best]
-    validated = regression.solve(chosen)
+        heldout_errors = regression.residual_norms(statistics.heldout, grid)
+        best_index = heldout_errors.index(min(heldout_errors))
+    ridge = grid[best_index]
+    validated = regression.solve(ridge)
+    # Its matrices are freed before those of the second decomposition are allocated.
     del regression
-    final, channels = Regression(statistics.whole(), options).solve(chosen), len(seen.xx)
+    final = Regression(statistics.whole(), options).solve(ridge)
+
+    channels = len(statistics.fit.xx)
+    device = statistics.fit.xx.device
     return Fit(
-        tensors=final.to(seen.xx.device, torch.float32).tensors,
-        validated=validated.to(seen.xx.device, torch.float32).tensors,
+        tensors=final.to(device, torch.float32).tensors,
+        validated=validated.to(device, torch.float32).tensors,
         facts={
-            "ridge": chosen,
-            "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
+            "ridge": ridge,
+            "ridge_at_edge": len(grid) > 1 and best_index in (0, len(grid) - 1),
             "rank": min(options.rank or channels, channels),
-            **errors(seen, unseen, validated.matrix, validated.bias),
+            **relative_errors(statistics, validated.matrix, validated.bias),
             "parameters": sum(tensor.numel() for tensor in final.tensors.values()),
             **statistics.counts(),
         },
     )
 
 
-def errors(
-    seen: Moments, unseen: Moments, operator: torch.Tensor, bias: torch.Tensor | None = None
+def relative_errors(
+    statistics: Statistics[Moments], operator: torch.Tensor, bias: torch.Tensor | None = None
 ) -> dict[str, float]:
-    """The relative errors of table `patches` for an operator (C, C) and a bias (C,)."""
+    """The errors ‖Y - Ŷ‖ / ‖Y‖ of table `patches`, for an operator (C, C) and a bias (C,)."""
     import torch
 
-    nothing = torch.zeros_like(operator)
-    return {
-        "fit_error_before": _relative(seen.residual_norm(nothing), seen),
-        "fit_error": _relative(seen.residual_norm(operator, bias), seen),
-        "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
-        "heldout_error": _relative(unseen.residual_norm(operator, bias), unseen),
-    }
+    no_operator = torch.zeros_like(operator)
+    errors: dict[str, float] = {}
+    for name, moments in (
+        ("fit_error", statistics.fit),
+        ("heldout_error", statistics.heldout),
+    ):
+        errors[f"{name}_before"] = _relative(moments.residual_norm(no_operator), moments)
+        errors[name] = _relative(moments.residual_norm(operator, bias), moments)
+    return errors
+
+
+def _relative(residual_norm: float, moments: Moments) -> float:
+    output_norm = moments.output_norm()
+    return residual_norm / output_norm if output_norm > 0 else 0.0
 
 
 def as_patch(tensors: Tensors) -> Patch:
+    """The fitted tensors are those of a patch."""
     from lamina.models.boundary import Patch
 
     return Patch(**tensors)
 
 
 class Regression:
-    """One eigendecomposition XᵀX = V diag(v) Vᵀ; it gives the operator V diag(1 / (v + λ)) P of any λ.
+    """Ridge regression of D = Y - X on X, solved for any λ by one eigendecomposition.
 
-    P = VᵀXᵀD; with a bias, X and D are centred on their means.
+    With XᵀX = V diag(v) Vᵀ and P = VᵀXᵀD, the operator is M = V diag(1 / (v + λ)) P. With a bias, X
+    and D are centred on their means, and b = mean(D) - mean(X) M.
     """
 
-    def __init__(self, sums: Moments, options: Ghost) -> None:
+    def __init__(self, moments: Moments, options: Ghost) -> None:
         import torch
 
         self.options = options
-        self.mean_x, self.mean_d = sums.x / sums.weight, sums.d / sums.weight
-        centred = sums.centred(self.mean_x, self.mean_d) if options.bias else sums
-        values, self.vectors = torch.linalg.eigh(centred.xx)
-        self.values = values.clamp_min(0)
-        self.cross = centred.xd
-        self.projected = self.vectors.T @ centred.xd
+        self.mean_x = moments.x / moments.weight
+        self.mean_d = moments.d / moments.weight
+        centred = moments.centred(self.mean_x, self.mean_d) if options.bias else moments
+        eigenvalues, self.eigenvectors = torch.linalg.eigh(centred.xx)
+        self.eigenvalues = eigenvalues.clamp_min(0)
+        self.xd = centred.xd
+        self.projected_xd = self.eigenvectors.T @ centred.xd
 
     def solve(self, ridge: float) -> Patch:
-        """The patch in float64 for λ = `ridge` times the mean eigenvalue."""
-        operator = self.vectors @ (self._inverse(ridge)[:, None] * self.projected)
-        made = _limited(operator, self.cross, self.options.rank or len(operator))
-        return (
-            replace(made, bias=self.mean_d - self.mean_x @ made.matrix)
-            if self.options.bias
-            else made
-        )
+        """The patch in float64 for λ = `ridge` times the mean eigenvalue, trace(XᵀX) / C."""
+        inverse = self._inverse_eigenvalues(ridge)
+        operator = self.eigenvectors @ (inverse[:, None] * self.projected_xd)
+        patch = _limit_rank(operator, self.xd, self.options.rank or len(operator))
+        if not self.options.bias:
+            return patch
+        return replace(patch, bias=self.mean_d - self.mean_x @ patch.matrix)
 
-    def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
-        """‖D - X M - 1 b‖ of every λ of the grid, on samples that were not fitted.
+    def residual_norms(self, heldout: Moments, grid: Sequence[float]) -> list[float]:
+        """‖D - X M - 1 b‖ for every ridge of the grid, on samples that were not fitted.
 
-        With s = 1 / (v + λ), ‖X M‖² is sᵀ K s where K = (VᵀGV) ∘ (PPᵀ) and G = XᵀX of those samples. Once K is known,
-        an error costs C² and not C³. A limited rank has no such form.
+        With s = 1 / (v + λ) and G = XᵀX of these samples, ‖X M‖² is sᵀ K s, where
+        K = (VᵀGV) ∘ (PPᵀ). Once K is known, an error costs C² and not C³. An operator of limited
+        rank has no such form.
         """
         if self.options.rank is not None:
-            made = [self.solve(ridge) for ridge in grid]
-            return [unseen.residual_norm(patch.matrix, patch.bias) for patch in made]
-        if self.options.bias:
-            unseen = unseen.centred(self.mean_x, self.mean_d)
-        kernel = self.vectors.T @ unseen.xx @ self.vectors
-        kernel *= self.projected @ self.projected.T
-        linear = (self.projected * (self.vectors.T @ unseen.xd)).sum(1)
-        inverses = [self._inverse(ridge) for ridge in grid]
-        squares = [
-            unseen.dd - 2 * inverse @ linear + inverse @ kernel @ inverse for inverse in inverses
-        ]
-        return [float(square.clamp_min(0).sqrt()) for square in squares]
+            patches = [self.solve(ridge) for ridge in grid]
+            return [heldout.residual_norm(patch.matrix, patch.bias) for patch in patches]
 
-    def _inverse(self, ridge: float) -> torch.Tensor:
+        if self.options.bias:
+            heldout = heldout.centred(self.mean_x, self.mean_d)
+        kernel = self.eigenvectors.T @ heldout.xx @ self.eigenvectors
+        kernel *= self.projected_xd @ self.projected_xd.T
+        linear = (self.projected_xd * (self.eigenvectors.T @ heldout.xd)).sum(1)
+        norms: list[float] = []
+        for ridge in grid:
+            inverse = self._inverse_eigenvalues(ridge)
+            square = heldout.dd - 2 * inverse @ linear + inverse @ kernel @ inverse
+            norms.append(float(square.clamp_min(0).sqrt()))
+        return norms
+
+    def _inverse_eigenvalues(self, ridge: float) -> torch.Tensor:
         """1 / (v + λ), (C,)."""
         import torch
 
-        inverse = 1 / (self.values + ridge * self.values.mean())
-        if ridge == 0:
-            # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
-            noise = self.values[-1] * len(self.values) * torch.finfo(self.values.dtype).eps
-            inverse = torch.where(self.values > noise, inverse, 0.0)
-        return inverse
+        inverse = 1 / (self.eigenvalues + ridge * self.eigenvalues.mean())
+        if ridge > 0:
+            return inverse
+        # An eigenvalue below this is rounding: the solution without ridge has minimal norm.
+        epsilon = torch.finfo(self.eigenvalues.dtype).eps
+        rounding = self.eigenvalues[-1] * len(self.eigenvalues) * epsilon
+        return torch.where(self.eigenvalues > rounding, inverse, 0.0)
 
 
-def _limited(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> Patch:
-    """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M, as two factors.
+def _limit_rank(operator: torch.Tensor, xd: torch.Tensor, rank: int) -> Patch:
+    """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M.
 
-    Their Gram matrix is Mᵀ(XᵀX + λI)M = Mᵀ Xᵀ(Y - X), so neither X nor λ is needed here. Factors that have no fewer
-    numbers than their product are multiplied.
+    The Gram matrix of the prediction is Mᵀ(XᵀX + λI)M = MᵀXᵀD, so neither X nor λ is needed. The
+    patch has two factors, or their product where that has no more numbers.
     """
     import torch
 
     from lamina.models.boundary import Patch
 
-    if rank >= len(operator):
+    channels = len(operator)
+    if rank >= channels:
         return Patch(operator)
-    prediction = operator.T @ cross
-    directions = torch.linalg.eigh((prediction + prediction.T) / 2).eigenvectors[:, -rank:]
-    made = Patch(down=operator @ directions, up=directions.T.contiguous())
-    return made if 2 * rank < len(operator) else Patch(made.matrix)
-
-
-def _relative(error: float, sums: Moments) -> float:
-    norm = sums.output_norm()
-    return error / norm if norm > 0 else 0.0
+    prediction_gram = operator.T @ xd
+    symmetric_gram = (prediction_gram + prediction_gram.T) / 2
+    # eigh sorts ascending: the last eigenvectors are the strongest directions.
+    directions = torch.linalg.eigh(symmetric_gram).eigenvectors[:, -rank:]
+    factors = Patch(down=operator @ directions, up=directions.T.contiguous())
+    return factors if 2 * rank < channels else Patch(factors.matrix)

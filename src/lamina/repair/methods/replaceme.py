@@ -1,11 +1,15 @@
-"""ReplaceMe: a linear map of the output of the last MLP before a removed run, folded into that MLP's weights.
+"""ReplaceMe: a linear map of the last MLP's output before a removed run, folded into its weights.
 
-For the run (s, e), A is the output of the MLP of layer s-1, and `T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s)`. A T replaces A
-(arXiv 2505.02819, for α = 0). The ridge shrinks T towards I, which is the cut model without a repair. The ridge is
-relative and chosen as in `ghost`. With `objective: cosine`, Adam instead minimises the mean over tokens of
-1 - cos(A T, h_e - B) with B = h_s - A, where a token has the weight of its source. Adam starts from T = I and takes one
-step per batch of forward passes. A batch of few tokens, or of a source with a small weight, has a small gradient.
-Nothing is added to the model.
+    T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s),    then A T replaces A
+
+for the run (s, e), where A (tokens, C) is the output of the MLP of layer s - 1 (arXiv 2505.02819,
+for α = 0). The ridge shrinks T towards I, which is the cut model without a repair; it is relative
+and chosen as in `ghost`. Nothing is added to the model.
+
+With `objective: cosine`, Adam instead minimises the mean over tokens of 1 - cos(A T, h_e - B) with
+B = h_s - A, where a token has the weight of its source. Adam starts from T = I and takes one step
+for each batch of forward passes. A batch of few tokens, or of a source with a small weight, has a
+small gradient.
 """
 
 from __future__ import annotations
@@ -34,13 +38,14 @@ if TYPE_CHECKING:
 
 
 class ReplaceMe(Repair):
-    """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
+    """A linear map folded into the weights of the last MLP before a run (arXiv 2505.02819)."""
 
     LINEAR = False
 
     method: Literal["replaceme"] = "replaceme"
     objective: Literal["least_squares", "cosine"] = option(
-        "`least_squares` has a closed form; `cosine` minimises the cosine distance per token with Adam.",
+        "`least_squares` has a closed form; `cosine` minimises the cosine distance per token with "
+        "Adam.",
         "least_squares",
     )
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
@@ -49,15 +54,25 @@ class ReplaceMe(Repair):
 
 
 def refused(boundary: Boundary) -> str | None:
-    """Why a run cannot be repaired: it begins at layer 0."""
+    """Why a run cannot be repaired: it begins at layer 0. None if it can."""
+    if boundary[0]:
+        return None
     return (
-        None
-        if boundary[0]
-        else (
-            "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is none. Keep the "
-            f"first layer (protect: [0] in the selector), or use a repair of the stream: {Repair.of_stream()}."
-        )
+        "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is "
+        "none. Keep the first layer (protect: [0] in the selector), or use a repair of the stream: "
+        f"{Repair.of_stream()}."
     )
+
+
+@dataclass(frozen=True)
+class CosineStatistics:
+    """What a fit with `objective: cosine` needs: moments for its errors, and the trained maps."""
+
+    moments: Statistics[Moments]
+    validated_operator: torch.Tensor
+    """T - I (C, C), trained without the held-out samples."""
+    final_operator: torch.Tensor
+    """T - I (C, C), trained on all samples."""
 
 
 def collect(
@@ -66,110 +81,156 @@ def collect(
     boundaries: Sequence[Boundary],
     options: ReplaceMe,
     seed: int,
-) -> Iterator[tuple[Boundary, Statistics[Moments] | Trained]]:
-    """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
+) -> Iterator[tuple[Boundary, Statistics[Moments] | CosineStatistics]]:
+    """Moments with X = A and D = h_e - h_s; with `objective: cosine` also the trained maps.
 
-    Raises LaminaError if a run is refused, or the family changes the MLP output before it adds it to the stream.
+    Raises LaminaError if a run is refused, or the family changes the MLP output before it adds it
+    to the stream.
     """
     from lamina.engine import moments
 
-    before = _projections(model, boundaries)
-    statistics = moments.collect(model, sources, boundaries, seed, regressors=before)
+    projections = _projections(model, boundaries)
+    collected = moments.collect(model, sources, boundaries, seed, regressors=projections)
     if options.objective == "least_squares":
-        return statistics
-    trained = _train(model, sources, boundaries, before, options, seed)
-    return ((boundary, Trained(sums, trained[boundary])) for boundary, sums in statistics)
+        return collected
+    operators = _train_operators(model, sources, boundaries, projections, options, seed)
+    return (
+        (boundary, CosineStatistics(statistics, *operators[boundary]))
+        for boundary, statistics in collected
+    )
 
 
 def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[float, nn.Module]:
-    """The module into which the map of each start is folded."""
+    """The down projection into which the map is folded, by the start of the run."""
     from lamina.models.export.writing import down_projection
 
-    if reason := next(filter(None, map(refused, boundaries)), None):
-        raise LaminaError(reason)
+    for boundary in boundaries:
+        reason = refused(boundary)
+        if reason:
+            raise LaminaError(reason)
     return {start: down_projection(model, int(start) - 1) for start, _ in boundaries}
 
 
-@dataclass
-class Trained:
-    """Moments (`sums`), and the trained T - I, (C, C) each: on the fit samples, and on all samples."""
-
-    sums: Statistics[Moments]
-    operators: tuple[torch.Tensor, torch.Tensor]
-
-
-def fit(statistics: Statistics[Moments] | Trained, options: ReplaceMe) -> Fit:
-    """Fit T - I by the regression of `ghost` on other inputs; if T - I was trained, only measure its errors."""
+def fit(statistics: Statistics[Moments] | CosineStatistics, options: ReplaceMe) -> Fit:
+    """Fit T - I by the regression of `ghost` on A; if it was trained, only measure its errors."""
     from lamina.repair.protocol import Fit
 
-    if not isinstance(statistics, Trained):
+    if not isinstance(statistics, CosineStatistics):
         regression = ghost.fit(statistics, ghost.Ghost(ridge=options.ridge))
         return replace(regression, facts={**regression.facts, "parameters": 0})
-    sums, (validated, final) = statistics.sums, statistics.operators
-    errors = ghost.errors(sums.fit, sums.heldout, validated.double())
-    facts = {**errors, "rank": len(final), "parameters": 0, **sums.counts()}
-    return Fit({"operator": final}, {"operator": validated}, facts)
+    errors = ghost.relative_errors(statistics.moments, statistics.validated_operator.double())
+    return Fit(
+        tensors={"operator": statistics.final_operator},
+        validated={"operator": statistics.validated_operator},
+        facts={
+            **errors,
+            "rank": len(statistics.final_operator),
+            "parameters": 0,
+            **statistics.moments.counts(),
+        },
+    )
 
 
-def _train(
+def _train_operators(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
-    before: Mapping[float, nn.Module],
+    projections: Mapping[float, nn.Module],
     options: ReplaceMe,
     seed: int,
 ) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
-    """T - I of every boundary, trained in common passes, once without the held-out samples and once with them."""
-    import torch
-    from torch import nn
+    """T - I of every boundary, trained in common passes.
+
+    Two of each, (C, C): one without the held-out samples, one on all samples.
+    """
+    from lamina.engine.sources import run as run_over_sources
+
+    trainer = _CosineTrainer(model, sources, boundaries, sorted(projections), options)
+    positions = [position for boundary in boundaries for position in boundary]
+    outputs = [projections[start] for start in trainer.starts]
+    for _ in range(options.epochs):
+        run_over_sources(model, sources, positions, trainer.step, seed, outputs=outputs)
+    return {
+        boundary: (validated.detach(), final.detach())
+        for boundary, (validated, final) in trainer.operators.items()
+    }
+
+
+class _CosineTrainer:
+    """Trains T - I of all boundaries with Adam, a step for each batch."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sources: Sequence[Source],
+        boundaries: Sequence[Boundary],
+        starts: Sequence[float],
+        options: ReplaceMe,
+    ) -> None:
+        import torch
+        from torch import nn
+
+        from lamina.engine.batches import TOKENS
+        from lamina.models.structure import text_config
+
+        self.starts = starts
+        channels = int(text_config(model).hidden_size)
+        self.operators: dict[Boundary, tuple[nn.Parameter, nn.Parameter]] = {}
+        parameters: list[nn.Parameter] = []
+        for boundary in boundaries:
+            zeros = torch.zeros(2, channels, channels, device=model.device)
+            pair = (nn.Parameter(zeros[0]), nn.Parameter(zeros[1]))
+            self.operators[boundary] = pair
+            parameters += pair
+        # Adam works entry by entry, so that one optimiser serves all operators. It passes over
+        # those that a batch has no token for.
+        self.optimiser = torch.optim.Adam(parameters, lr=options.learning_rate)
+
+        # Adam does not see by what all gradients are divided, as long as they stay far above its
+        # epsilon.
+        n_tokens = 0
+        for source in sources:
+            n_tokens += sum(len(sequence) for sequence in source.sequences)
+        self.loss_scale = 1 / min(TOKENS, n_tokens)
+
+    def step(
+        self,
+        batch: taps.Batch,
+        streams: Mapping[float, torch.Tensor],
+        is_heldout: torch.Tensor,
+        weight: float,
+    ) -> None:
+        """Take one step on a batch; a `lamina.engine.sources.Consumer`."""
+        import torch
+
+        mlp_outputs = dict(zip(self.starts, batch.outputs, strict=True))
+        is_fit_token = batch.real & ~is_heldout[:, None]
+        self.optimiser.zero_grad()
+        with torch.enable_grad():
+            for (start, end), (validated, final) in self.operators.items():
+                mlp_output = mlp_outputs[start]
+                gap = streams[end] - streams[start]
+                for operator, is_trained_on in ((validated, is_fit_token), (final, batch.real)):
+                    if is_trained_on.any():
+                        a = mlp_output[is_trained_on].float()
+                        d = gap[is_trained_on].float()
+                        loss = self.loss_scale * weight * _cosine_distances(a, d, operator).sum()
+                        loss.backward()
+        self.optimiser.step()
+
+
+def _cosine_distances(a: torch.Tensor, d: torch.Tensor, operator: torch.Tensor) -> torch.Tensor:
+    """1 - cos(A T, h_e - B) of every token, from A and D = h_e - h_s (tokens, C) and T - I.
+
+    h_e - B = h_e - h_s + A = A + D.
+    """
     from torch.nn.functional import cosine_similarity
 
-    from lamina.engine import sources as over
-    from lamina.engine.batches import TOKENS
-    from lamina.models.structure import text_config
-
-    channels, starts = int(text_config(model).hidden_size), sorted(before)
-    pairs = {
-        boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries
-    }
-    # Adam works entry by entry, so that one optimiser serves all, but for those that a batch has no token for.
-    parameters = {b: [nn.Parameter(operator) for operator in pair] for b, pair in pairs.items()}
-    every = [parameter for pair in parameters.values() for parameter in pair]
-    optimiser = torch.optim.Adam(every, lr=options.learning_rate)
-
-    # Adam does not see by what all gradients are divided, so long as they stay far above its epsilon.
-    share = 1 / min(
-        TOKENS, sum(len(sequence) for source in sources for sequence in source.sequences)
-    )
-
-    @torch.enable_grad()
-    def step(
-        batch: taps.Batch, streams: Mapping[float, torch.Tensor], held: torch.Tensor, weight: float
-    ) -> None:
-        given = dict(zip(starts, batch.outputs, strict=True))
-        optimiser.zero_grad()
-        for (start, end), pair in parameters.items():
-            for operator, real in zip(pair, (batch.real & ~held[:, None], batch.real), strict=True):
-                if real.any():
-                    a, gap = (
-                        given[start][real].float(),
-                        (streams[end] - streams[start])[real].float(),
-                    )
-                    (
-                        share
-                        * weight
-                        * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).sum()
-                    ).backward()
-        optimiser.step()
-
-    places = [place for boundary in boundaries for place in boundary]
-    for _ in range(options.epochs):
-        over.run(model, sources, places, step, seed, outputs=[before[start] for start in starts])
-    return {boundary: (pair[0].detach(), pair[1].detach()) for boundary, pair in parameters.items()}
+    return 1 - cosine_similarity(a + a @ operator, a + d, dim=-1)
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """W <- W T (W as rows in, columns out) and b <- b T in the projection before the boundary."""
+    """W ← W T (with inputs as rows and outputs as columns) and b ← b T in the down projection."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -181,14 +242,16 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
         weight = own(module, "weight")
         operator = tensors["operator"].to(weight.device)
         if isinstance(module, Conv1D):
-            weight.add_((weight.float() @ operator).to(weight.dtype))
+            change = weight.float() @ operator
         else:
-            weight.add_((operator.T @ weight.float()).to(weight.dtype))
+            # A Linear has its outputs as rows.
+            change = operator.T @ weight.float()
+        weight.add_(change.to(weight.dtype))
         if getattr(module, "bias", None) is not None:
             bias = own(module, "bias")
             bias.add_((bias.float() @ operator).to(bias.dtype))
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
-    """None: this is not a map of the stream, because its other part h_s - A does not change."""
+    """None: this is not a map of the stream, because its other part B = h_s - A does not change."""
     return None

@@ -1,11 +1,13 @@
-"""LLM-Streamline: the layer before a removed run is trained to give the output of the run's last layer.
+"""LLM-Streamline: the layer before a removed run is trained to do the work of the run as well.
 
-The paper removes n + 1 layers and inserts one layer of the same class. This layer starts from the first of them and is
-trained on the mean squared error of the stream behind them (arXiv 2403.19135). Here the plan removes the run (s, e) of
-n layers. The additional layer is layer s - 1. The trained layer replaces it and maps X = h_{s-1} to Y = h_e of the
-unpruned model. So a plan of n layers leaves L - n layers, as with every other repair. Before the first step, the
-trained layer is layer s - 1, and the model is that of the plan. The state with the least held-out error is kept; this
-can be the state before the first step.
+The paper removes n + 1 layers and inserts one layer of the same class. That layer starts from the
+first of them, and is trained on the mean squared error of the stream after them (arXiv 2403.19135).
+
+Here the plan removes the run (s, e) of n layers, and the additional layer is layer s - 1. The
+trained layer replaces it and maps X = h_{s-1} to Y = h_e of the unpruned model. So a plan of n
+layers leaves L - n layers, as with every other repair. Before the first step, the trained layer is
+layer s - 1, and the model is that of the plan. The state with the least held-out error is kept;
+this can be the state before the first step.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
     from lamina.repair.protocol import Fit, Tensors
+    from lamina.repair.samples import WeightedSequence
 
 
 class Streamline(Repair):
-    """The layer before a run, trained to do the work of the run as well, after arXiv 2403.19135: the number of layers
-    is that of any other repair.
+    """The layer before a run, trained to do the work of the run as well (arXiv 2403.19135). The
+    number of layers is that of any other repair.
     """
 
     LINEAR = False
@@ -47,29 +50,27 @@ class Streamline(Repair):
     def layer_passes(
         self, depth: int, sizes: Sequence[int], training: int, held_out: float
     ) -> float:
-        # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
-        # held-out samples.
-        steps = self.epochs * (training + 1) * (1 - held_out)
-        looks = 2 * ((self.epochs + 1) * held_out + 1 - held_out)
-        return depth + sum(sizes) * (steps + looks)
+        """How many layers each token of a fit goes through, see `Repair.layer_passes`."""
+        # The base model runs once. After that two layers run for each removed one: the trained
+        # layer, and the layer that shows how it is called. Both run in every training step, and
+        # for the errors on the held-out samples, at the end also on the others.
+        training_passes = self.epochs * (training + 1) * (1 - held_out)
+        error_passes = 2 * ((self.epochs + 1) * held_out + 1 - held_out)
+        return depth + sum(sizes) * (training_passes + error_passes)
 
 
-TOKENS = 16384  # of a pass; a step of more is taken in several
-HELD = 1 << 30  # bytes of streams that are kept between epochs
-
-Weighed = list[tuple[Sequence[int], float]]
-"""Sequences with the weight of a token of each."""
+MAX_PASS_TOKENS = 16384  # a training step of more tokens is taken in several passes
+MAX_KEPT_BYTES = 1 << 30  # of streams that are kept between epochs
 
 
 def refused(boundary: Boundary) -> str | None:
-    """Why a run cannot be repaired: it begins at layer 0."""
+    """Why a run cannot be repaired: it begins at layer 0. None if it can."""
+    if boundary[0]:
+        return None
     return (
-        None
-        if boundary[0]
-        else (
-            "streamline trains the layer before the removed layers, and before layer 0 there is none. Keep the first "
-            f"layer (protect: [0] in the selector), or use another repair: {Repair.of_stream()}."
-        )
+        "streamline trains the layer before the removed layers, and before layer 0 there is none. "
+        "Keep the first layer (protect: [0] in the selector), or use another repair: "
+        f"{Repair.of_stream()}."
     )
 
 
@@ -82,65 +83,93 @@ def collect(
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 
-    If the streams of all runs fit into `HELD` bytes, the base model runs once. Otherwise it runs once for each run. If
-    not even the streams of a single run fit, it runs again in every epoch.
+    If the streams of all runs fit into `MAX_KEPT_BYTES`, the base model runs once. Otherwise it
+    runs once for each run. If not even the streams of a single run fit, it runs again in every
+    epoch.
 
     Raises LaminaError if a run is refused, or the model's weights are quantised.
     """
     from lamina.engine import taps
-    from lamina.engine.sources import split
+    from lamina.repair.samples import split_samples
+
+    _check_trainable(model, boundaries)
+    fit_samples: list[WeightedSequence] = []
+    heldout_samples: list[WeightedSequence] = []
+    for samples in split_samples(sources, seed):
+        fit_samples += samples.fit
+        heldout_samples += samples.heldout
+    sequences = [sample.token_ids for sample in fit_samples + heldout_samples]
+    distinct_boundaries = sorted(set(boundaries))
+    all_streams = _keep_streams(model, sequences, distinct_boundaries)
+    for boundary in distinct_boundaries:
+        kept_streams = all_streams or _keep_streams(model, sequences, [boundary])
+        run = kept_streams.run if kept_streams else taps.run
+        # The trainer gets no name, so that its layer and the state of Adam are freed before the
+        # next run.
+        fit = _LayerTrainer(model, run, boundary, options).train(fit_samples, heldout_samples, seed)
+        yield boundary, fit
+
+
+def _check_trainable(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> None:
     from lamina.models.structure import text_config
 
-    if reason := next(filter(None, map(refused, boundaries)), None):
-        raise LaminaError(reason)
+    for boundary in boundaries:
+        reason = refused(boundary)
+        if reason:
+            raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise LaminaError(
-            "streamline trains weights, and those of this model are quantised. "
-            f"Use another repair: {Repair.of_stream()}."
+            "streamline trains weights, and those of this model are quantised. Use another repair: "
+            f"{Repair.of_stream()}."
         )
-    seen: Weighed = []
-    unseen: Weighed = []
-    for source, flags in zip(sources, split(sources, seed), strict=True):
-        for sequence, held in zip(source.sequences, flags, strict=True):
-            if source.weight:
-                (unseen if held else seen).append((sequence, source.weight))
-    every, sequences = sorted(set(boundaries)), [sequence for sequence, _ in seen + unseen]
-    together = _recalling(model, sequences, every)
-    for boundary in every:
-        run = together or _recalling(model, sequences, [boundary]) or taps.run
-        yield boundary, _train(model, run, seen, unseen, boundary, options, seed)
 
 
-def _recalling(
+def _keep_streams(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], boundaries: Sequence[Boundary]
-) -> taps.Run | None:
-    """A `taps.run` that reuses the streams of one pass, held on the device; None if they take more than `HELD` bytes.
-
-    A model without the layers before the first boundary runs to show how that layer is called in a batch.
-    """
+) -> _KeptStreams | None:
+    """The streams that the training of some runs needs; None if they take too much memory."""
     import torch
-    from torch.nn.utils.rnn import pad_sequence
 
-    from lamina.engine import taps
-    from lamina.models.boundary import share
     from lamina.models.structure import text_config
-    from lamina.models.surgery import remove
 
-    places = sorted({place for start, end in boundaries for place in (start - 1, start, end)})
-    width = int(text_config(model).hidden_size) * torch.empty((), dtype=model.dtype).element_size()
-    if sum(map(len, sequences)) * width * len(places) > HELD:
+    positions: set[float] = set()
+    for start, end in boundaries:
+        positions |= {start - 1, start, end}
+    element_size = torch.empty((), dtype=model.dtype).element_size()
+    stream_bytes = int(text_config(model).hidden_size) * element_size
+    n_tokens = sum(len(token_ids) for token_ids in sequences)
+    if n_tokens * stream_bytes * len(positions) > MAX_KEPT_BYTES:
         return None
-    held: dict[tuple[int, ...], dict[float, torch.Tensor]] = {}
-    shallow: dict[float, PreTrainedModel] = {}
+    return _KeptStreams(model, sequences, sorted(positions))
 
-    def keep(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        for line, number in enumerate(batch.samples):
-            tokens = tuple(sequences[number])
-            held[tokens] = {place: streams[place][line, : len(tokens)].clone() for place in places}
 
-    taps.run(model, sequences, places, keep, TOKENS)
+class _KeptStreams:
+    """The streams of one pass over all sequences, kept on the device for the epochs to come."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        positions: Sequence[float],
+    ) -> None:
+        from lamina.engine import taps
+
+        self.sequences = sequences
+        self.positions = positions
+        self.streams_by_tokens: dict[tuple[int, ...], dict[float, torch.Tensor]] = {}
+        self._models_from_layer: dict[float, PreTrainedModel] = {}
+        taps.run(model, sequences, positions, self._keep_batch, MAX_PASS_TOKENS)
+
+    def _keep_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
+        for line, sample_index in enumerate(batch.samples):
+            token_ids = tuple(self.sequences[sample_index])
+            self.streams_by_tokens[token_ids] = {
+                position: streams[position][line, : len(token_ids)].clone()
+                for position in self.positions
+            }
 
     def run(
+        self,
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
@@ -148,25 +177,44 @@ def _recalling(
         tokens: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
-        first = min(boundaries)
-        if first not in shallow:
-            shallow[first] = share(model)
-            remove(shallow[first], [str(layer) for layer in range(int(first))])
+        """As `taps.run`, with the kept streams.
 
-        def give(batch: taps.Batch, _: Mapping[float, torch.Tensor]) -> None:
-            lines = [held[tuple(sequences[number])] for number in batch.samples]
-            streams = {
-                p: pad_sequence([line[p] for line in lines], batch_first=True) for p in boundaries
-            }
+        A layer must be called as the model calls it in this batch. So a model that begins with the
+        layer at the first boundary runs over the batch to show the arguments of that call.
+        """
+        from torch.nn.utils.rnn import pad_sequence
+
+        from lamina.engine import taps
+
+        first = min(boundaries)
+
+        def give_kept_streams(batch: taps.Batch, _: Mapping[float, torch.Tensor]) -> None:
+            lines = [
+                self.streams_by_tokens[tuple(sequences[sample_index])]
+                for sample_index in batch.samples
+            ]
+            streams: dict[float, torch.Tensor] = {}
+            for position in boundaries:
+                streams_of_lines = [line[position] for line in lines]
+                streams[position] = pad_sequence(streams_of_lines, batch_first=True)
             consumer(replace(batch, called={first: batch.called[0]}), streams)
 
-        taps.run(shallow[first], sequences, [0], give, tokens)
+        taps.run(self._model_from_layer(model, first), sequences, [0], give_kept_streams, tokens)
 
-    return run
+    def _model_from_layer(self, model: PreTrainedModel, first: float) -> PreTrainedModel:
+        """A copy of the model without the layers before `first`, which shares its weights."""
+        from lamina.models.boundary import share
+        from lamina.models.surgery import remove
+
+        if first not in self._models_from_layer:
+            shortened = share(model)
+            remove(shortened, [str(layer_index) for layer_index in range(int(first))])
+            self._models_from_layer[first] = shortened
+        return self._models_from_layer[first]
 
 
 def fit(statistics: Fit, options: Streamline) -> Fit:
-    """The trained layer, because `collect` has done the training."""
+    """The trained layer: `collect` has done the training."""
     return statistics
 
 
@@ -177,8 +225,8 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
     layer = layers_of(variant)[place.position - 1]
     for name, tensor in tensors.items():
-        path, _, leaf = name.rpartition(".")
-        own(layer.get_submodule(path), leaf).copy_(tensor)
+        module_path, _, parameter_name = name.rpartition(".")
+        own(layer.get_submodule(module_path), parameter_name).copy_(tensor)
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
@@ -186,116 +234,139 @@ def as_patch(tensors: Tensors) -> Patch | None:
     return None
 
 
-def _train(
-    model: PreTrainedModel,
-    run: taps.Run,
-    seen: Weighed,
-    unseen: Weighed,
-    boundary: Boundary,
-    options: Streamline,
-    seed: int,
-) -> Fit:
-    """The layer before one run, trained on the samples `seen`, in its state after the best epoch."""
-    import torch
+class _LayerTrainer:
+    """Trains the layer before one run (s, e): X = h_{s-1} goes in, Y = h_e should come out."""
 
-    from lamina.models.devices import alone
-    from lamina.models.structure import layers_of
-    from lamina.repair.protocol import Fit
+    def __init__(
+        self, model: PreTrainedModel, run: taps.Run, boundary: Boundary, options: Streamline
+    ) -> None:
+        """`run` gives the streams of the base model."""
+        import torch
 
-    layer = alone(layers_of(model)[int(boundary[0]) - 1], model.device).float().requires_grad_(True)
-    optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
-    errors: dict[str, float] = {}
-    state: dict[str, torch.Tensor] = {}
-    for epoch in range(options.epochs + 1):
-        if epoch:
+        from lamina.models.devices import alone
+        from lamina.models.structure import layers_of
+
+        self.model = model
+        self.run = run
+        self.start, self.end = boundary
+        self.before = self.start - 1
+        self.options = options
+        base_layer = layers_of(model)[int(self.before)]
+        self.layer = alone(base_layer, model.device).float().requires_grad_(True)
+        self.optimiser = torch.optim.Adam(self.layer.parameters(), lr=options.learning_rate)
+
+    def train(
+        self,
+        fit_samples: Sequence[WeightedSequence],
+        heldout_samples: Sequence[WeightedSequence],
+        seed: int,
+    ) -> Fit:
+        """Train on the fit samples and keep the weights with the least held-out error."""
+        from lamina.repair.protocol import Fit
+
+        heldout_errors = self._relative_errors(heldout_samples, "heldout_error")
+        best_weights = self._copy_weights()
+        order = list(fit_samples)
+        for epoch in range(1, self.options.epochs + 1):
             random.Random(f"{seed} {epoch}").shuffle(order)
-            for first in range(0, len(order), options.batch):
-                optimiser.zero_grad()
-                _run(model, run, order[first : first + options.batch], boundary, layer, train=True)
-                optimiser.step()
-        held_errors = _errors(model, run, unseen, boundary, layer, "heldout_error")
-        if not state or held_errors["heldout_error"] < errors["heldout_error"]:
-            errors, state = (
-                held_errors,
-                {name: weight.detach().clone() for name, weight in layer.named_parameters()},
+            self._train_epoch(order)
+            errors = self._relative_errors(heldout_samples, "heldout_error")
+            if errors["heldout_error"] < heldout_errors["heldout_error"]:
+                heldout_errors = errors
+                best_weights = self._copy_weights()
+        self.layer.load_state_dict(best_weights, strict=False)
+
+        n_fit_tokens = _count_tokens(fit_samples)
+        facts = {
+            **self._relative_errors(fit_samples, "fit_error"),
+            **heldout_errors,
+            "parameters": 0,
+            "n_samples": len(fit_samples) + len(heldout_samples),
+            "n_tokens": n_fit_tokens + _count_tokens(heldout_samples),
+            "trained_tokens": self.options.epochs * n_fit_tokens,
+        }
+        return Fit(tensors=best_weights, validated=best_weights, facts=facts)
+
+    def _copy_weights(self) -> dict[str, torch.Tensor]:
+        return {name: weight.detach().clone() for name, weight in self.layer.named_parameters()}
+
+    def _train_epoch(self, samples: Sequence[WeightedSequence]) -> None:
+        for first in range(0, len(samples), self.options.batch):
+            self.optimiser.zero_grad()
+            self._run_layer(samples[first : first + self.options.batch], with_gradients=True)
+            self.optimiser.step()
+
+    def _relative_errors(self, samples: Sequence[WeightedSequence], name: str) -> dict[str, float]:
+        """‖Y - Ŷ‖ / ‖Y‖ with the trained layer under `name`, and that of the cut model."""
+        sums = self._run_layer(samples, with_gradients=False)
+        error, error_before, output_norm = sums.clamp_min(0).sqrt().tolist()
+        if not output_norm > 0:
+            return {f"{name}_before": 0.0, name: 0.0}
+        return {f"{name}_before": error_before / output_norm, name: error / output_norm}
+
+    def _run_layer(self, samples: Sequence[WeightedSequence], with_gradients: bool) -> torch.Tensor:
+        """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² over samples, (3,) in float64.
+
+        With gradients, that of the mean squared error is added to the layer's parameters.
+        """
+        import torch
+
+        from lamina.models.structure import text_config
+
+        channels = int(text_config(self.model).hidden_size)
+        n_entries = channels * sum(sample.weight * len(sample.token_ids) for sample in samples)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.model.device)
+
+        def add_batch(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
+            x = streams[self.before]
+            y = streams[self.end]
+            weights = torch.tensor(
+                [samples[sample_index].weight for sample_index in batch.samples], device=x.device
             )
-    layer.load_state_dict(state, strict=False)
-    tokens = sum(len(sequence) for sequence, _ in seen)
-    facts = {
-        **_errors(model, run, seen, boundary, layer, "fit_error"),
-        **errors,
-        "parameters": 0,
-        "n_samples": len(seen) + len(unseen),
-        "n_tokens": tokens + sum(len(sequence) for sequence, _ in unseen),
-        "trained_tokens": options.epochs * tokens,
-    }
-    return Fit(tensors=state, validated=state, facts=facts)
+            token_weights = weights[:, None] * batch.real
+            # The layer's weights are in float32, and products have the model's own dtype.
+            model_dtype = torch.autocast(x.device.type, x.dtype, enabled=x.dtype != torch.float32)
+            with torch.set_grad_enabled(with_gradients), model_dtype:
+                predicted = batch.called[self.before](self.layer, x)
+                error = _sum_squares(y - predicted, batch.real, token_weights)
+                mean_error = error * (1 / n_entries)
+            error_before = _sum_squares(y - streams[self.start], batch.real, token_weights)
+            output = _sum_squares(y, batch.real, token_weights)
+            batch_sums = torch.stack([error.detach(), error_before, output]).double()
+            if with_gradients:
+                _add_gradients(mean_error, list(self.layer.parameters()))
+            sums.add_(batch_sums)
+
+        sequences = [sample.token_ids for sample in samples]
+        positions = [self.before, self.start, self.end]
+        self.run(self.model, sequences, positions, add_batch, MAX_PASS_TOKENS, ())
+        return sums
 
 
-def _errors(
-    model: PreTrainedModel,
-    run: taps.Run,
-    weighed: Weighed,
-    boundary: Boundary,
-    layer: nn.Module,
-    name: str,
-) -> dict[str, float]:
-    """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream of the cut model."""
-    after, before, norm = (
-        _run(model, run, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
-    )
-    return (
-        {f"{name}_before": before / norm, name: after / norm}
-        if norm > 0
-        else {f"{name}_before": 0.0, name: 0.0}
-    )
-
-
-def _run(
-    model: PreTrainedModel,
-    run: taps.Run,
-    weighed: Weighed,
-    boundary: Boundary,
-    layer: nn.Module,
-    train: bool,
+def _sum_squares(
+    values: torch.Tensor, real: torch.Tensor, token_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; with `train` also the gradient of the mean error."""
+    """Weighted sum over the real tokens of ‖values‖², from (lines, T, C)."""
+    squares = values.float().square().sum(-1).masked_fill(~real, 0)
+    return (squares * token_weights).sum()
+
+
+def _add_gradients(loss: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    """Add the gradients of a loss to the parameters.
+
+    All of them exist before one of them is added, so that a batch may be halved if memory runs out.
+    """
     import torch
 
-    from lamina.models.structure import text_config
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad.add_(gradient)
 
-    sums = torch.zeros(3, dtype=torch.float64, device=model.device)
-    entries = int(text_config(model).hidden_size) * sum(
-        weight * len(sequence) for sequence, weight in weighed
-    )
-    places = before, start, end = boundary[0] - 1, *boundary
 
-    def add(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        given, cut, wanted = (streams[place] for place in (before, start, end))
-        weight = torch.tensor(
-            [weighed[number][1] for number in batch.samples], device=given.device
-        )[:, None]
-        weight = weight * batch.real
-
-        def squares(error: torch.Tensor) -> torch.Tensor:
-            return (error.float().square().sum(-1).masked_fill(~batch.real, 0) * weight).sum()
-
-        # Weights stay in float32, and products have the model's own dtype.
-        mixed = torch.autocast(given.device.type, given.dtype, enabled=given.dtype != torch.float32)
-        with torch.set_grad_enabled(train), mixed:
-            error = squares(wanted - batch.called[before](layer, given))
-            share = error * (1 / entries)
-        batch_sums = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
-        if train:
-            # All of them before any is added, so that a batch may be halved.
-            trained = list(layer.parameters())
-            gradients = torch.autograd.grad(share, trained, allow_unused=True)
-            for parameter, gradient in zip(trained, gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = (
-                        gradient if parameter.grad is None else parameter.grad.add_(gradient)
-                    )
-        sums.add_(batch_sums)
-
-    run(model, [sequence for sequence, _ in weighed], places, add, TOKENS, ())
-    return sums
+def _count_tokens(samples: Sequence[WeightedSequence]) -> int:
+    return sum(len(sample.token_ids) for sample in samples)

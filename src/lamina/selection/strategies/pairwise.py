@@ -55,7 +55,7 @@ def find(
     sets += [frozenset(pair) for pair in combinations(units, 2)]
     candidates = [Candidate(removed) for removed in sets]
     search.best(candidates, 1, 0)
-    losses, _ = search.trials.losses(candidates, search.numbers)
+    losses, _ = search.trials.losses(candidates, search.sample_indices)
     single_effects, pair_effects = estimate_effects(dict(zip(sets, losses, strict=True)), units)
     prices = np.array([search.trials.prices.total([unit]) for unit in units])
     best: dict[int, Candidate] = {}

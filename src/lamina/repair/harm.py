@@ -1,0 +1,148 @@
+"""Whether a repair does harm: losses of pruned models on held-out documents, bare and repaired."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
+
+import numpy as np
+from scipy.stats import t as student_t
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Sample
+from lamina.data.splitting import documents
+from lamina.engine import sweep
+from lamina.engine.candidates import Candidate
+from lamina.models import replacements
+from lamina.models.boundary import Boundary, Patch
+from lamina.models.materialise import materialise
+from lamina.repair.protocol import Fit, Fitted
+
+BARE = "bare"
+REPAIRED = "repaired"
+
+CandidateName = TypeVar("CandidateName")
+
+
+class LossColumns(TypedDict):
+    """Columns of table `patches`: losses in nats per token, on documents that no patch has seen."""
+
+    loss_bare: float
+    loss_repaired: float
+    loss_stderr: float | None
+    """Of the difference; None for a single document."""
+    n_loss: int
+    """Documents."""
+    hurts: bool
+    """Whether the repair raises the loss significantly, by a two-sided 95 % interval."""
+
+
+def measure_harm(
+    model: PreTrainedModel,
+    method: str,
+    plans: Iterable[Mapping[str, Any]],
+    boundaries: Mapping[int, Sequence[Boundary]],
+    samples: Sequence[Sample],
+    fits: Mapping[Boundary, Fit],
+) -> dict[int, LossColumns]:
+    """Compare each plan's losses with and without its repair, by plan size.
+
+    Plans that a portfolio chose are left out: it has compared these losses already.
+
+    boundaries: The runs of each plan, by its size.
+    samples: Held-out samples, which the validated fits have not seen.
+    """
+    plans = [plan for plan in plans if not plan.get("choice")]
+    if not plans:
+        return {}
+    repairs = {boundary: Fitted(method, fit.validated) for boundary, fit in fits.items()}
+    # One object for each fit: plans with the same run share it, so that their streams stay one.
+    linear_maps = {boundary: repair.as_patch() for boundary, repair in repairs.items()}
+    candidates: dict[tuple[int, str], Candidate] = {}
+    losses: dict[tuple[int, str], np.ndarray] = {}
+    for plan in plans:
+        size = plan["removed"]
+        units = frozenset(plan["units"])
+        candidates[size, BARE] = Candidate(units)
+        patches: dict[Boundary, Patch] = {}
+        for boundary in boundaries[size]:
+            linear_map = linear_maps[boundary]
+            if linear_map is not None:
+                patches[boundary] = linear_map
+        if patches:
+            candidates[size, REPAIRED] = Candidate(units, patches)
+        else:
+            # A repair that is no linear map of the stream needs a model that is really cut.
+            plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
+            variant = materialise(model, plan, plan_repairs)
+            losses |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
+    losses |= measure_losses(model, samples, candidates, plans)
+
+    (document_of_sample,) = documents([[sample.sequence() for sample in samples]])
+    columns: dict[int, LossColumns] = {}
+    for plan in plans:
+        size = plan["removed"]
+        columns[size] = compare_losses(
+            losses[size, BARE], losses[size, REPAIRED], document_of_sample
+        )
+    return columns
+
+
+def measure_losses(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    candidates: Mapping[CandidateName, Candidate],
+    plans: Iterable[Mapping[str, Any]] = (),
+) -> dict[CandidateName, np.ndarray]:
+    """Measure candidates on samples in one pass.
+
+    Returns for each candidate the negative log-likelihood of every sample's scored tokens, and
+    their number, (samples, 2).
+
+    plans: Those of the candidates, which name the models that layers are taken from.
+    """
+    donor_records: dict[str, Mapping[str, Any]] = {}
+    for plan in plans:
+        donor_records |= plan.get("replacements", {})
+    units: set[str] = set()
+    for candidate in candidates.values():
+        units |= candidate.removed
+    donor_layers = replacements.layers(model, units, donor_records)
+
+    with sweep.opened(model, samples, outputs=False, replacements=donor_layers) as session:
+        session.measure(range(len(samples)), candidates)
+    losses: dict[CandidateName, np.ndarray] = {}
+    for name in candidates:
+        rows = [session.scores.sample(name, index) for index in range(len(samples))]
+        losses[name] = np.array([[row["nll"], row["n_tokens"]] for row in rows])
+    return losses
+
+
+def compare_losses(
+    bare: np.ndarray, repaired: np.ndarray, document_of_sample: Sequence[int]
+) -> LossColumns:
+    """Compare the losses of a pruned model without and with a repair, from `measure_losses`.
+
+    The difference per token is a ratio of sums over documents; its standard error is that of the
+    residuals `difference - ratio · n_tokens` of the documents.
+
+    document_of_sample: The index of each sample's document, from 0.
+    """
+    n_documents = 1 + max(document_of_sample)
+    differences = repaired[:, 0] - bare[:, 0]
+    sums_by_document = np.zeros((n_documents, 2))
+    differences_and_tokens = np.stack([differences, bare[:, 1]], axis=1)
+    np.add.at(sums_by_document, list(document_of_sample), differences_and_tokens)
+
+    total_difference, n_tokens = sums_by_document.sum(axis=0)
+    residuals = sums_by_document @ [1, -total_difference / n_tokens]
+    stderr = np.inf
+    if n_documents > 1:
+        corrected_square = (residuals**2).sum() * n_documents / (n_documents - 1)
+        stderr = np.sqrt(corrected_square) / n_tokens
+    threshold = student_t.ppf(0.975, max(1, n_documents - 1)) * stderr
+    return {
+        "loss_bare": float(bare[:, 0].sum() / n_tokens),
+        "loss_repaired": float(repaired[:, 0].sum() / n_tokens),
+        "loss_stderr": float(stderr) if np.isfinite(stderr) else None,
+        "n_loss": n_documents,
+        "hurts": bool(total_difference / n_tokens > threshold),
+    }

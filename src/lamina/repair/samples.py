@@ -1,0 +1,35 @@
+"""The samples of several calibrations with their weights, as repairs train and check on them."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lamina.engine.sources import Source, split
+
+
+class WeightedSequence(NamedTuple):
+    """Token ids of a sample, and the weight of each of its tokens."""
+
+    token_ids: Sequence[int]
+    weight: float
+
+
+class SplitSamples(NamedTuple):
+    """The samples of one source."""
+
+    fit: list[WeightedSequence]
+    heldout: list[WeightedSequence]
+
+
+def split_samples(sources: Sequence[Source], seed: int) -> Iterator[SplitSamples]:
+    """Split each source into the samples of the fit and the held-out ones.
+
+    Sources of weight 0 only take part in the draw of held-out documents.
+    """
+    for source, is_heldout in zip(sources, split(sources, seed), strict=True):
+        if not source.weight:
+            continue
+        samples = SplitSamples([], [])
+        for token_ids, flag in zip(source.sequences, is_heldout, strict=True):
+            group = samples.heldout if flag else samples.fit
+            group.append(WeightedSequence(token_ids, source.weight))
+        yield samples
