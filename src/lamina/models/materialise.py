@@ -30,7 +30,12 @@ from lamina.models.boundary import (
     share,
 )
 from lamina.models.export import modeling_lamina
-from lamina.models.structure import family_of, layers_of, linear_maps, stacked_maps
+from lamina.models.structure import (
+    family_of,
+    layers_of,
+    list_expert_parameters,
+    list_linear_modules,
+)
 from lamina.models.surgery import kept_layers, remove
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
@@ -190,7 +195,8 @@ def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
     modules, parameters = (
-        [name for part in parts for name in of(model, part)] for of in (linear_maps, stacked_maps)
+        [name for part in parts for name in of(model, part)]
+        for of in (list_linear_modules, list_expert_parameters)
     )
     targeted = Adaptable(modules, parameters)
     if parts and not targeted.holders:

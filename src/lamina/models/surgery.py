@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.export.modeling_lamina import NoAttention, NoMLP
-from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
+from lamina.models.structure import family_of, halves, layers_of, text_config, why_no_sublayers
 from lamina.models.units import parse, replacement
 
 # Attributes in which modules keep the number of their layer; by it they find their part of a cache.
@@ -137,7 +137,7 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
                 f"layer {layer} does not exist: the model has layers 0 … {depth - 1}."
             )
     if any(component in ("attention", "mlp") for _, component in parsed) and (
-        reason := without_halves(model)
+        reason := why_no_sublayers(model)
     ):
         raise LaminaError(
             f"a layer of the model family '{config.model_type}' cannot lose its attention or its MLP alone: {reason}. "
