@@ -12,7 +12,7 @@ from typing import Any
 
 from lamina.config.repairs import Repair
 from lamina.engine.candidates import Candidate, carried, grow, swept
-from lamina.models.units import all_units, replaced
+from lamina.models.units import all_units, replacement_unit
 from lamina.models.workload import ALONE, TRAINING
 
 HELD_OUT = 0.2  # of the samples of a fit
@@ -79,7 +79,7 @@ def sweep_work(
         return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
     current, removing = plan(n_layers, removed, kind), pass_ == "removal"
     there = all_units(n_layers, kind, list(current.removed))
-    given = [replaced(unit, name) for unit in there for name in others]
+    given = [replacement_unit(unit, name) for unit in there for name in others]
     # In the few families with parallel halves, each MLP that is observed costs one layer more.
     wanted, observed = swept(current, [*there, *given], removing=removing)
     tree = grow(carried(wanted.values(), removing), list(observed.values()), n_layers, True)
