@@ -32,7 +32,7 @@ from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
-from lamina.models.surgery import NUMBERED, kept_layers, runs
+from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
 from lamina.models.units import parse
 from lamina.study.variant import EXPORTED_AS
 from lamina.version import VERSION
@@ -248,7 +248,7 @@ def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[
                         key,
                         nn.Parameter(weight.detach().clone().zero_(), requires_grad=False),
                     )
-                for key in NUMBERED:
+                for key in LAYER_INDEX_ATTRIBUTES:
                     if isinstance(getattr(part, key, None), int):
                         setattr(part, key, position)
             setattr(layer, name, silent)
