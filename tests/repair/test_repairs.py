@@ -43,7 +43,7 @@ SCALED = Variant("tiny", "words", "cosine", 1, "mine")
 MODULE = """
 import torch
 from lamina.models.structure import layers_of
-from lamina.models.boundary import own
+from lamina.models.boundary import unshare_parameter
 from lamina.repair.protocol import Fit
 from lamina.engine import moments
 
@@ -60,7 +60,7 @@ def fit(statistics, options):
 
 
 def apply(variant, place, tensors):
-    own(layers_of(variant)[place.position - 1].mlp.down_proj, "weight").mul_(tensors["scale"])
+    unshare_parameter(layers_of(variant)[place.position - 1].mlp.down_proj, "weight").mul_(tensors["scale"])
 
 
 def as_patch(tensors):

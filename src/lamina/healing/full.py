@@ -60,12 +60,12 @@ def heal(
 
     from lamina.healing.objectives import Objective
     from lamina.healing.training import Trainer
-    from lamina.models.boundary import own_all
+    from lamina.models.boundary import unshare_parameters
     from lamina.models.materialise import materialise
 
     variant = materialise(base, plan, patches)
     torch.manual_seed(options.seed)
-    weights = own_all(variant)
+    weights = unshare_parameters(variant)
     if options.start == "random":
         _draw_random_weights(variant, weights)
 

@@ -24,10 +24,10 @@ from lamina.models.boundary import (
     Place,
     Repairing,
     check_boundaries,
-    own,
-    own_all,
     patch_tensors,
     share,
+    unshare_parameter,
+    unshare_parameters,
 )
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import (
@@ -110,7 +110,7 @@ class _Special:
 
 def _replaced(variant: PreTrainedModel, state: Mapping[str, Any], folder: Path) -> PreTrainedModel:
     """The variant with the weights of `state` in place of all its own."""
-    weights = {f"{_PREFIX}{name}": weight for name, weight in own_all(variant).items()}
+    weights = {f"{_PREFIX}{name}": weight for name, weight in unshare_parameters(variant).items()}
     if stray := sorted(weights.keys() ^ state.keys()):
         raise LaminaError(
             f"the weights in {folder} belong to another variant: they differ in '{stray[0]}'."
@@ -220,7 +220,7 @@ def own_adapted(layer: nn.Module) -> nn.Parameter:
     """Put a copy of the adapted weight in its place, so that an update can be merged; return the shared weight."""
     module, name = adapted_weight(layer)
     shared: nn.Parameter = getattr(module, name)
-    own(module, name)
+    unshare_parameter(module, name)
     return shared
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Repairing, own_tensors
+from lamina.models.boundary import Boundary, Repairing, weights_and_patches
 from lamina.models.cutting import kinds
 from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import Facts, Source, card, mergekit
@@ -261,7 +261,9 @@ def _document(
     kept = kept_layers(base, source.plan["units"])
     halved = _halves(base, source.plan["units"], kept)
     file = Path(source.manifest["source"])
-    counts = [sum(tensor.numel() for tensor in own_tensors(model)) for model in (base, variant)]
+    counts = [
+        sum(tensor.numel() for tensor in weights_and_patches(model)) for model in (base, variant)
+    ]
     facts = Facts(
         **vars(source),
         form=form,

@@ -173,19 +173,19 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     import torch
     from transformers.pytorch_utils import Conv1D
 
-    from lamina.models.boundary import own
+    from lamina.models.boundary import unshare_parameter
     from lamina.models.export.writing import down_projection
 
     with torch.no_grad():
         module = down_projection(variant, place.position - 1)
-        weight = own(module, "weight")
+        weight = unshare_parameter(module, "weight")
         operator = tensors["operator"].to(weight.device)
         if isinstance(module, Conv1D):
             weight.add_((weight.float() @ operator).to(weight.dtype))
         else:
             weight.add_((operator.T @ weight.float()).to(weight.dtype))
         if getattr(module, "bias", None) is not None:
-            bias = own(module, "bias")
+            bias = unshare_parameter(module, "bias")
             bias.add_((bias.float() @ operator).to(bias.dtype))
 
 

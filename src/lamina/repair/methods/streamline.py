@@ -172,13 +172,13 @@ def fit(statistics: Fit, options: Streamline) -> Fit:
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """Give the layer before the boundary the trained weights."""
-    from lamina.models.boundary import own
+    from lamina.models.boundary import unshare_parameter
     from lamina.models.structure import layers_of
 
     layer = layers_of(variant)[place.position - 1]
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
-        own(layer.get_submodule(path), leaf).copy_(tensor)
+        unshare_parameter(layer.get_submodule(path), leaf).copy_(tensor)
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
