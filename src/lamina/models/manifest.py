@@ -130,7 +130,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     model = skeleton(folder, entry.source, entry.trust_remote_code)
     count = sum(each.numel() for each in model.parameters())
     width = checkpoint.stored_width(entry.dtype, text_config, tensors)
-    counted = sizes.of_model(model, width)
+    counted = sizes.count_sizes(model, width)
     here = Path.cwd()
     same = (
         "dtype",
@@ -212,7 +212,7 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
 
 def layer_parameters(model: "PreTrainedModel") -> int:
     """The parameters of all layers that one token meets: of stacked experts, as many as it chooses."""
-    used = sizes.used_parameters(model)
+    used = sizes.count_active(model)
     return round(
         sum(used[weight] for name, weight in model.named_parameters() if _LAYER.search(name))
     )
