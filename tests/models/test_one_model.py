@@ -101,7 +101,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_not_loaded(
         (but(".layers.2."), "stores 4 layers, the last one 4"),
         (more("q.weight", torch.ones(2, dtype=torch.int8)), "q.weight .I8.: .*quantise"),
         (more("q.qweight", torch.ones(2)), "q.qweight .F32.: its weights are quantised"),
-        (more("q.lora_A.default.weight", torch.ones(2)), "an adapter beside the weights"),
+        (more("q.lora_A.default.weight", torch.ones(2)), "an adapter together with the weights"),
         (prefixed("module"), "every tensor .* 'module.' before its name"),
     ],
 )

@@ -107,7 +107,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     tensors = checkpoint.read_weights(folder, f"models.{name}.source")
     checkpoint.check_names(tensors, folder, config, f"models.{name}.source")
     keys = checkpoint.LAYER_KEYS
-    n_layers = _first(text_config, keys)
+    n_layers = checkpoint.stated_depth(text_config)
     if n_layers is None:
         raise LaminaError(
             f"{where}: its config.json does not say how many layers it has ({', '.join(keys)})."
