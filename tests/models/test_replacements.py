@@ -14,7 +14,7 @@ from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import replacements
-from lamina.models.manifest import facts
+from lamina.models.digests import describe_files
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs
@@ -33,7 +33,7 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
-    digests = {name: facts(folder / name)["weights_sha256"] for name in models}
+    digests = {name: describe_files(folder / name)["weights_sha256"] for name in models}
     return {
         name: {"path": str(folder / name), "weights_sha256": digest, "trust_remote_code": False}
         for name, digest in digests.items()

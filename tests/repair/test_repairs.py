@@ -21,8 +21,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.engine import moments
 from lamina.engine.sources import Source
 from lamina.evaluation import assembly
+from lamina.models.digests import describe_files
 from lamina.models.export import modeling_lamina
-from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair.methods import ghost
@@ -97,7 +97,7 @@ def results(tmp_path: Path) -> Path:
     manifest |= {
         "trust_remote_code": False,
         "n_layers": len(layers_of(tiny.model())),
-        **facts(folder),
+        **describe_files(folder),
     }
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]

@@ -19,7 +19,8 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 from lamina.models import devices, workload
 from lamina.models.check import use_findings
-from lamina.models.manifest import auto_class, check_files, loading
+from lamina.models.digests import check_files
+from lamina.models.manifest import auto_class, loading
 from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
 from lamina.store import checksum as seal
 
