@@ -97,6 +97,6 @@ def _draw_random_weights(variant: PreTrainedModel, weights: Mapping[str, nn.Para
 def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
     """Write all weights in the place of an adapter, under the names of the variant's parameters."""
     from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
-    from lamina.models.materialise import EVERYTHING
+    from lamina.models.adapters import ALL_WEIGHTS
 
-    write_adapter(folder, weights, CONFIG_WITHOUT_UPDATES, EVERYTHING)
+    write_adapter(folder, weights, CONFIG_WITHOUT_UPDATES, ALL_WEIGHTS)
