@@ -75,7 +75,7 @@ PLANTED = {
     },
     "sweep_gradient": "lamina.engine.weights:padded",
     "sweep_donors": "lamina.models.replacements:_loaded",
-    "fit_patch[streamline]": "lamina.models.devices:alone",
+    "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
     "heal_variant": "lamina.healing.objectives:padded",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
     "diagnose_patching": "lamina.engine.batches:padded",

@@ -20,7 +20,7 @@ from lamina.engine.forking import ForkingLayer, parallel, silencer
 from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
-from lamina.models.devices import moved, place_of
+from lamina.models.devices import move_tensors, place_of
 from lamina.models.structure import halves, layers_of, text_config
 
 
@@ -231,8 +231,8 @@ def tapped(
             def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
                 # The other arguments are on the device of the model's own layer.
                 rest, named = (
-                    moved(args[1:], stream.device),
-                    moved(list(others.values()), stream.device),
+                    move_tensors(args[1:], stream.device),
+                    move_tensors(list(others.values()), stream.device),
                 )
                 return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
 

@@ -79,7 +79,7 @@ def _layer(base: PreTrainedModel, layer: int, name: str, records: Records) -> nn
     if "of" not in record:
         sibling = _sibling(base, record)
         _check_shapes(base, sibling, name)
-        return devices.beside(layers_of(sibling)[layer], layers_of(base)[layer])
+        return devices.follow_device(layers_of(sibling)[layer], layers_of(base)[layer])
     own = layers_of(base)[layer]
     merged = copy.deepcopy(own)
     others = [

@@ -198,11 +198,15 @@ def _train(
     """The layer before one run, trained on the samples `seen`, in its state after the best epoch."""
     import torch
 
-    from lamina.models.devices import alone
+    from lamina.models.devices import copy_to_device
     from lamina.models.structure import layers_of
     from lamina.repair.protocol import Fit
 
-    layer = alone(layers_of(model)[int(boundary[0]) - 1], model.device).float().requires_grad_(True)
+    layer = (
+        copy_to_device(layers_of(model)[int(boundary[0]) - 1], model.device)
+        .float()
+        .requires_grad_(True)
+    )
     optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
     errors: dict[str, float] = {}
     state: dict[str, torch.Tensor] = {}
