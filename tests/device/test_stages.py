@@ -74,7 +74,7 @@ PLANTED = {
         for of in ("task", "generation", "efficiency")
     },
     "sweep_gradient": "lamina.engine.weights:padded",
-    "sweep_donors": "lamina.models.replacements:_loaded",
+    "sweep_donors": "lamina.models.replacements:_load_sibling",
     "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
     "heal_variant": "lamina.healing.objectives:padded",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",

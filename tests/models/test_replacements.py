@@ -134,13 +134,13 @@ def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
     base = tiny.model()
     records = saved(tmp_path, base=base, math=tiny.model(seed=1), other=tiny.model(**change))
     manifest = records["base"] | {"source": "base"}
-    replacements.check(base, manifest, {"math": records["math"]})
+    replacements.check_siblings(base, manifest, {"math": records["math"]})
     if "seed" in change:
         found = tiny.tokenizer()
         found.add_tokens(["w60"])
         found.save_pretrained(tmp_path / "other")
     with pytest.raises(LaminaError, match=f"donors.other: .*{words}"):
-        replacements.check(base, manifest, {"other": records["other"]})
+        replacements.check_siblings(base, manifest, {"other": records["other"]})
 
 
 def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:

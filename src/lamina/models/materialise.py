@@ -47,7 +47,7 @@ def materialise(
 
     units = plan["units"]
     if plan.get("replacements"):
-        replacements.put(variant, model, plan)
+        replacements.put_donor_layers(variant, model, plan)
     remove(variant, units)
     kept = kept_layers(model, units)
     removed = [layer for layer in range(len(layers_of(model))) if layer not in kept]

@@ -66,7 +66,7 @@ class Given:
         Raises LaminaError if a layer cannot take the place of the model's own.
         """
         library = load("lamina.models.replacements")
-        library.check(model, manifest, self.records)
+        library.check_siblings(model, manifest, self.records)
         layers: dict[str, Any] = library.layers(model, units, self.records)
         return layers
 
