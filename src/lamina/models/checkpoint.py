@@ -64,7 +64,7 @@ _DECODER_LAYER = re.compile(
 )
 
 
-class StoredTensor(NamedTuple):
+class TensorHeader(NamedTuple):
     """What the header of a safetensors file says about a tensor."""
 
     shape: list[int]
@@ -348,13 +348,13 @@ def _parse_index(file: Path) -> _Index:
     return _Index(content["weight_map"], isinstance(content.get("metadata"), dict))
 
 
-def read_weights(folder: Path, where: str) -> dict[str, StoredTensor]:
+def read_weights(folder: Path, where: str) -> dict[str, TensorHeader]:
     """The header of each tensor that is loaded, by name; empty if there are none.
 
     Raises LaminaError as `weight_files` does, or if a file is damaged, a tensor is in two files or
     not in the file that the index says, or a wrapper of training has left its prefix on all names.
     """
-    tensors: dict[str, StoredTensor] = {}
+    tensors: dict[str, TensorHeader] = {}
     with at(where):
         file_by_tensor = _read_index(folder)
         for shard in weight_files(folder):
@@ -367,14 +367,14 @@ def read_weights(folder: Path, where: str) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _read_header(shard: Path) -> dict[str, StoredTensor]:
+def _read_header(shard: Path) -> dict[str, TensorHeader]:
     """The tensors of a safetensors file; a LaminaError if its data is incomplete."""
-    tensors: dict[str, StoredTensor] = {}
+    tensors: dict[str, TensorHeader] = {}
     try:
         with safe_open(shard, "np") as file:
             for name in file.keys():  # noqa: SIM118, it is no dict
                 stored = file.get_slice(name)
-                tensors[name] = StoredTensor(stored.get_shape(), stored.get_dtype())
+                tensors[name] = TensorHeader(stored.get_shape(), stored.get_dtype())
     except (SafetensorError, OSError) as error:
         raise LaminaError(
             f"{shard} is not a complete safetensors file ({error}). Download or save the model "
@@ -384,7 +384,7 @@ def _read_header(shard: Path) -> dict[str, StoredTensor]:
 
 
 def _check_unique(
-    tensors: Mapping[str, StoredTensor], header: Mapping[str, StoredTensor], shard: Path
+    tensors: Mapping[str, TensorHeader], header: Mapping[str, TensorHeader], shard: Path
 ) -> None:
     repeated = sorted(tensors.keys() & header.keys())
     if repeated:
@@ -394,7 +394,7 @@ def _check_unique(
 
 
 def _check_complete(
-    indexed: Iterable[str], header: Mapping[str, StoredTensor], shard: Path
+    indexed: Iterable[str], header: Mapping[str, TensorHeader], shard: Path
 ) -> None:
     missing = sorted(name for name in indexed if name not in header)
     if missing:
@@ -404,7 +404,7 @@ def _check_complete(
         )
 
 
-def _check_no_wrapper(tensors: Mapping[str, StoredTensor], folder: Path, where: str) -> None:
+def _check_no_wrapper(tensors: Mapping[str, TensorHeader], folder: Path, where: str) -> None:
     for prefix in _WRAPPER_PREFIXES:
         if tensors and all(name.startswith(prefix) for name in tensors):
             raise LaminaError(
@@ -415,7 +415,7 @@ def _check_no_wrapper(tensors: Mapping[str, StoredTensor], folder: Path, where: 
 
 
 def check_names(
-    tensors: Mapping[str, StoredTensor], folder: Path, settings: Mapping[str, Any], where: str
+    tensors: Mapping[str, TensorHeader], folder: Path, settings: Mapping[str, Any], where: str
 ) -> None:
     """Refuse tensors that are not those of the model in config.json, as far as headers tell.
 
@@ -434,7 +434,7 @@ def check_names(
     _check_stored_layers(tensors, folder, decoder_settings(settings), where)
 
 
-def _check_not_quantised(tensors: Mapping[str, StoredTensor], folder: Path, where: str) -> None:
+def _check_not_quantised(tensors: Mapping[str, TensorHeader], folder: Path, where: str) -> None:
     auxiliary = sorted(filter(_QUANTISED_TENSOR.search, tensors))
     packed = sorted(
         name
@@ -470,7 +470,7 @@ def _check_stored_layers(
         )
 
 
-def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> int:
+def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, TensorHeader]) -> int:
     """Bytes of a weight that is loaded as `dtype`.
 
     For `auto`, the type is that of config.json, or else that of most stored numbers.
