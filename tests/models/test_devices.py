@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import capture, weights
-from lamina.engine import sweep as engine
+from lamina.engine import capture, sweep, weights
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_folder
@@ -59,7 +58,7 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
     with torch.no_grad():
         assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
     units = all_units(5, "layer")
-    first, second = (engine.sweep(model, questions(), units) for model in pair)
+    first, second = (sweep.sweep(model, questions(), units) for model in pair)
     assert np.array_equal(first.loglikelihood, second.loglikelihood)
     assert np.array_equal(first.cosine, second.cosine, equal_nan=True)
     texts = [tuple(line) for line in ids.tolist()]

@@ -10,7 +10,7 @@ import yaml
 from transformers import PreTrainedModel
 
 from lamina.checks.load import load
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import replacements
@@ -63,7 +63,7 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
     ]
     units = sorted({unit for each in sets for unit in each if "@" in unit})
     wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with engine.opened(
+    with sweep.opened(
         base, samples, 2000, False, replacements.layers(base, units, records)
     ) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
@@ -95,7 +95,7 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         units = [f"{layer}.@{name}" for layer in range(5)]
         built = cut(base, units, records)
         assert torch.equal(built(ids).logits, expected)
-        with engine.opened(
+        with sweep.opened(
             base,
             samples := random_samples(1, 3),
             2000,
