@@ -37,7 +37,7 @@ from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity, tasks
 from lamina.evaluation.together import Together
 from lamina.healing import lora, training
-from lamina.models.manifest import layer_parameters
+from lamina.models.manifest import count_layer_parameters
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.repair import fitting
@@ -181,7 +181,7 @@ class Study:
             "dtype": "float32",
             "parameters": parameters,
             "weights_bytes": 4 * parameters,
-            "layer_parameters": layer_parameters(model) // settings.num_hidden_layers,
+            "layer_parameters": count_layer_parameters(model) // settings.num_hidden_layers,
             "attention_share": {"parameters": 0.3, "latency": 0.3},
             "path": str(self.folder / "models" / MODEL),
             "trust_remote_code": False,

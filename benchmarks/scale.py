@@ -42,7 +42,7 @@ from lamina.evaluation.tasks import VariantLM
 from lamina.healing import batches, lora
 from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
-from lamina.models.load import device
+from lamina.models.load import default_device
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import check
@@ -82,7 +82,7 @@ PRESETS = {
 
 def build(preset: Preset) -> PreTrainedModel:
     """A random Llama in evaluation mode: in bfloat16 on a GPU, else in float32."""
-    on = device()
+    on = default_device()
     config = LlamaConfig(
         vocab_size=preset.vocabulary,
         hidden_size=preset.channels,
@@ -357,7 +357,7 @@ def seconds(work: Callable[[], object]) -> float:
 def peak_speed(dtype: torch.dtype) -> float:
     """FLOP/s of a large matrix product in a dtype, the fastest of five: what utilisation is a share of."""
     size = 8192 if torch.cuda.is_available() else 1536
-    a = torch.randn(size, size, dtype=dtype, device=device())
+    a = torch.randn(size, size, dtype=dtype, device=default_device())
     return 2 * size**3 / min(seconds(lambda: a @ a) for _ in range(5))
 
 

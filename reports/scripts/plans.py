@@ -26,7 +26,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.engine import footprint
 from lamina.engine.batches import TOKENS
 from lamina.engine.footprint import Shape
-from lamina.models.manifest import layer_parameters
+from lamina.models.manifest import count_layer_parameters
 from lamina.stages.job import Place
 from lamina.stages.prune import SearchPlans
 from lamina.store import parquet as store
@@ -100,7 +100,7 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
     told = dict(n_layers=config.num_hidden_layers, hidden_size=config.hidden_size, dtype="bfloat16")
     counts = dict(
         parameters=model.num_parameters(),
-        layer_parameters=layer_parameters(model) // told["n_layers"],
+        layer_parameters=count_layer_parameters(model) // told["n_layers"],
     )
     return told | counts | dict(path=str(folder), trust_remote_code=False)
 

@@ -13,7 +13,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export import own_code
 from lamina.models.export import save as export
-from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
+from lamina.models.load import choose_device, load_folder, load_model, load_tokenizer, placement
 from lamina.models.materialise import materialise
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
@@ -56,7 +56,7 @@ def load(
         classes = own_code.classes(folder) if own else None
         model = load_folder(folder, dtype, trust_remote_code, classes=classes, **options)
         if not options:
-            torch.nn.Module.to(model, on_device(device))
+            torch.nn.Module.to(model, choose_device(device))
         manifest = {
             "path": str(folder),
             "source": str(folder),
@@ -75,7 +75,7 @@ def load(
             f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}."
         )
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
-    on = torch.device("cpu") if options else on_device(device)
+    on = torch.device("cpu") if options else choose_device(device)
     model = load_model(manifest, on)
     if variant is not None:
         parts = assembly.read(variant, results)

@@ -27,7 +27,7 @@ from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
 from lamina.models import workload
-from lamina.models.manifest import layer_parameters
+from lamina.models.manifest import count_layer_parameters
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import weighing
@@ -394,8 +394,8 @@ def test_a_token_computes_with_the_experts_that_it_chooses(
     wide = model.config.hidden_size * model.config.intermediate_size
     idle = 3 * wide * (experts - chosen)
     layers = sum(weight.numel() for weight in layers_of(model).parameters())
-    assert layer_parameters(model) == layers - idle * len(layers_of(model))
+    assert count_layer_parameters(model) == layers - idle * len(layers_of(model))
     dense = tiny.model()
-    assert layer_parameters(dense) == sum(
+    assert count_layer_parameters(dense) == sum(
         weight.numel() for weight in layers_of(dense).parameters()
     )

@@ -42,10 +42,10 @@ def on_devices(made: Made) -> OnDevices:
     """What a stage gives on pretended devices with so many bytes each, and those devices."""
 
     def found(stage: str, *memory: int, **settings: Any) -> tuple[Any, Machine]:
-        replacements._loaded.cache_clear()
+        replacements._load_sibling.cache_clear()
         with pretended(*memory) as machine:
             result = STAGES[stage](made(**settings))
-        replacements._loaded.cache_clear()
+        replacements._load_sibling.cache_clear()
         return result, machine
 
     return found

@@ -19,7 +19,7 @@ from lamina.engine.capture import capture
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
 from lamina.models import devices
-from lamina.models.load import device, load_folder, placement
+from lamina.models.load import default_device, load_folder, placement
 from lamina.models.units import all_units
 from lamina.runtime import devices as gpu_lock
 from tests.engine.test_sweep import random_samples
@@ -82,7 +82,7 @@ def test_capture_needs_on_a_device_what_is_predicted() -> None:
     importlib.util.find_spec("bitsandbytes") is None, reason="no bitsandbytes: NOT tested"
 )
 def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
-    exact = load_folder(REFERENCE, "float32", False).to(device())
+    exact = load_folder(REFERENCE, "float32", False).to(default_device())
     rounded = load_folder(REFERENCE, "bfloat16", False, **placement(None, True, "bfloat16"))
     cut = [perplexity.Window(tuple(ids), 1, n) for n, ids in enumerate(tiny.tokens(8, 60).tolist())]
     mean = [

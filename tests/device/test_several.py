@@ -27,8 +27,8 @@ WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
 def sizes(made: Made) -> tuple[int, int]:
     """Bytes of what is no layer of the model, and of one layer."""
     model = made().model()
-    layer = devices._bytes(layers_of(model)[0])
-    return devices._bytes(model) - len(layers_of(model)) * layer, layer
+    layer = devices.count_bytes(layers_of(model)[0])
+    return devices.count_bytes(model) - len(layers_of(model)) * layer, layer
 
 
 def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[int, ...]:

@@ -74,8 +74,8 @@ PLANTED = {
         for of in ("task", "generation", "efficiency")
     },
     "sweep_gradient": "lamina.engine.weights:padded",
-    "sweep_donors": "lamina.models.replacements:_loaded",
-    "fit_patch[streamline]": "lamina.models.devices:alone",
+    "sweep_donors": "lamina.models.replacements:_load_sibling",
+    "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
     "heal_variant": "lamina.healing.objectives:padded",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
     "diagnose_patching": "lamina.engine.batches:padded",

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration, Row, Sample
+from lamina.models.digests import describe_files
 from lamina.models.load import load_model, load_tokenizer
-from lamina.models.manifest import facts
 from tests.given import tiny
 
 DEPTH = 5
@@ -41,7 +41,12 @@ class World:
     def manifest(self, name: str | None = None) -> dict[str, Any]:
         """What a job knows of a model."""
         path = str(self.folder / (name or self.family))
-        known = {"source": path, "revision": "main", "n_layers": DEPTH, **facts(Path(path))}
+        known = {
+            "source": path,
+            "revision": "main",
+            "n_layers": DEPTH,
+            **describe_files(Path(path)),
+        }
         return {
             "path": path,
             "dtype": self.dtype,

@@ -19,7 +19,7 @@ from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.structure import layers_of, linear_maps
+from lamina.models.structure import layers_of, list_linear_modules
 from lamina.store import parquet
 from tests.families import configurations
 from tests.given import tiny
@@ -181,7 +181,7 @@ def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None
     _, rows = lora.heal(configurations.model("mamba"), PLAN, None, sources, mixer_options)
     assert rows
     # One map of deepseek_v4 is several, of groups of heads, and takes inputs of another shape.
-    attention_maps = linear_maps(configurations.model("deepseek_v4"), "attention")
+    attention_maps = list_linear_modules(configurations.model("deepseek_v4"), "attention")
     assert not any("o_a_proj" in name for name in attention_maps)
     with pytest.raises(LaminaError, match="at least 4"):
         few_samples = [TrainingSource(make_samples(3))]

@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import capture, weights
-from lamina.engine import sweep as engine
+from lamina.engine import capture, sweep, weights
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_folder
@@ -27,8 +26,8 @@ FAMILIES = ("llama", "gpt2", "bloom", "gemma2")
 
 def room(model: PreTrainedModel, layers: float) -> int:
     """Bytes for what is no layer of a model, and for so many of its layers."""
-    each = devices._bytes(layers_of(model)[0])
-    return devices._bytes(model) - len(layers_of(model)) * each + int(layers * each)
+    each = devices.count_bytes(layers_of(model)[0])
+    return devices.count_bytes(model) - len(layers_of(model)) * each + int(layers * each)
 
 
 @pytest.fixture
@@ -52,14 +51,14 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
     pair: tuple[PreTrainedModel, PreTrainedModel],
 ) -> None:
     whole, divided = pair
-    assert [hasattr(layer, "brought") for model in pair for layer in layers_of(model)] == 6 * [
+    assert [hasattr(layer, "host_tensors") for model in pair for layer in layers_of(model)] == 6 * [
         False
     ] + 4 * [True]
     ids = tiny.tokens()
     with torch.no_grad():
         assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
     units = all_units(5, "layer")
-    first, second = (engine.sweep(model, questions(), units) for model in pair)
+    first, second = (sweep.sweep(model, questions(), units) for model in pair)
     assert np.array_equal(first.loglikelihood, second.loglikelihood)
     assert np.array_equal(first.cosine, second.cosine, equal_nan=True)
     texts = [tuple(line) for line in ids.tolist()]
@@ -97,7 +96,7 @@ def test_weights_stay_in_the_memory_map_and_one_layer_at_a_time_has_a_copy(
         divided(input_ids=tiny.tokens())
     for handle in handles:
         handle.remove()
-    streamed = [hasattr(layer, "brought") for layer in layers]
+    streamed = [hasattr(layer, "host_tensors") for layer in layers]
     assert streamed == [False] + 4 * [True]
     assert seen == [[number != at or not streamed[at] for number in range(5)] for at in range(5)]
     assert all(on_disk())

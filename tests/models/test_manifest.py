@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,11 @@ import pytest
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError, explained
-from lamina.models import manifest as manifests
+from lamina.models import digests
 from lamina.models.checkpoint import context
+from lamina.models.digests import checkpoint_name, fingerprint
 from lamina.models.load import load_model
-from lamina.models.manifest import (
-    checkpoint_name,
-    describe,
-    find_model,
-    fingerprint,
-    skeleton,
-)
+from lamina.models.manifest import describe, find_model, skeleton
 from tests.given import tiny
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
@@ -219,14 +214,20 @@ def test_files_that_are_as_prepared_are_not_hashed_again(
     project: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = prepared()
-    hashed = []
-    sha256 = manifests._sha256
-    monkeypatch.setattr(manifests, "_sha256", lambda files: hashed.append(1) or sha256(files))
-    manifests.check_files(manifest)
+    hashed: list[Path] = []
+    hash_files = digests._hash_files
+
+    def count_files(paths: Sequence[Path]) -> str:
+        hashed.extend(paths)
+        return hash_files(paths)
+
+    monkeypatch.setattr(digests, "_hash_files", count_files)
+    digests.check_files(manifest)
     assert hashed == []
     Path("model/model.safetensors").touch()
-    manifests.check_files(manifest)
-    assert len(hashed) == 2  # weights, and what stands beside them
+    digests.check_files(manifest)
+    assert Path("model/model.safetensors") in hashed
+    assert Path("model/config.json") in hashed
 
 
 def test_a_dequantised_checkpoint_is_named_by_what_its_files_hold(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def but(part: str) -> Callable[[State], State]:
             {"num_hidden_layers": 3},
             r"stores model.layers.3.* more, for which its config.json has no place",
         ),
-        (prefixed("policy"), {}, "under other names: 'policy.' stands before each"),
+        (prefixed("policy"), {}, "under other names: 'policy.' is before each"),
     ],
 )
 def test_weights_that_are_not_those_of_the_configuration_are_not_loaded(
@@ -101,7 +101,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_not_loaded(
         (but(".layers.2."), "stores 4 layers, the last one 4"),
         (more("q.weight", torch.ones(2, dtype=torch.int8)), "q.weight .I8.: .*quantise"),
         (more("q.qweight", torch.ones(2)), "q.qweight .F32.: its weights are quantised"),
-        (more("q.lora_A.default.weight", torch.ones(2)), "an adapter beside the weights"),
+        (more("q.lora_A.default.weight", torch.ones(2)), "an adapter together with the weights"),
         (prefixed("module"), "every tensor .* 'module.' before its name"),
     ],
 )
@@ -142,7 +142,7 @@ def test_tied_weights_are_one_or_the_model_is_refused(tmp_path: Path) -> None:
     settings(tmp_path, tie_word_embeddings=True)
     with pytest.raises(
         LaminaError,
-        match=r"lm_head.weight and model.embed_tokens.weight with other numbers.*: false",
+        match=r"lm_head.weight and model.embed_tokens.weight with different numbers.*: false",
     ):
         load_folder(tmp_path, "auto", False)
     weights(
@@ -401,7 +401,7 @@ def test_a_tokenizer_that_ends_every_text_is_refused(folder: Path) -> None:
             assert load_tokenizer(manifest)("w1")["input_ids"][0] == 1
             continue
         with pytest.raises(
-            LaminaError, match=r"'mine' puts </s> behind every text.*\"add_eos_token\": false"
+            LaminaError, match=r"'mine' puts </s> after every text.*\"add_eos_token\": false"
         ):
             load_tokenizer(manifest)
 

@@ -10,11 +10,11 @@ import yaml
 from transformers import PreTrainedModel
 
 from lamina.checks.load import load
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import replacements
-from lamina.models.manifest import facts
+from lamina.models.digests import describe_files
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs
@@ -33,7 +33,7 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
-    digests = {name: facts(folder / name)["weights_sha256"] for name in models}
+    digests = {name: describe_files(folder / name)["weights_sha256"] for name in models}
     return {
         name: {"path": str(folder / name), "weights_sha256": digest, "trust_remote_code": False}
         for name, digest in digests.items()
@@ -63,7 +63,7 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
     ]
     units = sorted({unit for each in sets for unit in each if "@" in unit})
     wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with engine.opened(
+    with sweep.opened(
         base, samples, 2000, False, replacements.layers(base, units, records)
     ) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
@@ -95,7 +95,7 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         units = [f"{layer}.@{name}" for layer in range(5)]
         built = cut(base, units, records)
         assert torch.equal(built(ids).logits, expected)
-        with engine.opened(
+        with sweep.opened(
             base,
             samples := random_samples(1, 3),
             2000,
@@ -134,13 +134,13 @@ def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
     base = tiny.model()
     records = saved(tmp_path, base=base, math=tiny.model(seed=1), other=tiny.model(**change))
     manifest = records["base"] | {"source": "base"}
-    replacements.check(base, manifest, {"math": records["math"]})
+    replacements.check_siblings(base, manifest, {"math": records["math"]})
     if "seed" in change:
         found = tiny.tokenizer()
         found.add_tokens(["w60"])
         found.save_pretrained(tmp_path / "other")
     with pytest.raises(LaminaError, match=f"donors.other: .*{words}"):
-        replacements.check(base, manifest, {"other": records["other"]})
+        replacements.check_siblings(base, manifest, {"other": records["other"]})
 
 
 def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:

@@ -8,7 +8,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share
 from lamina.models.export.writing import down_projection
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, final_norm_of, halves, layers_of, without_halves
+from lamina.models.structure import family_of, final_norm_of, halves, layers_of, why_no_sublayers
 from lamina.models.surgery import NoAttention, remove
 from tests.families.trials import bypassed
 from tests.given import tiny
@@ -57,7 +57,7 @@ def test_the_parts_of_a_model_are_found(family: str) -> None:
     for layer in layers_of(model):
         assert [half.name for half in halves(layer)["attention"]] == [attention]
         assert [half.name for half in halves(layer)["mlp"]] == mlp
-    assert without_halves(model) is None
+    assert why_no_sublayers(model) is None
     norm = final_norm_of(model)
     assert norm is not None and "Norm" in type(norm).__name__
 

@@ -16,7 +16,7 @@ from lamina.engine import taps
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, own_tensors
+from lamina.models.boundary import Boundary, weights_and_patches
 from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
@@ -202,7 +202,8 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(
     )
     assert [row["parameters"] for row in rows] == [32 * added] * 3
     counts = [
-        sum(tensor.numel() for tensor in own_tensors(each)) for each in (variant, again, bare)
+        sum(tensor.numel() for tensor in weights_and_patches(each))
+        for each in (variant, again, bare)
     ]
     assert (
         counts[0] - counts[2]
@@ -250,7 +251,7 @@ def test_models_and_repairs_without_such_streams_refuse() -> None:
             fitted(model, Ghost(), ["2.mlp"])
         assert fitted(model, Ghost(), ["2.attention", "2.mlp"])[1]
     normed = tiny.model("opt", do_layer_norm_before=False)
-    with pytest.raises(LaminaError, match="a norm stands on the stream of the model family 'opt'"):
+    with pytest.raises(LaminaError, match="the model family 'opt' has a norm on the stream itself"):
         fitted(normed, Ghost(), ["2.attention", "2.mlp"])
     request, _ = fitted(tiny.model(), ReplaceMe(), ["2.mlp"])
     assert not request.plans and "begins or ends within a layer" in request.reasons[1]

@@ -21,8 +21,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.engine import moments
 from lamina.engine.sources import Source
 from lamina.evaluation import assembly
+from lamina.models.digests import describe_files
 from lamina.models.export import modeling_lamina
-from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair.methods import ghost
@@ -43,7 +43,7 @@ SCALED = Variant("tiny", "words", "cosine", 1, "mine")
 MODULE = """
 import torch
 from lamina.models.structure import layers_of
-from lamina.models.boundary import own
+from lamina.models.boundary import unshare_parameter
 from lamina.repair.protocol import Fit
 from lamina.engine import moments
 
@@ -60,7 +60,7 @@ def fit(statistics, options):
 
 
 def apply(variant, place, tensors):
-    own(layers_of(variant)[place.position - 1].mlp.down_proj, "weight").mul_(tensors["scale"])
+    unshare_parameter(layers_of(variant)[place.position - 1].mlp.down_proj, "weight").mul_(tensors["scale"])
 
 
 def as_patch(tensors):
@@ -97,7 +97,7 @@ def results(tmp_path: Path) -> Path:
     manifest |= {
         "trust_remote_code": False,
         "n_layers": len(layers_of(tiny.model())),
-        **facts(folder),
+        **describe_files(folder),
     }
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]

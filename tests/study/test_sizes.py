@@ -52,7 +52,7 @@ def saved(name: str, folder: Path) -> Path:
 def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     attention, mlp, used, norms, beside, held = SHAPES[name]
     folder = saved(name, tmp_path / "model")
-    found = sizes.of_model(manifest.skeleton(folder, "model", False), 4)
+    found = sizes.count_sizes(manifest.skeleton(folder, "model", False), 4)
     layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
 
     whole, gone = found.amounts("parameters", CONTEXT)
@@ -98,7 +98,7 @@ def parameters_of(model: Any) -> int:
 def test_sizes_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
-    found = sizes.of_model(manifest.skeleton(tmp_path, family, False), 4)
+    found = sizes.count_sizes(manifest.skeleton(tmp_path, family, False), 4)
     whole, saved = found.amounts("parameters", CONTEXT)
     assert whole == parameters_of(model)
     for kind, suffix in (("layer", ""), ("attention", ".attention"), ("mlp", ".mlp")):

@@ -33,7 +33,9 @@ if __name__ == "__main__":
                 tokens=job.tokens,
                 loop=job.loop,
                 loops=job.repairs,
-                replacements=job.replacements.read_records(job.manifests) if job.replacements else None,
+                replacements=job.replacements.read_records(job.manifests)
+                if job.replacements
+                else None,
                 manifest=manifest,
                 log=log,
                 origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),

@@ -316,7 +316,7 @@ def _shapes(root: Path, config: Configuration, model: str) -> sizes.Sizes | None
     skeleton = manifest.skeleton(folder, entry.source, entry.trust_remote_code)
     decoder = checkpoint.decoder_settings(settings)
     width = checkpoint.stored_width(entry.dtype, decoder, tensors)
-    return sizes.of_model(skeleton, width)
+    return sizes.count_sizes(skeleton, width)
 
 
 def _check_protected(name: str, selector: Selector, model: str, n_layers: int) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from lamina.config.repairs import Repair
 from lamina.engine.candidates import Candidate, carried, grow, swept
-from lamina.models.units import all_units, replaced
-from lamina.models.workload import ALONE, TRAINING
+from lamina.models.units import all_units, replacement_unit
+from lamina.models.workload import GENERATION_FACTOR, TRAINING_FACTOR
 
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
@@ -73,13 +73,16 @@ def sweep_work(
     if pass_ == "weights":
         return 0.0, 0.0
     if pass_ == "gradient":
-        return 2.0 * TRAINING * tokens.stream * left, 1.0 * TRAINING * tokens.stream * left
+        return (
+            2.0 * TRAINING_FACTOR * tokens.stream * left,
+            1.0 * TRAINING_FACTOR * tokens.stream * left,
+        )
     if pass_ == "fit":
         # The unpruned model, once for the Gram matrices and once for the errors.
         return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
     current, removing = plan(n_layers, removed, kind), pass_ == "removal"
     there = all_units(n_layers, kind, list(current.removed))
-    given = [replaced(unit, name) for unit in there for name in others]
+    given = [replacement_unit(unit, name) for unit in there for name in others]
     # In the few families with parallel halves, each MLP that is observed costs one layer more.
     wanted, observed = swept(current, [*there, *given], removing=removing)
     tree = grow(carried(wanted.values(), removing), list(observed.values()), n_layers, True)
@@ -123,7 +126,7 @@ def benchmark_work(
 
 def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -> float:
     """Layer-tokens that take as long as timing so many structures, each in turn with the unpruned model."""
-    written = ALONE * options.batch * options.generate
+    written = GENERATION_FACTOR * options.batch * options.generate
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
 
 
@@ -159,4 +162,4 @@ def fit_work(
             * sum(depth - n for n in sizes)
         )
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried + tested
-    return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT) + tested
+    return stream * options.layer_passes(depth, sizes, TRAINING_FACTOR, HELD_OUT) + tested

@@ -19,7 +19,7 @@ from lamina.engine.scores import Name, Scores
 from lamina.models.boundary import check_patches
 from lamina.models.check import not_numbers
 from lamina.models.structure import family_of, text_config
-from lamina.models.surgery import check
+from lamina.models.surgery import check_removal
 from lamina.models.units import parse
 from lamina.models.workload import done
 from lamina.store.unfinished import Progress
@@ -235,7 +235,7 @@ class Session:
         units = sorted(candidate.removed)
         if units:
             with forking.unwrapped(self.model, self.layers, self.head):
-                check(self.model, units)
+                check_removal(self.model, units)
         if any(parse(unit)[1] in candidates.SUBLAYERS for unit in units):
             self._check_sublayers(self)
         if candidate.patches:

@@ -21,7 +21,7 @@ from lamina.engine.forking import ForkingLayer, parallel, silencer
 from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
-from lamina.models.devices import moved, place_of
+from lamina.models.devices import move_tensors, place_of
 from lamina.models.structure import halves, layers_of, text_config
 
 CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -351,8 +351,8 @@ def _call_layer(
 ) -> torch.Tensor:
     """Call a layer on a stream with the other arguments of the model's own layer."""
     # They are on the device of that layer.
-    positional = moved(args, stream.device)
-    named = {name: moved(value, stream.device) for name, value in kwargs.items()}
+    positional = move_tensors(args, stream.device)
+    named = {name: move_tensors(value, stream.device) for name, value in kwargs.items()}
     return _stream_of(layer(stream, *positional, **named))
 
 

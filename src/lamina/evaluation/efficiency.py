@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.errors import LaminaError
-from lamina.models.boundary import own_tensors
+from lamina.models.boundary import weights_and_patches
 from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, runs
@@ -99,7 +99,7 @@ def measure(
     rows = []
     measured: dict[Any, dict[str, Any]] = {}
     for keys, variant in variants:
-        shapes = Counter(tensor.shape for tensor in own_tensors(variant))
+        shapes = Counter(tensor.shape for tensor in weights_and_patches(variant))
         cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
         if cost not in measured:
             run(variant)
@@ -116,7 +116,7 @@ def measure(
 
 def sizes(model: PreTrainedModel) -> dict[str, int]:
     """Parameters and their bytes (patches included, tied weights once), and key-value bytes per token and sequence."""
-    tensors = own_tensors(model)
+    tensors = weights_and_patches(model)
     return {
         "parameters": sum(t.numel() for t in tensors),
         "weights_bytes": sum(t.numel() * t.element_size() for t in tensors),

@@ -1,7 +1,7 @@
 """The two files that a healing leaves behind, as PEFT names and reads them.
 
 `adapter_model.safetensors` holds the trained tensors, `adapter_config.json` what PEFT needs to know
-about them. `lamina.models.materialise` reads both.
+about them. `lamina.models.adapters` reads both.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lamina.models.materialise import ADAPTED, SETTINGS
+from lamina.models.adapters import CONFIG_SHA256_KEY, TARGETS_KEY
 from lamina.store import parquet
 
 # The configuration of an adapter without low-rank updates: PEFT loads it and changes nothing.
@@ -34,7 +34,7 @@ def write_adapter(
     weights: the trained tensors, by PEFT's name of an update, or the name of the variant's
         parameter or buffer.
     config: the content of adapter_config.json.
-    targets: which modules the tensors belong to, as `materialise.adaptable` takes it.
+    targets: which modules the tensors belong to, as `adapters.find_adaptable` takes it.
     """
     folder = Path(folder)
     config_text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
@@ -46,7 +46,7 @@ def write_adapter(
     }
     # PEFT refuses keys that it does not know, so the checksum of its file is kept with the tensors.
     config_sha256 = hashlib.sha256(config_text.encode()).hexdigest()
-    metadata = {ADAPTED: targets, SETTINGS: config_sha256}
+    metadata = {TARGETS_KEY: targets, CONFIG_SHA256_KEY: config_sha256}
     parquet.write_tensors(folder / "adapter_model.safetensors", tensors, metadata)
 
 

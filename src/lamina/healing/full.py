@@ -60,12 +60,12 @@ def heal(
 
     from lamina.healing.objectives import Objective
     from lamina.healing.training import Trainer
-    from lamina.models.boundary import own_all
+    from lamina.models.boundary import unshare_parameters
     from lamina.models.materialise import materialise
 
     variant = materialise(base, plan, patches)
     torch.manual_seed(options.seed)
-    weights = own_all(variant)
+    weights = unshare_parameters(variant)
     if options.start == "random":
         _draw_random_weights(variant, weights)
 
@@ -97,6 +97,6 @@ def _draw_random_weights(variant: PreTrainedModel, weights: Mapping[str, nn.Para
 def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
     """Write all weights in the place of an adapter, under the names of the variant's parameters."""
     from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
-    from lamina.models.materialise import EVERYTHING
+    from lamina.models.adapters import ALL_WEIGHTS
 
-    write_adapter(folder, weights, CONFIG_WITHOUT_UPDATES, EVERYTHING)
+    write_adapter(folder, weights, CONFIG_WITHOUT_UPDATES, ALL_WEIGHTS)

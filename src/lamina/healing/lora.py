@@ -131,7 +131,7 @@ def prepare_training(variant: PreTrainedModel, options: Lora) -> LoraVariant:
     """
     from peft import get_peft_model
 
-    from lamina.models.materialise import names_as_they_are
+    from lamina.models.adapters import untranslated_names
 
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
@@ -139,7 +139,7 @@ def prepare_training(variant: PreTrainedModel, options: Lora) -> LoraVariant:
     if options.train != "patch":
         peft_config = configure_peft(variant, options)
         # PEFT puts its layers into the module tree of the variant.
-        with names_as_they_are(variant):
+        with untranslated_names(variant):
             get_peft_model(variant, peft_config)
     if options.trains_patches:
         _make_patches_trainable(variant, options)
@@ -186,9 +186,9 @@ def configure_peft(model: PreTrainedModel, options: Lora) -> LoraConfig:
     from peft import LoraConfig
     from transformers.pytorch_utils import Conv1D
 
-    from lamina.models.materialise import adaptable
+    from lamina.models.adapters import find_adaptable
 
-    targets = adaptable(model, options.targets)
+    targets = find_adaptable(model, options.targets)
     dropout = options.dropout
     if targets.parameters and dropout:
         _logger.warning(
@@ -237,7 +237,7 @@ def merged_updates(model: nn.Module) -> Iterator[None]:
     """While open, projections compute with their updates merged, as in a saved variant."""
     from peft.tuners.lora import LoraLayer
 
-    from lamina.models.materialise import adapted_weight
+    from lamina.models.adapters import adapted_weight
 
     merging = TemporaryMerge()
     lora_layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
@@ -267,14 +267,14 @@ class TemporaryMerge:
 
     def merge(self, layer: Any, args: Any) -> None:
         """Before the call: merge into a copy of the weight."""
-        from lamina.models.materialise import own_adapted
+        from lamina.models.adapters import unshare_adapted_weight
 
-        self.shared_weights[layer] = own_adapted(layer)
+        self.shared_weights[layer] = unshare_adapted_weight(layer)
         layer.merge()
 
     def restore(self, layer: Any, args: Any, output: Any) -> None:
         """After the call: put the shared weight back."""
-        from lamina.models.materialise import adapted_weight
+        from lamina.models.adapters import adapted_weight
 
         if layer in self.shared_weights:
             weight_holder, weight_name = adapted_weight(layer)

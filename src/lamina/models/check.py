@@ -1,16 +1,17 @@
-"""Checks of a model against itself: its logits when layers hand their input on, by a plain forward pass with hooks.
+"""Checks of a model against itself: its logits when layers are bypassed in a plain forward pass.
 
-Every number of lamina assumes that it does to a model what cutting its layers would do. A sweep's streams, a cut model
-and an export all do this in another way, so each of them is compared with these few lines before it is trusted.
+A bypassed layer returns its input. Every number of lamina assumes that this is what cutting the
+layer does to the model. A sweep's streams, a cut model and an export all remove layers in other
+ways, so each of them is compared with the logits computed here before it is trusted.
 
-What was found out about a model in memory is noted, so that nothing is proven twice. A finding holds for texts of up to
-so many tokens. Rule check_model writes the findings on a model into check.json; a job that loads the same model in the
-same way begins with them, and proves what they leave open.
+A finding on a model in memory is stored, so that nothing is checked twice. It holds for texts of up
+to so many tokens. Rule check_model writes the findings on a model into check.json; a job that loads
+the same model in the same way starts with them, and checks what they leave open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,53 +25,76 @@ from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
-"""The largest `distance` of logits that is allowed, by dtype of the model; `COARSE` for other dtypes."""
+"""The largest `distance` of logits that is allowed, by dtype of the model; else `COARSE`."""
 COARSE = 0.1
 
-_SHORT, _LONG = 16, 64  # tokens
-_COMPARED = (
-    1 << 21
-)  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
-_CHUNK = 1 << 27  # numbers of logits computed at a time: 256 MiB in bfloat16
-_WHOLE = "causal, and can be cut"  # the name under which the result is kept
-_findings: "WeakKeyDictionary[PreTrainedModel, dict[str, dict[str, Any]]]" = WeakKeyDictionary()
+# Tokens of the text on which a model is checked: at least, if there is one, and at most.
+_SHORTEST_TEXT = 16
+_LONGEST_TEXT = 64
+# Logits of a row that are compared at a time. A vocabulary of 262,144 then takes no more memory.
+_COMPARED_LOGITS = 1 << 21
+_COMPUTED_LOGITS = 1 << 27  # at a time: 256 MiB in bfloat16
+_CAUSAL = "causal, and can be cut"  # the name of the finding of `check`
+
+
+class Finding(TypedDict):
+    """What a check found on a model."""
+
+    tokens: int  # the longest text for which it holds
+    value: Any  # which JSON can hold
+
+
+_findings: "WeakKeyDictionary[PreTrainedModel, dict[str, Finding]]" = WeakKeyDictionary()
 
 
 def removals(model: PreTrainedModel) -> list[int]:
     """Layers whose removal is tested: an early and a late one, and one of each other kind."""
     layers = layers_of(model)
-    types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
-    kinds = [
-        (name, {type(module) for module in layer.modules()})
-        for name, layer in zip(types, layers, strict=True)
-    ]
+    layer_types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
+    kinds: list[tuple[str | None, set[type[nn.Module]]]] = []
+    for layer_type, layer in zip(layer_types, layers, strict=True):
+        kinds.append((layer_type, {type(module) for module in layer.modules()}))
+
     chosen = sorted({len(layers) // 3, len(layers) - 1})
-    for layer, kind in enumerate(kinds):
-        if all(kinds[other] != kind for other in chosen):
-            chosen.append(layer)
+    for layer_index, kind in enumerate(kinds):
+        if all(kinds[chosen_index] != kind for chosen_index in chosen):
+            chosen.append(layer_index)
     return chosen
 
 
 @contextmanager
 def refused(saying: str) -> Iterator[None]:
-    """Refuse a model whose code raises any error, except for a lack of memory, which is not the model's fault."""
+    """Turn any error of a model's code into a LaminaError.
+
+    A lack of memory is not the model's fault, and stays what it is.
+    """
     try:
         yield
     except (LaminaError, MemoryError, torch.cuda.OutOfMemoryError):
         raise
-    except Exception as error:  # a family's code
+    except Exception as error:  # a family's code can raise anything
         raise LaminaError(f"{saying} ({type(error).__name__}: {error}).") from error
 
 
 def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The sequence on which a model is checked: the shortest one that is long enough, else the longest, cut off."""
-    order = sorted(sequences, key=len)
-    return next((ids for ids in order if len(ids) >= _SHORT), order[-1])[:_LONG]
+    """The sequence on which a model is checked, cut to at most 64 tokens.
+
+    It is the shortest one of at least 16 tokens, or the longest if there is none.
+    """
+    by_length = sorted(sequences, key=len)
+    for token_ids in by_length:
+        if len(token_ids) >= _SHORTEST_TEXT:
+            return token_ids[:_LONGEST_TEXT]
+    return by_length[-1][:_LONGEST_TEXT]
 
 
 def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
-    """Last positions of a row whose logits are compared: half of it, up to 64, and fewer with a large vocabulary."""
-    return max(1, min(_LONG, len(ids) // 2, _COMPARED // text_config(model).vocab_size))
+    """How many last positions of a row are compared: half of it, and at most 64.
+
+    With a large vocabulary they are fewer.
+    """
+    most_rows = _COMPARED_LOGITS // text_config(model).vocab_size
+    return max(1, min(_LONGEST_TEXT, len(ids) // 2, most_rows))
 
 
 def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
@@ -80,54 +104,72 @@ def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tenso
 
 @contextmanager
 def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
-    """While open, only these positions are multiplied by the vocabulary matrix, so that long rows fit into memory."""
+    """While open, only the positions in the slice `places` are multiplied by the output embedding.
+
+    So long rows fit into memory.
+    """
     head = model.get_output_embeddings()
     if head is None:
         yield
         return
-    with head.register_forward_pre_hook(
-        lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None
-    ):
+
+    def cut_input(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Any:
+        return (args[0][:, places],) if args[0].dim() == 3 else None
+
+    with head.register_forward_pre_hook(cut_input):
         yield
 
 
 @torch.inference_mode()
 def without(
-    model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]
+    model: PreTrainedModel, ids: Sequence[int], last: int, bypassed: Sequence[frozenset[int]]
 ) -> torch.Tensor:
-    """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
-    size = max(1, _CHUNK // (last * text_config(model).vocab_size))
-    chunks = []
-    for start in range(0, len(gone), size):
-        sets = gone[start : start + size]
-        rows = torch.tensor([ids], device=model.device).expand(len(sets), -1)
-        with _bypassed(layers_of(model), sets), scored(model, slice(-last, None)):
-            chunks.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
+    """Logits (len(bypassed), last, V) of one row where the layers of each set are bypassed."""
+    n_rows = max(1, _COMPUTED_LOGITS // (last * text_config(model).vocab_size))
+    chunks: list[torch.Tensor] = []
+    for start in range(0, len(bypassed), n_rows):
+        layer_sets = bypassed[start : start + n_rows]
+        rows = torch.tensor([ids], device=model.device).expand(len(layer_sets), -1)
+        with _bypassing(layers_of(model), layer_sets), scored(model, slice(-last, None)):
+            row_logits = model(input_ids=rows, use_cache=False).logits
+        chunks.append(row_logits[:, -last:].clone())
     return torch.cat(chunks)
 
 
 @contextmanager
-def _bypassed(layers: Iterable[nn.Module], gone: Sequence[frozenset[int]]) -> Iterator[None]:
-    """While open, row n of a batch passes by the layers in gone[n]."""
-    rows: dict[nn.Module, list[int]] = {}
-    entered: dict[nn.Module, torch.Tensor] = {}
-
-    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # A copy, since a layer may add to its input in place.
-        entered[module] = (args[0] if args else next(iter(kwargs.values())))[rows[module]].clone()
-
-    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        stream = (output if isinstance(output, torch.Tensor) else output[0]).clone()
-        stream[rows[module]] = entered.pop(module).to(stream.device)
-        return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
-
+def _bypassing(layers: Iterable[nn.Module], layer_sets: Sequence[frozenset[int]]) -> Iterator[None]:
+    """While open, row n of a batch bypasses the layers in layer_sets[n]."""
     with ExitStack() as hooks:
-        for number, layer in enumerate(layers):
-            rows[layer] = [row for row, lacking in enumerate(gone) if number in lacking]
-            if rows[layer]:
-                hooks.enter_context(layer.register_forward_pre_hook(enter, with_kwargs=True))
-                hooks.enter_context(layer.register_forward_hook(leave))
+        for layer_index, layer in enumerate(layers):
+            rows = [row for row, layer_set in enumerate(layer_sets) if layer_index in layer_set]
+            if rows:
+                bypass = _Bypass(rows)
+                hooks.enter_context(
+                    layer.register_forward_pre_hook(bypass.keep_input, with_kwargs=True)
+                )
+                hooks.enter_context(layer.register_forward_hook(bypass.restore_input))
         yield
+
+
+class _Bypass:
+    """The hooks by which some rows of a batch leave a layer as they entered it."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = rows
+        self._inputs: list[torch.Tensor] = []  # of the call that is running
+
+    def keep_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the rows of the stream that enters the layer."""
+        stream = args[0] if args else next(iter(kwargs.values()))
+        # A copy, since a layer may add to its input in place.
+        self._inputs = [stream[self.rows].clone()]
+
+    def restore_input(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Put those rows into the stream that leaves the layer."""
+        is_stream = isinstance(output, torch.Tensor)
+        stream = (output if is_stream else output[0]).clone()
+        stream[self.rows] = self._inputs.pop().to(stream.device)
+        return stream if is_stream else type(output)((stream, *output[1:]))
 
 
 def tolerance(model: PreTrainedModel) -> float:
@@ -136,124 +178,147 @@ def tolerance(model: PreTrainedModel) -> float:
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
-    """How far logits `found` (positions, V) are from `wanted`, relative to how far `wanted` is from its mean.
+    """How far logits `found` (positions, V) are from `wanted`.
 
-    The largest value over positions. In 16 bits it is the median, because rounding sometimes sends a token to another
-    expert. A position where only one of the two is finite is infinitely far.
+    Relative to how far `wanted` is from its mean; the largest value over positions. In 16 bits it
+    is the median, because rounding sometimes sends a token to another expert. A position where only
+    one of the two is finite is infinitely far.
     """
-    found, wanted = found.float(), wanted.float().to(found.device)
+    found = found.float()
+    wanted = wanted.float().to(found.device)
     spread = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-30)
-    far = (found - wanted).norm(dim=-1) / spread
-    far = torch.where(found.isfinite().all(-1) | wanted.isfinite().all(-1), far, 0).nan_to_num(
-        torch.inf
-    )
-    return float(far.max() if dtype in ROUNDING else far.median())
+    distances = (found - wanted).norm(dim=-1) / spread
+
+    is_finite = found.isfinite().all(-1) | wanted.isfinite().all(-1)
+    distances = torch.where(is_finite, distances, 0).nan_to_num(torch.inf)
+    return float(distances.max() if dtype in ROUNDING else distances.median())
 
 
 def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
-    """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
+    """Refuse a model that looks ahead, or whose layers cannot be cut.
 
-    Both on the longest row, because windows and chunks change nothing before their size, and some rotations of
-    positions depend on the length of a text.
+    Logits must not depend on later tokens, and must be the same whether layers are cut or bypassed.
+    Both are checked on the longest row, because windows and chunks change nothing before their
+    size, and some rotations of positions depend on the length of a text.
 
-    Raises LaminaError, which says which of them, and by how much.
+    Raises LaminaError, which says which of them fails, and by how much.
     """
-    if finding(model, _WHOLE, len(longest)):
+    if finding(model, _CAUSAL, len(longest)):
         return
-    name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
-    # Tokens of the first half, and those before the last one: a model that keeps the best tokens turns anywhere.
-    for behind in (last, 1):
-        before = logits(model, longest[:-behind] or ids, last)
-        again = logits(model, longest, behind + len(before))[: len(before)]
-        far = distance(before, again, model.dtype)
-        if far > most:
-            break
-    if far > most:
-        # Which logits damaged weights make NaN may depend on the length of a row.
-        if before.isnan().any() or again.isnan().any():
-            raise not_numbers(model)
-        ahead = _looks_ahead(model, ids)
-        if ahead > most:
-            raise LaminaError(
-                f"the model family '{name}' looks ahead: another ending moves the logits of the tokens before it (by "
-                f"{ahead:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those "
-                "before."
-            )
-        raise LaminaError(
-            f"the model family '{name}' gives the same tokens other logits in a text of {len(longest)} tokens than "
-            f"in a shorter one (by {far:.2g} of their spread): a number would depend on what runs beside a text, or "
-            "before it. Calibrate on shorter texts."
-        )
+    # Without the second half, and without the last token: a model that keeps the best tokens may
+    # change anywhere.
+    for n_left_out in (places(model, longest), 1):
+        _check_causal(model, ids, longest, n_left_out)
     depth = len(layers_of(model))
     if depth >= 3:
         check_cut(model, [depth // 3, depth - 1], longest)
-    note(model, _WHOLE, True, len(longest))
+    note(model, _CAUSAL, True, len(longest))
 
 
-def not_numbers(model: PreTrainedModel) -> LaminaError:
-    """What to say of a model whose logits are NaN before anything is removed."""
-    return LaminaError(
-        f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers (NaN) on this "
-        "calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its models entry; if that "
-        "does not help, its weights are damaged."
+def _check_causal(
+    model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int], n_left_out: int
+) -> None:
+    """Refuse a model whose logits depend on the last tokens of a row."""
+    most = tolerance(model)
+    before = logits(model, longest[:-n_left_out] or ids, places(model, longest))
+    again = logits(model, longest, n_left_out + len(before))[: len(before)]
+    far = distance(before, again, model.dtype)
+    if far <= most:
+        return
+
+    # Which logits damaged weights make NaN may depend on the length of a row.
+    if before.isnan().any() or again.isnan().any():
+        raise not_numbers(model)
+    family = text_config(model).model_type
+    ahead = _distance_with_other_ending(model, ids)
+    if ahead > most:
+        raise LaminaError(
+            f"the model family '{family}' looks ahead: another ending moves the logits of the "
+            f"tokens before it (by {ahead:.2g} of their spread). lamina needs a causal decoder, "
+            "which predicts each token from those before."
+        )
+    raise LaminaError(
+        f"the model family '{family}' gives the same tokens other logits in a text of "
+        f"{len(longest)} tokens than in a shorter one (by {far:.2g} of their spread): a number "
+        "would depend on the other texts of a batch, or on the text around it. Calibrate on "
+        "shorter texts."
     )
 
 
-def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
-    """How far the logits of tokens move when the tokens behind them change."""
-    last = max(1, len(ids) // 2)
-    changed = [*ids[:-last], *reversed(ids[:last])]
-    moved, whole = (logits(model, row, len(ids))[:-last] for row in (changed, ids))
-    return distance(moved, whole, model.dtype)
+def _distance_with_other_ending(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """How far the logits of tokens move when the tokens after them change."""
+    n_changed = max(1, len(ids) // 2)
+    changed_ids = [*ids[:-n_changed], *reversed(ids[:n_changed])]
+    moved = logits(model, changed_ids, len(ids))[:-n_changed]
+    unchanged = logits(model, ids, len(ids))[:-n_changed]
+    return distance(moved, unchanged, model.dtype)
+
+
+def not_numbers(model: PreTrainedModel) -> LaminaError:
+    """The error on a model whose logits are NaN before anything is removed."""
+    return LaminaError(
+        f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers "
+        "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or "
+        "`bfloat16` under its models entry; if that does not help, its weights are damaged."
+    )
 
 
 def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
-    """Refuse to cut layers if this differs from bypassing them; each set of layers is checked once.
+    """Refuse to cut layers if this differs from bypassing them; each set is checked once.
 
     Raises LaminaError, which says by how much.
     """
     what = f"cut by {list(gone)}"
     if not gone or finding(model, what, len(ids)):
         return
-    last, most = places(model, ids), tolerance(model)
-    before = ", ".join(map(str, gone[:-1]))
-    named = f"layers {before} and {gone[-1]}" if before else f"layer {gone[-1]}"
-    cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"
+    family = text_config(model).model_type
+    cannot = f"the model family '{family}' cannot be cut: without {_name_layers(gone)}"
+    n_compared = places(model, ids)
     with refused(f"{cannot} it does not run"):
-        [wanted] = without(model, ids, last, [frozenset(gone)])
-        far = distance(
-            logits(remove(share(model), [str(layer) for layer in gone]), ids, last),
-            wanted,
-            model.dtype,
-        )
+        [bypassed_logits] = without(model, ids, n_compared, [frozenset(gone)])
+        cut_model = remove(share(model), [str(layer_index) for layer_index in gone])
+        cut_logits = logits(cut_model, ids, n_compared)
+        far = distance(cut_logits, bypassed_logits, model.dtype)
+
+    most = tolerance(model)
     if far > most:
+        dtype = str(model.dtype).removeprefix("torch.")
         raise LaminaError(
             f"{cannot} it is another model than one that passes them by (by {far:.2g} of the "
-            f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
-            "layers depend on their number, on the depth or on each other."
+            f"spread of its logits; {most:g} would be rounding in {dtype}). Its layers depend on "
+            "their number, on the depth or on each other."
         )
     note(model, what, True, len(ids))
 
 
+def _name_layers(layers: Sequence[int]) -> str:
+    """Layers in words: `layer 1`, `layers 1, 2 and 4`."""
+    *first_layers, last_layer = layers
+    if not first_layers:
+        return f"layer {last_layer}"
+    return f"layers {', '.join(map(str, first_layers))} and {last_layer}"
+
+
 def probe(model: PreTrainedModel) -> list[int]:
-    """Some tokens that mean nothing special."""
+    """At most 24 tokens that mean nothing special."""
     config = text_config(model)
-    named = [value for name, value in vars(config).items() if name.endswith("token_id")]
-    # Llama 3 and GLM have several tokens that end a text.
-    special = {
-        each for value in named for each in (value if isinstance(value, (list, tuple)) else [value])
-    }
-    return [
-        n
-        for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40))
-        if n not in special
-    ][:24]
+    special_ids: set[Any] = set()
+    for name, value in vars(config).items():
+        if name.endswith("token_id"):
+            # Llama 3 and GLM have several tokens that end a text.
+            special_ids.update(value if isinstance(value, (list, tuple)) else [value])
+
+    n_candidates = min(config.vocab_size, 5000)
+    token_ids = [7 * position % n_candidates for position in range(3, 40)]
+    return [token_id for token_id in token_ids if token_id not in special_ids][:24]
 
 
 def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
-    """The value found under a name for texts of at least this number of tokens; None if there is none."""
-    known = _findings.get(model, {}).get(what, {"tokens": -1})
-    return known["value"] if known["tokens"] >= tokens else None
+    """The value found under a name for texts of at least this number of tokens; else None."""
+    stored = _findings.get(model, {}).get(what)
+    if stored is None or stored["tokens"] < tokens:
+        return None
+    return stored["value"]
 
 
 def note(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
@@ -268,21 +333,25 @@ def findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, A
 
 
 def use_findings(
-    model: PreTrainedModel, manifest: Mapping[str, Any], check: Mapping[str, Any]
+    model: PreTrainedModel, manifest: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> None:
-    """Begin with the findings that `findings` gave, if their conditions are those of this model."""
-    if check["conditions"] == _conditions(model, manifest):
-        _findings[model] = {name: dict(known) for name, known in check["findings"].items()}
+    """Start with what `findings` gave, if its conditions are those of this model."""
+    if stored["conditions"] == _conditions(model, manifest):
+        _findings[model] = {
+            what: {"tokens": known["tokens"], "value": known["value"]}
+            for what, known in stored["findings"].items()
+        }
 
 
 def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    places = sorted({str(devices.place_of(layer)) for layer in layers_of(model)})
+    device_names: list[str] = []
+    for device in sorted({str(devices.place_of(layer)) for layer in layers_of(model)}):
+        is_gpu = device.startswith("cuda")
+        device_names.append(torch.cuda.get_device_name(device) if is_gpu else device)
     return {
-        **{name: manifest[name] for name in ("weights_sha256", "settings_sha256")},
+        "weights_sha256": manifest["weights_sha256"],
+        "settings_sha256": manifest["settings_sha256"],
         "dtype": str(model.dtype),
         "attention": getattr(model.config, "_attn_implementation", None),
-        "devices": [
-            torch.cuda.get_device_name(place) if place.startswith("cuda") else place
-            for place in places
-        ],
+        "devices": device_names,
     }

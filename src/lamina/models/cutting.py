@@ -1,7 +1,8 @@
-"""The configuration of a cut model. Rules that hold for all families cut what lists, numbers or counts layers.
+"""The configuration of a cut model.
 
-Rules do not see everything (layers at every n-th place, for example). What they miss shows when an export is loaded
-back and compared.
+Rules that hold for all families cut what lists layers, what gives their indices and what counts
+them. They do not see everything (layers at every n-th index, for example). What they miss shows
+when an export is loaded back and compared.
 """
 
 import copy
@@ -12,11 +13,12 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
-# Names under which configurations keep how many layers there are.
+# Names under which configurations keep the number of layers.
 _DEPTH = re.compile(
     r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers"
 )
-# Lists of tokens, classes or files. If such a list is as long as the model is deep, this is a coincidence.
+# Lists of tokens, classes or files. If such a list is as long as the model is deep, this is a
+# coincidence.
 _NOT_PER_LAYER = (
     "token_id",
     "token_ids",
@@ -27,135 +29,158 @@ _NOT_PER_LAYER = (
     "section",
     "shape",
 )
-# Lists of the numbers of layers, and counts of those at the beginning.
-_NUMBERS = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
-_LEADING = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
+# Lists of the indices of layers, and counts of those at the beginning.
+_INDEX_LIST = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
+_LEADING_COUNT = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
 
 
 def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
-    """Make the configuration of a model of `depth` layers that of a model of its `kept` layers, in place."""
-    own = config.to_dict().get("per_layer_config") or {}
-    if own:
+    """Make the configuration of a model of `depth` layers that of its `kept` layers, in place."""
+    layer_settings = config.to_dict().get("per_layer_config") or {}
+    if layer_settings:
         # While this is set, entries of single layers cannot be read.
         config.per_layer_config = None
-    place = {layer: number for number, layer in enumerate(kept)}
-    longer = _of_depth(config, depth + 1)
+
+    longer = _default_of_depth(config, depth + 1)
     _list_dense_layers(config, depth)
     for name, value in list(vars(config).items()):
-        if isinstance(value, (list, tuple)) and value and not name.endswith(_NOT_PER_LAYER):
-            other = getattr(longer, name, None)
-            if _NUMBERS.fullmatch(name) and _are_numbers(value, depth):
-                setattr(
-                    config, name, type(value)(place[layer] for layer in value if layer in place)
-                )
-            elif len(value) == depth and not (
-                isinstance(other, (list, tuple)) and len(other) == depth
-            ):
-                setattr(config, name, type(value)(value[layer] for layer in kept))
-            elif all(isinstance(part, (list, tuple)) and len(part) == 2 for part in value):
-                setattr(config, name, _counted(value, kept, depth))
-        elif isinstance(value, int) and _LEADING.fullmatch(name):
+        if isinstance(value, (list, tuple)):
+            if value and not name.endswith(_NOT_PER_LAYER):
+                setattr(config, name, _cut_list(name, value, kept, depth, longer))
+        elif isinstance(value, int) and _LEADING_COUNT.fullmatch(name):
             setattr(config, name, sum(layer < value for layer in kept))
         elif name == "moe_layer_end_index" and value is not None and value >= 0:
             setattr(config, name, sum(layer <= value for layer in kept) - 1)
-    # Heads that predict several tokens ahead stand behind the layers; transformers does not load them.
+    # Heads that predict several tokens ahead come after the layers; transformers does not load
+    # them.
     if getattr(config, "num_nextn_predict_layers", None):
         config.num_nextn_predict_layers = 0
     set_depth(config, len(kept))
-    left: dict[int | str, dict[str, Any]] = {
-        place[int(layer)]: settings for layer, settings in own.items() if int(layer) in place
-    }
-    if left:
-        config.per_layer_config = left
+
+    kept_settings: dict[int | str, dict[str, Any]] = {}
+    for layer, settings in layer_settings.items():
+        if int(layer) in kept:
+            kept_settings[kept.index(int(layer))] = settings
+    if kept_settings:
+        config.per_layer_config = kept_settings
 
 
-def kinds(config: PretrainedConfig, depth: int) -> list[int]:
-    """For each layer, the first of those that lists and counts of a configuration make equal to it; 0 if all are alike.
+def _cut_list(
+    name: str,
+    value: Sequence[Any],
+    kept: Sequence[int],
+    depth: int,
+    longer: PretrainedConfig | None,
+) -> Sequence[Any]:
+    """A list of a configuration, cut to the layers that stay if it lists layers.
 
-    Kinds are full or sliding attention, with or without positions, dense or of experts.
+    longer: the default configuration of the same type for one layer more.
     """
-    alone: list[dict[str, Any]] = []
-    for layer in range(depth):
-        only = copy.deepcopy(config)
-        cut(only, [layer], depth)
-        lists = {
-            name: list(value)
-            for name, value in vars(only).items()
-            if isinstance(value, (list, tuple))
-        }
-        lists |= {name: [value] for name, value in vars(only).items() if _LEADING.fullmatch(name)}
-        alone.append(lists | {"": only.to_dict().get("per_layer_config")})
-    return [alone.index(settings) for settings in alone]
+    list_type: Any = type(value)
+    if _INDEX_LIST.fullmatch(name) and _are_layer_indices(value, depth):
+        return list_type(kept.index(layer) for layer in value if layer in kept)
+
+    longer_value = getattr(longer, name, None)
+    has_own_length = isinstance(longer_value, (list, tuple)) and len(longer_value) == depth
+    if len(value) == depth and not has_own_length:
+        return list_type(value[layer] for layer in kept)
+    if all(isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in value):
+        return _cut_repetitions(value, kept, depth)
+    return value
 
 
-def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
-    """The `kinds` of the layers of the model with this manifest."""
-    local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
-    config: PretrainedConfig = AutoConfig.from_pretrained(manifest["path"], **local)
-    return kinds(config.get_text_config(decoder=True), manifest["n_layers"])
+def _cut_repetitions(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
+    """A list of [kinds, times], cut to the layers that stay; any other list of pairs as it is."""
+    kind_by_layer: list[Any] = []
+    for layer_kinds, times in value:
+        if not isinstance(layer_kinds, (list, tuple)) or type(times) is not int:
+            return value
+        for _ in range(times):
+            kind_by_layer += layer_kinds
+    if len(kind_by_layer) != depth:
+        return value
+    return [[[kind_by_layer[layer]], 1] for layer in kept]
 
 
-def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:
-    """Whether layers that stay are of other kinds than the first layers of the base model, by their new numbers.
-
-    Programs that tell a layer's kind from its number then run another model.
-    """
-    return [kinds[layer] for layer in kept] != list(kinds[: len(kept)])
-
-
-def set_depth(config: PretrainedConfig, depth: int) -> None:
-    """Set the number of layers under every name that the configuration has for it."""
-    for name in [
-        name
-        for name, value in vars(config).items()
-        if _DEPTH.fullmatch(name) and isinstance(value, int)
-    ]:
-        setattr(config, name, depth)
+def _are_layer_indices(value: Sequence[Any], depth: int) -> bool:
+    """Whether a list holds indices of layers, in order, and not one flag for each layer."""
+    if any(type(entry) is not int or not 0 <= entry < depth for entry in value):
+        return False
+    are_flags = len(value) == depth and set(value) <= {0, 1}
+    return list(value) == sorted(set(value)) and not are_flags
 
 
-def _of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
+def _default_of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
     """The default configuration of the same type for another depth.
 
-    None if the type has no entry for its depth, or has other entries that must fit it. Then every list as long as the
-    model is deep counts as a list of layers.
+    None if the type has no entry for its depth, or has other entries that must fit it. Then every
+    list as long as the model is deep counts as a list of layers.
     """
-    name = next((name for name in vars(config) if _DEPTH.fullmatch(name)), None)
-    if name is None:
+    depth_names = [name for name in vars(config) if _DEPTH.fullmatch(name)]
+    if not depth_names:
         return None
-    kind: Any = type(config)
+    config_class: Any = type(config)
     try:
-        default: PretrainedConfig = kind(**{name: depth})
+        default: PretrainedConfig = config_class(**{depth_names[0]: depth})
     except (StrictDataclassError, TypeError, ValueError):
         return None
     return default
 
 
-def _are_numbers(value: Sequence[Any], depth: int) -> bool:
-    """Whether a list holds numbers of layers, in order, and not one flag for each."""
-    numbers = all(type(entry) is int and 0 <= entry < depth for entry in value)
-    return (
-        numbers
-        and list(value) == sorted(set(value))
-        and not (len(value) == depth and set(value) <= {0, 1})
-    )
-
-
-def _counted(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
-    """A list of [kinds, how often], cut to the layers that stay; any other list as it is."""
-    if not all(isinstance(kinds, (list, tuple)) and type(times) is int for kinds, times in value):
-        return value
-    of_layer = [kind for kinds, times in value for _ in range(times) for kind in kinds]
-    return [[[of_layer[layer]], 1] for layer in kept] if len(of_layer) == depth else value
-
-
 def _list_dense_layers(config: PretrainedConfig, depth: int) -> None:
-    """If experts stand in every n-th layer except a list of layers, write it as every layer except a longer list."""
-    step, dense = (
-        getattr(config, "decoder_sparse_step", None),
-        getattr(config, "mlp_only_layers", None),
-    )
-    if isinstance(step, int) and step > 1 and dense is not None:
+    """List all layers without experts.
+
+    A configuration with experts in every n-th layer, except those of a list, becomes one with
+    experts in every layer, except those of a longer list.
+    """
+    step = getattr(config, "decoder_sparse_step", None)
+    dense_layers = getattr(config, "mlp_only_layers", None)
+    if isinstance(step, int) and step > 1 and dense_layers is not None:
         config.mlp_only_layers = [
-            layer for layer in range(depth) if layer in dense or (layer + 1) % step
+            layer for layer in range(depth) if layer in dense_layers or (layer + 1) % step
         ]
         config.decoder_sparse_step = 1
+
+
+def set_depth(config: PretrainedConfig, depth: int) -> None:
+    """Set the number of layers under every name that the configuration has for it."""
+    for name, value in list(vars(config).items()):
+        if _DEPTH.fullmatch(name) and isinstance(value, int):
+            setattr(config, name, depth)
+
+
+def kinds(config: PretrainedConfig, depth: int) -> list[int]:
+    """For each layer, the first one of its kind; 0 for all layers if all are alike.
+
+    Kinds are what the lists and counts of a configuration tell apart: full or sliding attention,
+    with or without positions, dense or with experts.
+    """
+    settings_by_layer: list[dict[str, Any]] = []
+    for layer in range(depth):
+        single_layer = copy.deepcopy(config)
+        cut(single_layer, [layer], depth)
+        settings: dict[str, Any] = {}
+        for name, value in vars(single_layer).items():
+            if isinstance(value, (list, tuple)):
+                settings[name] = list(value)
+            elif _LEADING_COUNT.fullmatch(name):
+                settings[name] = value
+        settings["per_layer_config"] = single_layer.to_dict().get("per_layer_config")
+        settings_by_layer.append(settings)
+    return [settings_by_layer.index(settings) for settings in settings_by_layer]
+
+
+def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
+    """The `kinds` of the layers of the model with this manifest."""
+    config: PretrainedConfig = AutoConfig.from_pretrained(
+        manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
+    )
+    return kinds(config.get_text_config(decoder=True), manifest["n_layers"])
+
+
+def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:
+    """Whether a cut gives an index to a layer of another kind than the base model has there.
+
+    Programs that tell a layer's kind from its index then run another model.
+    """
+    return [kinds[layer] for layer in kept] != list(kinds[: len(kept)])

@@ -39,7 +39,7 @@ from lamina.models.gguf_tokenizer import UnknownTokenizerError, build_tokenizer
 from lamina.models.load import check_whole, load_folder
 from lamina.models.manifest import loading
 from lamina.models.structure import text_config
-from lamina.models.tokenizer import read_tokenizer, special_behind
+from lamina.models.tokenizer import read_tokenizer, special_tokens_after
 from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def read_gguf_tokenizer(path: Path, where: str) -> PreTrainedTokenizerBase:
     except Exception as error:  # tokenizers raises bare Exceptions
         why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
         raise _no_tokenizer(path, where, why) from error
-    behind = special_behind(tokenizer)
+    behind = special_tokens_after(tokenizer)
     if behind:
         raise _no_tokenizer(
             path, where, f"puts {behind} behind every text, also between a question and its answer"

@@ -1,8 +1,10 @@
-"""A model over the devices of a job: its layers fill one device after the other, and those that fit none are streamed.
+"""A model over the devices of a job.
 
-A streamed layer keeps its weights where loading left them, in the checkpoint's memory map, and has a copy of them on
-the first device while it runs. So every weight is a tensor that can be read, copied and shared at any time, and a
-variant shares those of the base model wherever they are. Everything but the layers lies on the first device.
+Its layers fill one device after the other, and those that fit on none are streamed: a streamed
+layer keeps its weights where loading left them, in the memory map of the checkpoint, and has a copy
+of them on the first device while it runs. So every weight is a tensor that can be read, copied and
+shared at any time, and a variant shares those of the base model wherever they are. Everything but
+the layers is on the first device.
 """
 
 import copy
@@ -19,164 +21,219 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 
-LIMIT = "LAMINA_DEVICE_GB"  # gigabytes of a device that weights may take; by default what is free
-SHARE = 0.85  # of the free memory, for weights; passes have the rest
+LIMIT = "LAMINA_DEVICE_GB"
+"""Environment variable: gigabytes of a device that weights may take; by default what is free."""
+SHARE = 0.85
+"""Of the free memory, for weights. Passes have the rest."""
+
+_NO_LIMIT = 1 << 62  # bytes
 
 _logger = logging.getLogger(__name__)
 
 
 def visible() -> list[tuple[torch.device, int]]:
-    """The devices of this job, each with the bytes of weights that it has room for; a CPU has room for all."""
+    """The devices of this job, each with the bytes of weights that it has room for.
+
+    A CPU has room for all.
+    """
     gigabytes = os.environ.get(LIMIT)
-    limit = int(float(gigabytes) * 1e9) if gigabytes else 1 << 62
+    limit = int(float(gigabytes) * 1e9) if gigabytes else _NO_LIMIT
     if not torch.cuda.is_available():
         return [(torch.device("cpu"), limit)]
-    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-    return [(gpu, min(limit, int(SHARE * torch.cuda.mem_get_info(gpu)[0]))) for gpu in gpus]
+    devices: list[tuple[torch.device, int]] = []
+    for gpu_index in range(torch.cuda.device_count()):
+        gpu = torch.device("cuda", gpu_index)
+        free_bytes, _ = torch.cuda.mem_get_info(gpu)
+        devices.append((gpu, min(limit, int(SHARE * free_bytes))))
+    return devices
 
 
 def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) -> PreTrainedModel:
     """Move a model that was loaded into host memory to `devices`, in place.
 
-    Raises LaminaError if the first device has no room for one layer and everything that is no layer.
+    Raises LaminaError if the first device has no room for one layer and everything that is not in
+    a layer.
     """
     layers = layers_of(model)
-    sizes, first = [_bytes(layer) for layer in layers], devices[0][0]
-    places = _fill(_bytes(model) - sum(sizes), sizes, [room for _, room in devices])
-    if places is None:
+    first_device, first_room = devices[0]
+    layer_sizes = [count_bytes(layer) for layer in layers]
+    device_indices = _assign_layers(
+        layer_sizes, count_bytes(model) - sum(layer_sizes), [room for _, room in devices]
+    )
+    if device_indices is None:
         raise LaminaError(
             f"{model.config.name_or_path}: its embeddings and one layer do not fit into the "
-            f"{devices[0][1] / 1e9:.2f} GB of {first}. Use a device with more memory, dtype: bfloat16, "
-            f"or a larger {LIMIT}."
+            f"{first_room / 1e9:.2f} GB of {first_device}. Use a device with more memory, dtype: "
+            f"bfloat16, or a larger {LIMIT}."
         )
-    if set(places) == {0}:
-        torch.nn.Module.to(model, first)
+    if set(device_indices) == {0}:
+        torch.nn.Module.to(model, first_device)
         return model
-    inside = {part for layer in layers for part in layer.modules()}
-    for part in model.modules():
-        if part not in inside and any(
-            True for _ in chain(part.parameters(False), part.buffers(False))
-        ):
-            _run_on(part, first, streamed=False)
-    kept = list(layers)
-    del layers[:]
-    torch.nn.Module.to(model, first)
-    layers.extend(kept)
-    for layer, place in zip(layers, places, strict=True):
-        _run_on(layer, first if place is None else devices[place][0], streamed=place is None)
-    if streamed := places.count(None):
+
+    _move_all_but_layers(model, first_device)
+    for layer, device_index in zip(layers, device_indices, strict=True):
+        if device_index is None:
+            _run_on(layer, first_device, is_streamed=True)
+        else:
+            device, _ = devices[device_index]
+            _run_on(layer, device, is_streamed=False)
+
+    n_streamed = device_indices.count(None)
+    if n_streamed:
         _logger.warning(
-            f"{streamed} of {len(places)} layers find no room on {len(devices)} device(s) and are read from the "
-            "checkpoint in every pass, which is slow: `devices: auto` in the model's entry asks for more GPUs."
+            f"{n_streamed} of {len(layers)} layers do not fit on {len(devices)} device(s) and are "
+            "read from the checkpoint in every pass, which is slow: `devices: auto` in the model's "
+            "entry asks for more GPUs."
         )
     return model
 
 
+def count_bytes(module: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a module."""
+    tensors = chain(module.parameters(), module.buffers())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _assign_layers(
+    layer_sizes: Sequence[int], other_size: int, rooms: Sequence[int]
+) -> list[int | None] | None:
+    """The index of each layer's device, None for a streamed layer.
+
+    None instead of a list if not one layer fits. All sizes are in bytes; `other_size` is that of
+    everything that is not in a layer, which goes to the first device.
+    """
+    first_room = rooms[0] - other_size
+    if first_room >= 0:
+        device_indices = _fill_devices(layer_sizes, [first_room, *rooms[1:]])
+        if None not in device_indices:
+            return device_indices
+    # A streamed layer needs room for a copy on the first device.
+    first_room -= max(layer_sizes)
+    if first_room < 0:
+        return None
+    return _fill_devices(layer_sizes, [first_room, *rooms[1:]])
+
+
+def _fill_devices(layer_sizes: Sequence[int], rooms: list[int]) -> list[int | None]:
+    """The index of each layer's device if one is filled after the other, None without room."""
+    device_indices: list[int | None] = []
+    device_index = 0
+    for size in layer_sizes:
+        while device_index < len(rooms) and rooms[device_index] < size:
+            device_index += 1
+        if device_index == len(rooms):
+            device_indices.append(None)
+            continue
+        rooms[device_index] -= size
+        device_indices.append(device_index)
+    return device_indices
+
+
+def _move_all_but_layers(model: PreTrainedModel, device: torch.device) -> None:
+    layers = layers_of(model)
+    in_layers: set[nn.Module] = set()
+    for layer in layers:
+        in_layers.update(layer.modules())
+    for module in model.modules():
+        own_tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if module not in in_layers and own_tensors:
+            _run_on(module, device, is_streamed=False)
+
+    layer_modules = list(layers)
+    del layers[:]
+    torch.nn.Module.to(model, device)
+    layers.extend(layer_modules)
+
+
 def place_of(module: nn.Module) -> torch.device:
-    """Where a layer computes, which is where its weights are unless it is streamed."""
+    """The device on which a layer computes: that of its weights, unless it is streamed."""
     device: torch.device | None = getattr(module, "runs_on", None)
     return device or next(module.parameters()).device
 
 
-def alone(layer: nn.Module, on: torch.device) -> nn.Module:
-    """A copy of a layer that keeps its weights on a device, even if the layer itself is streamed."""
+def copy_to_device(layer: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a layer that keeps its weights on a device, even if the layer is streamed."""
     copied = copy.deepcopy(layer)
     for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
-        for number in [number for number, hook in hooks.items() if hook in (_enter, _leave)]:
-            del hooks[number]
-    for name in ("runs_on", "brought"):
+        for hook_id, hook in list(hooks.items()):
+            if hook in (_enter, _leave):
+                del hooks[hook_id]
+    for name in ("runs_on", "host_tensors"):
         copied.__dict__.pop(name, None)
-    return copied.to(on)
+    return copied.to(device)
 
 
-def moved(value: Any, place: torch.device) -> Any:
-    """A tensor, or a tuple or list with its tensors, moved to a device; anything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.to(place)
-    return (
-        type(value)(moved(part, place) for part in value) if type(value) in (tuple, list) else value
-    )
+def follow_device(layer: nn.Module, other: nn.Module) -> nn.Module:
+    """A layer that computes on the device of `other`.
 
-
-def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
-    """A layer that computes where `other` does: a copy there, if the model of `other` is over several devices."""
-    place = other.__dict__.get("runs_on")
-    if place is None:
+    It is a copy there, if the model of `other` is over several devices; else the layer itself.
+    """
+    device = other.__dict__.get("runs_on")
+    if device is None:
         return layer
-    copied = alone(layer, place)
-    _run_on(copied, place, streamed=False)
+    copied = copy_to_device(layer, device)
+    _run_on(copied, device, is_streamed=False)
     return copied
 
 
-def _fill(rest: int, layers: Sequence[int], room: Sequence[int]) -> list[int | None] | None:
-    """The number of each layer's device, None for a streamed layer; None instead of a list if not one layer fits.
-
-    Sizes are in bytes; `rest` is the size of everything that is no layer.
-    """
-    for streamed in (0, max(layers)):
-        left, at = [room[0] - rest - streamed, *room[1:]], 0
-        if left[0] < 0:
-            continue
-        places: list[int | None] = []
-        for size in layers:
-            while at < len(left) and left[at] < size:
-                at += 1
-            if at < len(left):
-                left[at] -= size
-            places.append(at if at < len(left) else None)
-        if streamed or None not in places:
-            return places
-    return None
+def move_tensors(value: Any, device: torch.device) -> Any:
+    """A tensor, or a tuple or list with its tensors, moved to a device; anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if type(value) in (tuple, list):
+        return type(value)(move_tensors(entry, device) for entry in value)
+    return value
 
 
-def _bytes(module: nn.Module) -> int:
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for tensor in (*module.parameters(), *module.buffers())
-    )
-
-
-def _run_on(module: nn.Module, place: torch.device, streamed: bool) -> None:
-    """Make `module` take its inputs to `place`, and keep its weights there or bring them for each call.
+def _run_on(module: nn.Module, device: torch.device, is_streamed: bool) -> None:
+    """Make a module move its inputs to a device, and keep its weights there or copy them per call.
 
     The hooks are functions of the module alone, so that copies of it have their own.
     """
-    module.__dict__["runs_on"] = place
+    module.__dict__["runs_on"] = device
     module.register_forward_pre_hook(_enter, with_kwargs=True)
-    if streamed:
-        module.__dict__["brought"] = []
+    if is_streamed:
+        module.__dict__["host_tensors"] = []
         module.register_forward_hook(_leave, always_call=True)
     else:
-        module.to(place)
+        module.to(device)
 
 
 def _enter(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    place = module.__dict__["runs_on"]
-    brought = module.__dict__.get("brought")
-    if brought is not None:
-        if torch.is_grad_enabled():
-            raise LaminaError(
-                "gradients need the weights of all layers on a device, and some find no room. Give the model more "
-                "GPUs (`devices: auto` in its entry), or leave out healings and the metric taylor."
-            )
-        for part in module.modules():
-            for name, tensor in [
-                *part.named_parameters(recurse=False),
-                *part.named_buffers(recurse=False),
-            ]:
-                brought.append((part, name, tensor))
-                copied = tensor.detach().to(place, copy=True)
-                is_weight = isinstance(tensor, nn.Parameter)
-                setattr(
-                    part, name, nn.Parameter(copied, requires_grad=False) if is_weight else copied
-                )
-    return moved(args, place), {name: moved(value, place) for name, value in kwargs.items()}
+    """Before the call: move the inputs of a module to its device, and copy streamed weights."""
+    device = module.__dict__["runs_on"]
+    if "host_tensors" in module.__dict__:
+        _copy_weights(module, device)
+    moved_kwargs = {name: move_tensors(value, device) for name, value in kwargs.items()}
+    return move_tensors(args, device), moved_kwargs
 
 
-def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    brought = module.__dict__["brought"]
-    while brought:
-        part, name, tensor = brought.pop()
-        setattr(part, name, tensor)
+def _copy_weights(layer: nn.Module, device: torch.device) -> None:
+    """Replace the tensors of a streamed layer by copies on a device."""
+    if torch.is_grad_enabled():
+        raise LaminaError(
+            "gradients need the weights of all layers on a device, and some do not fit. Give the "
+            "model more GPUs (`devices: auto` in its entry), or leave out healings and the metric "
+            "taylor."
+        )
+    for module in layer.modules():
+        named_tensors = [
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        ]
+        for name, tensor in named_tensors:
+            layer.__dict__["host_tensors"].append((module, name, tensor))
+            copied = tensor.detach().to(device, copy=True)
+            if isinstance(tensor, nn.Parameter):
+                copied = nn.Parameter(copied, requires_grad=False)
+            setattr(module, name, copied)
+
+
+def _leave(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """After the call: put the tensors of a streamed layer back."""
+    host_tensors = layer.__dict__["host_tensors"]
+    while host_tensors:
+        module, name, tensor = host_tensors.pop()
+        setattr(module, name, tensor)

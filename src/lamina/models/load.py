@@ -1,7 +1,7 @@
 """Loading a model described by a manifest, and the one place where device and dtype are decided."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +19,56 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 from lamina.models import devices, workload
 from lamina.models.check import use_findings
-from lamina.models.manifest import auto_class, check_files, loading
-from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
-from lamina.store import checksum as seal
+from lamina.models.digests import check_files
+from lamina.models.manifest import auto_class, loading
+from lamina.models.tokenizer import read_tokenizer, special_tokens_after, try_template
+from lamina.store import checksum
 
 transformers_logging.disable_progress_bar()
 
-# Buffers of old checkpoints that hold no weights: masks and frequencies.
-_CONSTANT = re.compile(
-    r"(^|[.])(attn|attention)[.]((masked_)?bias|causal_mask)$|(inv_freq|(cos|sin)_cached|position_ids)$"
-)
-BLOCK = 64  # 4-bit weights in a row that share a scale, as bitsandbytes has it by default
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
+# Buffers of old checkpoints that hold no weights: masks and frequencies.
+_CONSTANT_BUFFER = re.compile(
+    r"(^|[.])(attn|attention)[.]((masked_)?bias|causal_mask)$"
+    r"|(inv_freq|(cos|sin)_cached|position_ids)$"
+)
+# 4-bit weights in a row that share a scale, as bitsandbytes has it by default.
+_BLOCK_SIZE = 64
 
-def device() -> torch.device:
-    """The first visible GPU, else the CPU. Which GPUs are visible is the scheduler's business."""
+ModelClasses = tuple[type[PretrainedConfig], type[PreTrainedModel]]
+
+
+def default_device() -> torch.device:
+    """The first visible GPU, else the CPU. The scheduler decides which GPUs are visible."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def on_device(asked: str | torch.device | None) -> torch.device:
-    """The device that is asked for by name, by default `device()`.
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """The device of that name; without a name, the default.
 
     Raises LaminaError if lamina does not compute there.
     """
-    chosen = device() if asked is None else torch.device(asked)
-    if chosen.type not in ("cpu", "cuda"):
+    device = default_device() if name is None else torch.device(name)
+    if device.type not in ("cpu", "cuda"):
         raise LaminaError(
-            f"device: '{chosen}' is none that lamina computes on: sums need float64, and tests know CPUs and GPUs of "
-            "NVIDIA or AMD. Write 'cpu' or 'cuda'."
+            f"device: lamina does not compute on '{device}'. Its sums need float64, and it is "
+            "tested on CPUs and on GPUs of NVIDIA or AMD. Write 'cpu' or 'cuda'."
         )
-    return chosen
+    return device
 
 
 def load_model(
     manifest: dict[str, Any], on: torch.device | None = None, check: str | None = None
 ) -> PreTrainedModel:
-    """The model in evaluation mode on `on`, in the manifest's dtype, from safetensors only.
+    """The model of a manifest in evaluation mode, in the manifest's dtype, from safetensors only.
 
-    By default it has all devices of the job, see `lamina.models.devices`. `check` is the file of rule check_model.
+    on: a device; by default, the layers are spread over all devices of the job, see
+        `lamina.models.devices`.
+    check: the file of rule check_model, whose findings need not be checked again.
 
-    Raises LaminaError if transformers cannot build the model from its folder, its files are not those that were
-    prepared, or the devices are too small.
+    Raises LaminaError if transformers cannot build the model from its folder, its files are not
+    those that were prepared, or the devices are too small.
     """
     check_files(manifest)
     model = load_folder(
@@ -71,18 +79,24 @@ def load_model(
         return nn.Module.to(model, on)
     model = devices.spread(model, devices.visible())
     if check is not None:
-        use_findings(model, manifest, seal.read_json(check))
+        use_findings(model, manifest, checksum.read_json(check))
     return model
 
 
 def load_quantised(
     manifest: dict[str, Any], quantise: str, check: str | None = None
 ) -> PreTrainedModel:
-    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`)."""
+    """The model of a manifest, with its weights in 4 bits if `quantise` is `4bit`, not `none`."""
     if quantise == "none":
         return load_model(manifest, check=check)
-    path, dtype, trust = (manifest[key] for key in ("path", "dtype", "trust_remote_code"))
-    model = load_folder(path, dtype, trust, manifest["source"], **placement(None, True, dtype))
+    dtype = manifest["dtype"]
+    model = load_folder(
+        manifest["path"],
+        dtype,
+        manifest["trust_remote_code"],
+        name=manifest["source"],
+        **placement(None, True, dtype),
+    )
     workload.watch(model)
     return model
 
@@ -92,68 +106,97 @@ def load_folder(
     dtype: str,
     trust_remote_code: bool,
     name: str | None = None,
-    classes: tuple[type[PretrainedConfig], type[PreTrainedModel]] | None = None,
+    classes: ModelClasses | None = None,
     **options: Any,
 ) -> PreTrainedModel:
-    """The model in a folder. `options` (device_map, quantization_config) say where it goes, by default to the CPU.
+    """The model in a folder.
 
-    `classes`, of the configuration and of the model, replace those that transformers would pick.
+    name: what errors call it; by default the folder.
+    classes: those of the configuration and of the model, instead of what transformers would pick.
+    options: where the weights go, and in how many bits (see `placement`); by default to the CPU.
 
-    Raises LaminaError if `dtype` is not one of DTYPES, the folder holds an adapter, transformers cannot build the
-    model, or one of its weights is missing or has another shape.
+    Raises LaminaError if `dtype` is not one of DTYPES, the folder holds an adapter, transformers
+    cannot build the model, or one of its weights is missing or has another shape.
     """
     if dtype not in DTYPES:
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
-    if (Path(folder) / "adapter_config.json").is_file():
-        raise LaminaError(
-            f"{folder} holds an adapter (adapter_config.json): transformers would load the weights of the model that "
-            "it names. Merge it into them first (PEFT: merge_and_unload, then save_pretrained), or delete its files."
-        )
-    name, local = (
-        name or str(folder),
-        {"trust_remote_code": trust_remote_code, "local_files_only": True},
-    )
+    _check_is_no_adapter(Path(folder))
+    name = name or str(folder)
     with loading(name, str(folder)):
-        if classes is not None:
-            options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
-        config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
-        kind: Any = classes[1] if classes else auto_class(config)
-        if (
-            hasattr(options.get("quantization_config"), "llm_int8_skip_modules")
-            and device().type == "cpu"
-        ):
-            with torch.device("meta"):
-                skeleton = (
-                    kind(config)
-                    if classes
-                    else kind.from_config(config, trust_remote_code=trust_remote_code)
-                )
-            options["quantization_config"].llm_int8_skip_modules = _part_blocks(skeleton)
-        model, loading_info = kind.from_pretrained(
+        if classes is None:
+            config = AutoConfig.from_pretrained(
+                folder, trust_remote_code=trust_remote_code, local_files_only=True
+            )
+        else:
+            config = classes[0].from_pretrained(folder, local_files_only=True)
+            options["config"] = config
+        model_class: Any = classes[1] if classes else auto_class(config)
+        quantization = options.get("quantization_config")
+        if hasattr(quantization, "llm_int8_skip_modules") and default_device().type == "cpu":
+            skeleton = _build_skeleton(model_class, config, trust_remote_code)
+            quantization.llm_int8_skip_modules = _list_unquantised(skeleton)
+        model, loading_info = model_class.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
-            **local,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
             # `check_whole` reports weights of another shape, together with missing ones.
             ignore_mismatched_sizes=True,
             **options,
         )
     check_whole(name, loading_info)
     _check_tied(name, model)
-    _return_mappings(model)
-    for module in model.modules():
-        # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+    _reset_outputs(model)
+    _keep_scales(model)
     loaded: PreTrainedModel = model.eval()
     return loaded
 
 
-def _return_mappings(model: PreTrainedModel) -> None:
+def _check_is_no_adapter(folder: Path) -> None:
+    if (folder / "adapter_config.json").is_file():
+        raise LaminaError(
+            f"{folder} holds an adapter (adapter_config.json): transformers would load the weights "
+            "of the model that it names. Merge it into them first (PEFT: merge_and_unload, then "
+            "save_pretrained), or delete its files."
+        )
+
+
+def _build_skeleton(
+    model_class: Any, config: PretrainedConfig, trust_remote_code: bool
+) -> PreTrainedModel:
+    """A model without weights (meta tensors), by an auto class or a class of its own."""
+    with torch.device("meta"):
+        if issubclass(model_class, PreTrainedModel):
+            return model_class(config)
+        skeleton: PreTrainedModel = model_class.from_config(
+            config, trust_remote_code=trust_remote_code
+        )
+    return skeleton
+
+
+def _list_unquantised(model: PreTrainedModel) -> list[str]:
+    """Names of the linear modules that stay unquantised on a CPU.
+
+    These are the output embedding, and those whose rows end within a block: on some CPUs,
+    bitsandbytes gives these wrong weights, or none. So they are skipped on all CPUs.
+    """
+    head = model.get_output_embeddings()
+    names: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        if module is head or module.in_features % _BLOCK_SIZE:
+            names.append(name)
+    return names
+
+
+def _reset_outputs(model: PreTrainedModel) -> None:
     """Have the model return what it computes by name, and only its logits.
 
-    Training code leaves `return_dict: false` or `output_attentions: true` in config.json. They change no number.
+    Training code leaves `return_dict: false` or `output_attentions: true` in config.json. They
+    change no number.
     """
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -164,75 +207,104 @@ def _return_mappings(model: PreTrainedModel) -> None:
                 config.output_attentions = False
 
 
-def _part_blocks(model: PreTrainedModel) -> list[str]:
-    """Names of the linear maps that a processor cannot read in 4 bits, and of the output embedding, which stays whole.
+def _keep_scales(model: PreTrainedModel) -> None:
+    """Have a CPU leave the scales of 4-bit weights as they are.
 
-    Some processors are given wrong weights by bitsandbytes, or none, where a row ends within a block. So such maps are
-    left whole on all processors.
+    One that computes in bfloat16 would pack the weights anew at each validation, and round them.
     """
-    head = model.get_output_embeddings()
-    linear = {
-        name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
-    }
-    return [name for name, module in linear.items() if module is head or module.in_features % BLOCK]
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would make up or leave out; it lists no tied, optional or constant ones."""
-    mismatched = {
-        str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]
-    }
-    lacking = sorted({*map(str, loading_info["missing_keys"])} - mismatched)
-    stray = sorted(
-        key for key in map(str, loading_info["unexpected_keys"]) if not _CONSTANT.search(key)
-    )
-    # A word that all names begin with is one fault, and not as many as there are tensors.
-    prefixes = (
-        {key.removesuffix(lacking[0]) for key in stray if key.endswith(lacking[0])}
-        if lacking
-        else set()
-    )
-    for prefix in prefixes:
-        if prefix and {prefix + key for key in lacking} <= set(stray):
-            raise LaminaError(
-                f"the model '{name}' has its weights under other names: '{prefix}' stands before each, such as "
-                f"{prefix}{lacking[0]}. Rename the tensors, or save the model that is inside of that part."
+    """Refuse weights that transformers would make up or leave out.
+
+    loading_info: what `from_pretrained` gives. It lists no tied, optional or constant weights.
+
+    Raises LaminaError, which names some of them.
+    """
+    mismatched = _list_mismatched(loading_info)
+    missing = sorted(set(map(str, loading_info["missing_keys"])) - set(mismatched))
+    unexpected: list[str] = []
+    for key in sorted(map(str, loading_info["unexpected_keys"])):
+        if not _CONSTANT_BUFFER.search(key):
+            unexpected.append(key)
+
+    _check_no_prefix(name, missing, unexpected)
+    if missing:
+        hint = "Download it again, or correct config.json."
+        if unexpected:
+            hint = (
+                f"It stores others, such as {unexpected[0]}: rename them, or correct config.json."
             )
-    for what, keys in (("no weights", lacking), ("weights of another shape", sorted(mismatched))):
-        if keys:
-            hint = "Download it again, or correct config.json."
-            if keys is lacking and stray:
-                hint = f"It stores others, such as {stray[0]}: rename them, or correct config.json."
-            raise LaminaError(
-                f"the model '{name}' has {what} for {_first(keys)}, which its config.json asks for: they would be "
-                f"random. {hint}"
-            )
-    if stray:
+        raise _random_weights(name, "no weights", missing, hint)
+    if mismatched:
+        hint = "Download it again, or correct config.json."
+        raise _random_weights(name, "weights of another shape", mismatched, hint)
+    if unexpected:
         raise LaminaError(
-            f"the model '{name}' stores {_first(stray)}, for which its config.json has no place: they would be left "
-            "out, and another model measured. Correct config.json (num_hidden_layers, attention_bias, architectures "
-            "…). If the model is right without them, load it by transformers and save it anew."
+            f"the model '{name}' stores {_name_some(unexpected)}, for which its config.json has no "
+            "place: they would be left out, and another model measured. Correct config.json "
+            "(num_hidden_layers, attention_bias, architectures …). If the model is right without "
+            "them, load it by transformers and save it anew."
         )
 
 
-def _first(keys: list[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+def _list_mismatched(loading_info: Mapping[str, Any]) -> list[str]:
+    names: set[str] = set()
+    for key in loading_info["mismatched_keys"]:
+        # A name, or a name with both shapes.
+        names.add(str(key[0] if isinstance(key, tuple) else key))
+    return sorted(names)
+
+
+def _check_no_prefix(name: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+    """Refuse weights whose names all have a word before them: one fault, not one per tensor."""
+    if not missing:
+        return
+    first = missing[0]
+    prefixes = [key.removesuffix(first) for key in unexpected if key.endswith(first)]
+    for prefix in filter(None, prefixes):
+        if {prefix + key for key in missing} <= set(unexpected):
+            raise LaminaError(
+                f"the model '{name}' has its weights under other names: '{prefix}' is before each, "
+                f"such as {prefix}{first}. Rename the tensors, or save the model that is inside of "
+                "that part."
+            )
+
+
+def _random_weights(name: str, what: str, keys: Sequence[str], hint: str) -> LaminaError:
+    return LaminaError(
+        f"the model '{name}' has {what} for {_name_some(keys)}, which its config.json asks for: "
+        f"they would be random. {hint}"
+    )
+
+
+def _name_some(keys: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    names = ", ".join(keys[:3])
+    return names if len(keys) <= 3 else f"{names} and {len(keys) - 3} more"
 
 
 def _check_tied(name: str, model: PreTrainedModel) -> None:
-    """Refuse weights that config.json ties and that are stored twice with other numbers.
+    """Refuse weights that config.json ties and that are stored twice with different numbers.
 
-    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval and an export do:
-    sweeps, benchmarks and exports would be of different models. Which is meant only the model's author knows.
+    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval and
+    an export do: sweeps, benchmarks and exports would be of different models. Only the model's
+    author knows which is meant.
     """
     for target, source in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        first, second = model.get_parameter_or_buffer(target), model.get_parameter_or_buffer(source)
-        known = not (first.is_meta or second.is_meta)  # weights that are read when they are needed
-        if first is not second and known and not torch.equal(first, second.to(first.device)):
+        first = model.get_parameter_or_buffer(target)
+        second = model.get_parameter_or_buffer(source)
+        if first is second or first.is_meta or second.is_meta:
+            continue  # meta: weights that are read when they are needed
+        if not torch.equal(first, second.to(first.device)):
             raise LaminaError(
-                f"the model '{name}' stores {target} and {source} with other numbers, and its config.json ties the two "
-                "(tie_word_embeddings). Write `tie_word_embeddings: false` there if both are meant (the perplexity of "
-                f"a text shows it), or save the model without {target}."
+                f"the model '{name}' stores {target} and {source} with different numbers, and its "
+                "config.json ties the two (tie_word_embeddings). Write `tie_word_embeddings: "
+                "false` there if both are meant (the perplexity of a text shows it), or save the "
+                f"model without {target}."
             )
 
 
@@ -240,47 +312,53 @@ def placement(
     device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str
 ) -> dict[str, Any]:
     """Options of `load_folder` for several devices or for weights in 4 bits."""
-    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+    options: dict[str, Any] = {}
+    if device_map is not None:
+        options["device_map"] = device_map
     if load_in_4bit:
-        compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
+        is_stated = dtype in DTYPES and dtype != "auto"
+        compute_dtype = getattr(torch, dtype) if is_stated else torch.bfloat16
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
+            load_in_4bit=True, bnb_4bit_compute_dtype=compute_dtype, bnb_4bit_quant_type="nf4"
         )
-        options.setdefault("device_map", {"": device()})
+        options.setdefault("device_map", {"": default_device()})
     return options
 
 
 def load_tokenizer(
     manifest: dict[str, Any], config: PretrainedConfig | None = None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer beside the model's weights; `config` is the model's, if it is loaded already.
+    """The tokenizer in the folder of a model.
 
-    Raises LaminaError if the folder holds none that transformers can load.
+    config: the model's, if it is loaded already.
+
+    Raises LaminaError if the folder holds none that transformers can load, or it adds tokens after
+    a text.
     """
-    folder, source = manifest["path"], manifest.get("source", manifest["path"])
-    local = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
+    folder = manifest["path"]
+    source = manifest.get("source", folder)
+    options = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
     if config is None and Path(folder, "config.json").is_file():
-        with loading(
-            source, folder
-        ):  # a tokenizer needs it, and its faults are none of the tokenizer
-            config = AutoConfig.from_pretrained(folder, **local)
+        # A tokenizer needs it, and its faults are not those of the tokenizer.
+        with loading(source, folder):
+            config = AutoConfig.from_pretrained(folder, **options)
     try:
-        tokenizer = read_tokenizer(folder, config=config, **local)
+        tokenizer = read_tokenizer(folder, config=config, **options)
         if manifest.get("chat_template") and tokenizer.chat_template:
             try_template(tokenizer, manifest)
-        behind = special_behind(tokenizer)
+        added_tokens = special_tokens_after(tokenizer)
     except (MemoryError, LaminaError):
         raise
-    except Exception as error:
+    except Exception as error:  # a folder can make transformers raise anything
         message = " ".join(str(error).split())[:500]
         raise LaminaError(
-            f"the tokenizer of the model '{source}' does not load: {type(error).__name__}: {message} Put "
-            "tokenizer.json and tokenizer_config.json beside its weights."
+            f"the tokenizer of the model '{source}' does not load: {type(error).__name__}: "
+            f"{message} Put tokenizer.json and tokenizer_config.json next to its weights."
         ) from error
-    if behind:
+    if added_tokens:
         raise LaminaError(
-            f"the tokenizer of the model '{source}' puts {behind} behind every text, so it would stand between a "
-            'question and its answer. Write "add_eos_token": false in its tokenizer_config.json, and take it out of '
-            "post_processor in tokenizer.json."
+            f"the tokenizer of the model '{source}' puts {added_tokens} after every text, so it "
+            'would come between a question and its answer. Write "add_eos_token": false in its '
+            "tokenizer_config.json, and take it out of post_processor in tokenizer.json."
         )
     return tokenizer

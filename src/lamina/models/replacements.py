@@ -1,8 +1,11 @@
-"""Layers of siblings in the places of a model's own, as they are or merged: base + λ Σ (sibling - base).
+"""Layers of donors instead of a model's own.
 
-A unit `7.@math` is layer 7 of the donor `math`. A plan describes its donors (`replacements`, by name): a sibling by
-its manifest, a merged one by its `weight` and the siblings that it is made `of`. A layer that is not merged shares its
-tensors with the sibling, which is loaded once for all variants of a job.
+A donor is a sibling of the model, a fine-tune of the same base model, or a merge of siblings:
+base + λ Σ (sibling - base). The unit `7.@math` is layer 7 of the donor `math`.
+
+A plan has a record of each donor (`replacements`, by name): a sibling's manifest, or a merge's
+`weight` λ and the siblings that it is made `of`. A layer that is not merged shares its tensors with
+the sibling, which is loaded once for all variants of a job.
 """
 
 import copy
@@ -21,9 +24,10 @@ from lamina.models.structure import layers_of, text_config
 from lamina.models.units import parse, replacement
 
 Records = Mapping[str, Mapping[str, Any]]
+"""What is known of each donor, by name."""
 
 # Settings that decide the positions of tokens, under the names that families give them.
-_POSITIONS = (
+_POSITION_KEYS = (
     "rope_parameters",
     "rope_theta",
     "rope_scaling",
@@ -38,95 +42,107 @@ def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dic
 
     Raises LaminaError if a donor is no sibling of the base model.
     """
-    return {
-        unit: _layer(base, parse(unit)[0], name, records)
-        for unit in units
-        if (name := replacement(unit))
-    }
+    modules: dict[str, nn.Module] = {}
+    for unit in units:
+        donor = replacement(unit)
+        if donor:
+            layer_index, _ = parse(unit)
+            modules[unit] = _donor_layer(base, layer_index, donor, records)
+    return modules
 
 
-def put(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
-    """Put the layers that a plan takes from donors into a variant that still has all of its layers."""
-    own = layers_of(variant)
-    for unit, module in layers(base, plan["units"], plan.get("replacements", {})).items():
-        memo: dict[int, Any] = {
-            id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())
-        }
-        # The base's layer knows the variant's configuration; only the tensors are the donor's.
-        mine = copy.deepcopy(module, memo)
-        if hasattr(mine, "config"):
-            setattr(mine, "config", text_config(variant))  # noqa: B010
-        own[parse(unit)[0]] = mine
+def put_donor_layers(
+    variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]
+) -> None:
+    """Put the layers that a plan takes from donors into a variant that still has all layers."""
+    variant_layers = layers_of(variant)
+    donor_layers = layers(base, plan["units"], plan.get("replacements", {}))
+    for unit, donor_layer in donor_layers.items():
+        tensors = (*donor_layer.parameters(), *donor_layer.buffers())
+        memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
+        # Only the tensors are the donor's: the layer must know the variant's configuration.
+        layer = copy.deepcopy(donor_layer, memo)
+        if hasattr(layer, "config"):
+            setattr(layer, "config", text_config(variant))  # noqa: B010
+        layer_index, _ = parse(unit)
+        variant_layers[layer_index] = layer
 
 
-def check(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:
+def check_siblings(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:
     """Refuse donors that are no siblings of the model with this manifest.
 
     Raises LaminaError if shapes, positions or tokenizers differ; the message names what differs.
     """
-    words = load_tokenizer(dict(manifest)).get_vocab()
+    vocabulary = load_tokenizer(dict(manifest)).get_vocab()
     for name, record in records.items():
         if "of" in record:
             continue
-        sibling = _sibling(base, record)
-        _check_shapes(base, sibling, name)
-        if load_tokenizer(dict(record)).get_vocab() != words:
-            raise _refused(name, "its tokenizer has other tokens")
+        _check_shapes(base, _load_sibling_of(base, record), name)
+        if load_tokenizer(dict(record)).get_vocab() != vocabulary:
+            raise _no_sibling(name, "its tokenizer has other tokens")
 
 
-def _layer(base: PreTrainedModel, layer: int, name: str, records: Records) -> nn.Module:
-    record = records[name]
+def _donor_layer(
+    base: PreTrainedModel, layer_index: int, donor: str, records: Records
+) -> nn.Module:
+    record = records[donor]
+    base_layer = layers_of(base)[layer_index]
     if "of" not in record:
-        sibling = _sibling(base, record)
-        _check_shapes(base, sibling, name)
-        return devices.beside(layers_of(sibling)[layer], layers_of(base)[layer])
-    own = layers_of(base)[layer]
-    merged = copy.deepcopy(own)
-    others = [
-        dict(_layer(base, layer, sibling_name, records).named_parameters())
-        for sibling_name in record["of"]
-    ]
-    with torch.no_grad():
-        for key, weight in merged.named_parameters():
-            wide = weight.float()
-            change = sum(
-                (other[key].float().to(wide.device) - wide for other in others),
-                torch.zeros_like(wide),
-            )
-            weight.copy_(wide + record["weight"] * change)
+        sibling = _load_sibling_of(base, record)
+        _check_shapes(base, sibling, donor)
+        return devices.follow_device(layers_of(sibling)[layer_index], base_layer)
+
+    sibling_layers = [_donor_layer(base, layer_index, name, records) for name in record["of"]]
+    return _merge_layers(base_layer, sibling_layers, record["weight"])
+
+
+@torch.no_grad()
+def _merge_layers(
+    base_layer: nn.Module, sibling_layers: Iterable[nn.Module], weight: float
+) -> nn.Module:
+    """A layer with base + λ Σ (sibling - base), where λ is `weight`, computed in float32."""
+    merged = copy.deepcopy(base_layer)
+    sibling_parameters = [dict(layer.named_parameters()) for layer in sibling_layers]
+    for name, parameter in merged.named_parameters():
+        base_values = parameter.float()
+        change = torch.zeros_like(base_values)
+        for parameters in sibling_parameters:
+            change = change + (parameters[name].float().to(base_values.device) - base_values)
+        parameter.copy_(base_values + weight * change)
     return merged
 
 
-def _check_shapes(base: PreTrainedModel, sibling: PreTrainedModel, name: str) -> None:
-    mine, theirs = text_config(base), text_config(sibling)
-    shapes = [
-        {key: tuple(value.shape) for key, value in model.state_dict().items()}
-        for model in (base, sibling)
-    ]
-    if shapes[0] != shapes[1]:
-        key = next(
-            key
-            for key in sorted({*shapes[0], *shapes[1]})
-            if shapes[0].get(key) != shapes[1].get(key)
-        )
-        raise _refused(name, f"'{key}' is {shapes[1].get(key)} there and {shapes[0].get(key)} here")
-    for key in _POSITIONS:
-        if getattr(mine, key, None) != getattr(theirs, key, None):
-            raise _refused(
-                name,
-                f"`{key}` is {getattr(theirs, key, None)} there and {getattr(mine, key, None)} here",
-            )
+def _check_shapes(base: PreTrainedModel, sibling: PreTrainedModel, donor: str) -> None:
+    """Refuse a donor whose tensors have other names or shapes, or whose positions differ."""
+    base_shapes = _shapes(base)
+    donor_shapes = _shapes(sibling)
+    for name in sorted({*base_shapes, *donor_shapes}):
+        base_shape = base_shapes.get(name)
+        donor_shape = donor_shapes.get(name)
+        if base_shape != donor_shape:
+            raise _no_sibling(donor, f"'{name}' is {donor_shape} there and {base_shape} here")
+
+    for key in _POSITION_KEYS:
+        base_value = getattr(text_config(base), key, None)
+        donor_value = getattr(text_config(sibling), key, None)
+        if base_value != donor_value:
+            raise _no_sibling(donor, f"`{key}` is {donor_value} there and {base_value} here")
 
 
-def _refused(name: str, why: str) -> LaminaError:
+def _shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _no_sibling(donor: str, reason: str) -> LaminaError:
     return LaminaError(
-        f"donors.{name}: no layer of it can take the place of the model's, since {why}. Name a fine-tune of the same "
-        "base model."
+        f"donors.{donor}: none of its layers can replace one of the model's, since {reason}. Name "
+        "a fine-tune of the same base model."
     )
 
 
-def _sibling(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedModel:
-    return _loaded(
+def _load_sibling_of(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedModel:
+    """The sibling with this manifest, in the base model's dtype and on its device."""
+    return _load_sibling(
         record["path"],
         record["weights_sha256"],
         record["trust_remote_code"],
@@ -136,8 +152,18 @@ def _sibling(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedMode
 
 
 @lru_cache(maxsize=4)
-def _loaded(
-    path: str, sha256: str, trust: bool, dtype: torch.dtype, device: torch.device
+def _load_sibling(
+    path: str,
+    weights_sha256: str,
+    trust_remote_code: bool,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> PreTrainedModel:
-    facts = {"path": path, "source": path, "weights_sha256": sha256, "trust_remote_code": trust}
-    return load_model(facts | {"dtype": str(dtype).removeprefix("torch.")}, device)
+    manifest = {
+        "path": path,
+        "source": path,
+        "weights_sha256": weights_sha256,
+        "trust_remote_code": trust_remote_code,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    return load_model(manifest, device)

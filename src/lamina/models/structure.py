@@ -1,8 +1,8 @@
-"""Where a loaded model keeps its layers, norm, embeddings and sub-layers, found by what its modules are.
+"""Where a loaded model keeps its layers, final norm and sub-layers, found by what its modules are.
 
-Layers stand in one list, as many as the configuration says. In a layer, a module that is called with a
-mask, positions or a cache can mix tokens, so it is attention, of whatever kind. The other modules that hold matrices
-are the MLP.
+The layers are in one module list, which is as long as the configuration says. In a layer, a module
+whose `forward` takes a mask, positions or a cache can mix tokens, so it belongs to the attention,
+of whatever kind. The other modules that hold matrices are the MLP.
 """
 
 import inspect
@@ -16,30 +16,52 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lamina.errors import LaminaError
-from lamina.models import families
+from lamina.models.families import FAMILIES, FamilyOptions
 
-# Only modules that look at other tokens have these arguments.
-_MIXES = frozenset(
-    "attention_mask past_key_values past_key_value layer_past cache_params position_embeddings position_ids alibi "
-    "position_bias state cache_position rotary_pos_emb".split()
+# Arguments that only modules have which look at other tokens.
+_MIXING_ARGUMENTS = frozenset(
+    {
+        "attention_mask",
+        "past_key_values",
+        "past_key_value",
+        "layer_past",
+        "cache_params",
+        "position_embeddings",
+        "position_ids",
+        "alibi",
+        "position_bias",
+        "state",
+        "cache_position",
+        "rotary_pos_emb",
+    }
 )
-# Final norms that do not stand behind the list of layers in their module.
-_FINAL = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
+# Final norms, some of which come before the list of layers in their module.
+_FINAL_NORM_NAMES = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
 class Family(NamedTuple):
-    """What a model's type says of its layers."""
+    """What a model's type says about its layers."""
 
     name: str
-    stream_norm: bool  # a norm stands on the stream itself: a layer without its sub-layers is not the identity
+    stream_norm: bool
+    """A norm acts on the stream itself: a layer without its sub-layers is not the identity."""
 
 
-class Half(NamedTuple):
+class SublayerModule(NamedTuple):
     """A sub-module of a layer that belongs to its attention or its MLP."""
 
     name: str
     module: nn.Module
-    residual: bool  # it gets the residual as an argument of that name and adds it itself (BLOOM)
+    residual: bool
+    """The module takes the residual as an argument of that name and adds it itself (BLOOM)."""
+
+
+class _NestedModule(NamedTuple):
+    """A module at any depth inside of a sub-layer."""
+
+    full_name: str
+    module: nn.Module
+    sublayer: nn.Module
 
 
 def text_config(model: PreTrainedModel) -> PretrainedConfig:
@@ -50,135 +72,169 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
 def family_of(model: PreTrainedModel) -> Family:
     """The family of a loaded model."""
     config = text_config(model)
-    option = families.FAMILIES.get(config.model_type, families.Family()).stream_norm_unless
+    option = _family_options(config).stream_norm_unless
     return Family(config.model_type, bool(option) and not getattr(config, option))
+
+
+def _family_options(config: PretrainedConfig) -> FamilyOptions:
+    return FAMILIES.get(config.model_type, FamilyOptions())
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """The list of decoder layers."""
-    return cast(nn.ModuleList, model.get_submodule(_layer_list(model)))
+    return cast(nn.ModuleList, model.get_submodule(_layer_list_name(model)))
 
 
 def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
-    """The norm between the last layer and the output projection, None in the few models without one."""
-    parent, _, layers = _layer_list(model).rpartition(".")
-    children = dict(model.get_submodule(parent).named_children())
-    behind = list(children)[list(children).index(layers) + 1 :]
-    norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
-    norm = next(
-        (name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None
-    )
-    return children[norm] if norm else None
+    """The norm between the last layer and the output projection; None in models without one."""
+    parent_name, _, list_name = _layer_list_name(model).rpartition(".")
+    children = dict(model.get_submodule(parent_name).named_children())
+    for name in _FINAL_NORM_NAMES:
+        if name in children:
+            return children[name]
+
+    child_names = list(children)
+    after_layers = child_names[child_names.index(list_name) + 1 :]
+    norms = [children[name] for name in after_layers if _is_norm(children[name])]
+    return norms[0] if len(norms) == 1 else None
 
 
-def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
-    """The sub-modules that a layer has now, by `attention` and `mlp`."""
-    parts: dict[str, list[Half]] = {"attention": [], "mlp": []}
+def halves(layer: nn.Module) -> dict[str, tuple[SublayerModule, ...]]:
+    """The modules of the sub-layers that a layer has now, by `attention` and `mlp`."""
+    sublayers: dict[str, list[SublayerModule]] = {"attention": [], "mlp": []}
     for name, module in layer.named_children():
-        is_norm = "norm" in type(module).__name__.lower()  # some have gates, which are matrices
-        if (
-            is_norm
-            or isinstance(module, nn.Embedding)
-            or all(weight.dim() < 2 for weight in module.parameters())
-        ):
+        # Some norms have gates, which are matrices.
+        if _is_norm(module) or isinstance(module, nn.Embedding) or not _has_matrix(module):
             continue
         arguments = set(inspect.signature(module.forward).parameters)
-        half = Half(name, module, "residual" in arguments)
-        parts["attention" if arguments & _MIXES else "mlp"].append(half)
-    return {part: tuple(modules) for part, modules in parts.items()}
+        component = "attention" if arguments & _MIXING_ARGUMENTS else "mlp"
+        sublayers[component].append(SublayerModule(name, module, "residual" in arguments))
+    return {component: tuple(modules) for component, modules in sublayers.items()}
 
 
-def without_halves(model: PreTrainedModel) -> str | None:
-    """Why the layers of a model have no halves that could go alone; None if they have."""
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(weight.dim() >= 2 for weight in module.parameters())
+
+
+def why_no_sublayers(model: PreTrainedModel) -> str | None:
+    """Why no sub-layer of a model can be removed alone; None if each of them can."""
     config = text_config(model)
-    option = families.FAMILIES.get(config.model_type, families.Family()).no_halves_if
+    option = _family_options(config).no_sublayers_if
     if option and getattr(config, option):
         return f"with {option}, the output of a norm is the residual"
-    for number, layer in enumerate(layers_of(model)):
-        parts = halves(layer)
-        missing = [part for part in ("attention", "mlp") if not parts[part]]
+    for layer_index, layer in enumerate(layers_of(model)):
+        missing = [component for component, modules in halves(layer).items() if not modules]
         if missing:
-            return f"layer {number} has no {' and no '.join(missing)} of its own"
+            return f"layer {layer_index} has no {' and no '.join(missing)} of its own"
     return None
 
 
-def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
-    """Full names of the linear modules in one part (`attention`, `mlp`) of the layers that there are now.
+def list_linear_modules(model: PreTrainedModel, component: str) -> list[str]:
+    """Full names of the linear modules in one component (`attention`, `mlp`) of a model's layers.
 
-    A state-space mixer (it has a D) counts only with its `in_proj`, because kernels use the weights of its other maps
-    without calling them. A router that returns more than a product does not count.
+    A state-space mixer (it has a D) counts only with its `in_proj`, because kernels use the weights
+    of its other projections without calling them. A router that returns more than a product does
+    not count.
     """
-    return [
-        name
-        for name, module, half in _modules(model, part)
-        if _is_linear(module) and (name.endswith(".in_proj") or not hasattr(half, "D"))
-    ]
+    names: list[str] = []
+    for name, module, sublayer in _nested_modules(model, component):
+        is_called = name.endswith(".in_proj") or not hasattr(sublayer, "D")
+        if _is_linear(module) and is_called:
+            names.append(name)
+    return names
 
 
-def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
-    """Full names of the parameters in one part of the layers that hold a matrix for each of several experts."""
-    return [
-        f"{name}.{key}"
-        for name, module, _ in _modules(model, part)
-        for key, weight in module.named_parameters(recurse=False)
-        if weight.dim() == 3 and len(weight) == getattr(module, "num_experts", None)
-    ]
+def list_expert_parameters(model: PreTrainedModel, component: str) -> list[str]:
+    """Full names of the parameters in one component that hold a matrix for each of the experts."""
+    names: list[str] = []
+    for name, module, _ in _nested_modules(model, component):
+        n_experts = getattr(module, "num_experts", None)
+        for parameter_name, weight in module.named_parameters(recurse=False):
+            if weight.dim() == 3 and len(weight) == n_experts:
+                names.append(f"{name}.{parameter_name}")
+    return names
 
 
-def _modules(model: PreTrainedModel, part: str) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """Every module in one part of the layers that there are now: its full name, itself, and the half that it is in."""
-    for number, layer in enumerate(layers_of(model)):
-        for half in halves(layer)[part]:
-            for name, module in half.module.named_modules(
-                prefix=f"{_layer_list(model)}.{number}.{half.name}"
-            ):
-                yield name, module, half.module
+def _nested_modules(model: PreTrainedModel, component: str) -> Iterator[_NestedModule]:
+    """Every module inside of one component of the layers that a model has now."""
+    list_name = _layer_list_name(model)
+    for layer_index, layer in enumerate(layers_of(model)):
+        for sublayer in halves(layer)[component]:
+            prefix = f"{list_name}.{layer_index}.{sublayer.name}"
+            for name, module in sublayer.module.named_modules(prefix=prefix):
+                yield _NestedModule(name, module, sublayer.module)
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Whether a module returns only the product with its weight; a family's own class is tried on a row of zeros."""
-    if not isinstance(module, (nn.Linear, Conv1D)):
+    """Whether a module returns only the product with its weight.
+
+    A family's own subclass of nn.Linear is tried on a row of zeros.
+    """
+    if isinstance(module, Conv1D):
+        return True
+    if not isinstance(module, nn.Linear):
         return False
-    if not isinstance(module, nn.Linear) or not type(module).forward.__module__.startswith(
-        "transformers.models."
-    ):
+    if not type(module).forward.__module__.startswith("transformers.models."):
         return True
     with torch.no_grad():
         try:
             product = module(module.weight.new_zeros(1, module.in_features))
-        except RuntimeError:  # one of several groups wants another shape
+        except RuntimeError:  # a projection in groups takes another shape
             return False
-        return isinstance(product, torch.Tensor)
+    return isinstance(product, torch.Tensor)
 
 
-# Path of the list of layers of each model, which no cut changes.
-_lists: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
+# The name of the list of layers in each model. No cut changes it.
+_layer_list_names: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
 
 
-def _layer_list(model: PreTrainedModel) -> str:
-    """Path of the one list with as many modules as the configuration says there are layers."""
-    if model in _lists:
-        return _lists[model]
+def _layer_list_name(model: PreTrainedModel) -> str:
+    """Full name of the one module list that is as long as the configuration says."""
+    if model not in _layer_list_names:
+        _layer_list_names[model] = _find_layer_list(model)
+    return _layer_list_names[model]
+
+
+def _find_layer_list(model: PreTrainedModel) -> str:
     config = text_config(model)
-    depth = getattr(config, "num_hidden_layers", None)
-    lists = [
+    n_layers = getattr(config, "num_hidden_layers", None)
+    names = _lists_of_length(model, n_layers) if n_layers else []
+    if len(names) > 1:
+        names = _lists_in_decoder(model, names)
+    if len(names) != 1:
+        raise LaminaError(
+            f"the layers of the model family '{config.model_type}' are not found: it has "
+            f"{len(names)} module lists of {n_layers} entries where one was expected "
+            f"({', '.join(names) or 'none'}). lamina prunes decoders whose layers are in one list."
+        )
+    return names[0]
+
+
+def _lists_of_length(model: PreTrainedModel, length: int) -> list[str]:
+    """Names of the module lists of a length that are not inside of another such list."""
+    names = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == depth and depth
+        if isinstance(module, nn.ModuleList) and len(module) == length
     ]
-    # A list inside of a layer is part of it.
-    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-    if len(outer) > 1:
-        # If the model has towers for images or sound, only the list of its decoder counts.
-        found = model.get_decoder()
-        decoder = next((name for name, module in model.named_modules() if module is found), "")
-        own = [name for name in outer if name.rpartition(".")[0] == decoder]
-        outer = own or [name for name in outer if name.startswith(f"{decoder}.")]
-    if len(outer) != 1:
-        raise LaminaError(
-            f"the layers of the model family '{config.model_type}' are not found: it has {len(outer)} module lists of "
-            f"{depth} entries where one was expected ({', '.join(outer) or 'none'}). lamina prunes decoders whose "
-            "layers stand in one list."
-        )
-    _lists[model] = outer[0]
-    return outer[0]
+    outer_names: list[str] = []
+    for name in names:
+        if not any(name.startswith(f"{other}.") for other in names):
+            outer_names.append(name)
+    return outer_names
+
+
+def _lists_in_decoder(model: PreTrainedModel, list_names: list[str]) -> list[str]:
+    """Of several lists, those of the decoder: a model may have towers for images or sound too."""
+    decoder = model.get_decoder()
+    decoder_name = ""
+    for name, module in model.named_modules():
+        if module is decoder:
+            decoder_name = name
+            break
+    direct_children = [name for name in list_names if name.rpartition(".")[0] == decoder_name]
+    return direct_children or [name for name in list_names if name.startswith(f"{decoder_name}.")]

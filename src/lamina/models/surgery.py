@@ -1,55 +1,86 @@
-"""Taking units out of a model for good: layers leave the list, sub-layers leave a module that adds nothing.
+"""Removal of units from a model in memory, for good.
 
-`lamina.models.units` says how units are written.
+A removed layer leaves the list of layers. A removed sub-layer is replaced by a module that adds
+nothing. `lamina.models.units` says how units are written.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.export.modeling_lamina import NoAttention, NoMLP
-from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
+from lamina.models.structure import (
+    SublayerModule,
+    family_of,
+    halves,
+    layers_of,
+    text_config,
+    why_no_sublayers,
+)
 from lamina.models.units import parse, replacement
 
-# Attributes in which modules keep the number of their layer; by it they find their part of a cache.
-NUMBERED = ("layer_idx", "layer_id")
+# Attributes in which modules keep the index of their layer; by it they find their part of a cache.
+LAYER_INDEX_ATTRIBUTES = ("layer_idx", "layer_id")
 
-# Keys of a configuration whose layers read what another layer computed, or have weights outside of the layers.
-_TIED = {
-    "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
-    "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
+# Keys of a configuration whose layers read what another layer computed, or have weights outside of
+# the layers.
+_DEPENDENCIES = {
+    "num_kv_shared_layers": (
+        "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)"
+    ),
+    "hidden_size_per_layer_input": (
+        "each layer has a part of one common embedding (hidden_size_per_layer_input)"
+    ),
 }
 
 
+class _RemovedModule(NamedTuple):
+    """A module of a removed sub-layer, in a layer that stays."""
+
+    layer_index: int
+    component: str
+    sublayer: SublayerModule
+
+
 def runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
-    """Contiguous runs of removed units as boundaries (start, end): l + ½ is between attention and MLP of layer l.
+    """Contiguous runs of removed units as boundaries (start, end).
+
+    Boundary l is before layer l; l + ½ is between the attention and the MLP of layer l.
 
     >>> runs(["3", "7", "4", "9.mlp", "10.attention"], 12)
     [(3, 5), (7, 8), (9.5, 10.5)]
 
     Raises LaminaError if a layer is outside 0 … depth-1.
     """
-    halves: set[int] = set()
-    for layer, part in (parse(unit) for unit in units if not replacement(unit)):
-        if layer >= depth:
-            raise LaminaError(
-                f"layer {layer} does not exist: the model has layers 0 … {depth - 1}."
-            )
-        halves.update(
-            {"attention": [2 * layer], "mlp": [2 * layer + 1]}.get(part, [2 * layer, 2 * layer + 1])
-        )
-    ends = [
-        [_place(n + side) for n in sorted(halves) if n + step not in halves]
-        for side, step in ((0, -1), (1, 1))
-    ]
-    return list(zip(*ends, strict=True))
+    # The sub-layers of all layers, counted from 0: attention is even, MLP is odd.
+    removed: set[int] = set()
+    for unit in units:
+        if replacement(unit):
+            continue
+        layer_index, component = parse(unit)
+        _check_exists(layer_index, depth)
+        if component != "mlp":
+            removed.add(2 * layer_index)
+        if component != "attention":
+            removed.add(2 * layer_index + 1)
+
+    starts = [_boundary_before(n) for n in sorted(removed) if n - 1 not in removed]
+    ends = [_boundary_before(n + 1) for n in sorted(removed) if n + 1 not in removed]
+    return list(zip(starts, ends, strict=True))
+
+
+def _boundary_before(sublayer_number: int) -> float:
+    """The boundary before a sub-layer, when the sub-layers of all layers are counted from 0."""
+    if sublayer_number % 2:
+        return sublayer_number / 2
+    return sublayer_number // 2
 
 
 def units_of(start: float, end: float) -> list[str]:
@@ -58,119 +89,170 @@ def units_of(start: float, end: float) -> list[str]:
     >>> units_of(9.5, 12)
     ['9.mlp', '10', '11']
     """
-    first, last = ceil(start), int(end)
-    before, behind = [f"{int(start)}.mlp"] * (start < first), [f"{last}.attention"] * (end > last)
-    return [*before, *map(str, range(first, last)), *behind]
-
-
-def _place(half: int) -> float:
-    """The boundary before a half, when the halves of all layers are counted from 0."""
-    return half / 2 if half % 2 else half // 2
+    first_layer = ceil(start)
+    end_layer = int(end)
+    units = [str(layer_index) for layer_index in range(first_layer, end_layer)]
+    if start < first_layer:
+        units.insert(0, f"{int(start)}.mlp")
+    if end > end_layer:
+        units.append(f"{end_layer}.attention")
+    return units
 
 
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
-    """Numbers of the layers that stay when `units` leave an unpruned model; one that loses both halves goes whole."""
+    """Indices of the layers of a base model that stay when `units` are removed.
+
+    A layer that loses both sub-layers is removed whole, unless a norm acts on the stream itself:
+    there, a layer without its sub-layers still does something.
+    """
     parsed = [parse(unit) for unit in units]
-    gone, *halved = (
-        {layer for layer, each in parsed if each == part} for part in ("layer", "attention", "mlp")
-    )
-    # Where a norm stands on the stream itself, a layer without its halves still does something.
+    removed = {layer for layer, component in parsed if component == "layer"}
     if not family_of(model).stream_norm:
-        gone |= set.intersection(*halved)
-    return [layer for layer in range(len(layers_of(model))) if layer not in gone]
+        without_attention = {layer for layer, component in parsed if component == "attention"}
+        without_mlp = {layer for layer, component in parsed if component == "mlp"}
+        removed |= without_attention & without_mlp
+    return [layer for layer in range(len(layers_of(model))) if layer not in removed]
 
 
 def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
-    """Remove units from an unpruned model, in place, and return it. A layer that loses both halves is removed whole.
+    """Remove units from a base model, in place, and return it.
 
-    Surviving layers are renumbered from 0 and every per-layer list of the configuration is cut to them, so that the
-    key-value cache, generation and a saved checkpoint agree.
+    A layer that loses both sub-layers is removed whole. The layers that stay are renumbered from 0,
+    and every per-layer list of the configuration is cut to them, so that the key-value cache,
+    generation and a saved checkpoint agree.
 
-    Raises LaminaError as `check` does, or if nothing would be left.
+    Raises LaminaError as `check_removal` does, or if no layer would be left.
     """
-    check(model, units)
-    layers, config = layers_of(model), text_config(model)
+    check_removal(model, units)
+    layers = layers_of(model)
     depth = len(layers)
-    parsed = [parse(unit) for unit in units]
     kept = kept_layers(model, units)
     if not kept:
         raise LaminaError(
             f"removing all {depth} layers leaves no model. Remove at most {depth - 1}."
         )
-    gone = [
-        (layer, part, half)
-        for layer, part in parsed
-        if layer in kept and part in ("attention", "mlp")
-        for half in halves(layers[layer])[part]
-    ]
-    returns = _returned(model, [half.module for _, _, half in gone]) if gone else []
-    for (layer, part, half), count in zip(gone, returns, strict=True):
-        form = (half.residual, count)
-        setattr(
-            layers[layer],
-            half.name,
-            NoAttention(layer, *form) if part == "attention" else NoMLP(*form),
-        )
+    _replace_modules(model, _list_removed_modules(layers, units, kept))
     if len(kept) < depth:
-        survivors = [layers[layer] for layer in kept]
-        del layers[:]
-        layers.extend(survivors)
-        for number, layer_module in enumerate(layers):
-            for module in layer_module.modules():
-                for name in NUMBERED:
-                    if isinstance(getattr(module, name, None), int):
-                        setattr(module, name, number)
-        cutting.cut(config, kept, depth)
+        _remove_layers(layers, kept)
+        cutting.cut(text_config(model), kept, depth)
     return model
 
 
-def check(model: PreTrainedModel, units: Sequence[str]) -> None:
-    """Refuse units that cannot leave an unpruned model.
+def _list_removed_modules(
+    layers: nn.ModuleList, units: Sequence[str], kept: Sequence[int]
+) -> list[_RemovedModule]:
+    """The modules of the sub-layers that are removed from layers that stay."""
+    removed: list[_RemovedModule] = []
+    for unit in units:
+        layer_index, component = parse(unit)
+        if layer_index in kept and component in ("attention", "mlp"):
+            for sublayer in halves(layers[layer_index])[component]:
+                removed.append(_RemovedModule(layer_index, component, sublayer))
+    return removed
 
-    Raises LaminaError if a unit does not exist or is named twice, or if the model or its family cannot lose it.
+
+def _replace_modules(model: PreTrainedModel, removed: Sequence[_RemovedModule]) -> None:
+    """Put a module that adds nothing in the place of each removed one."""
+    if not removed:
+        return
+    layers = layers_of(model)
+    return_counts = _count_returned(model, [sublayer.module for _, _, sublayer in removed])
+    for (layer_index, component, sublayer), n_returned in zip(removed, return_counts, strict=True):
+        empty: nn.Module
+        if component == "attention":
+            empty = NoAttention(layer_index, sublayer.residual, n_returned)
+        else:
+            empty = NoMLP(sublayer.residual, n_returned)
+        setattr(layers[layer_index], sublayer.name, empty)
+
+
+def _remove_layers(layers: nn.ModuleList, kept: Sequence[int]) -> None:
+    """Cut a list of layers, in place, and renumber those that stay."""
+    kept_modules = [layers[layer_index] for layer_index in kept]
+    del layers[:]
+    layers.extend(kept_modules)
+    for layer_index, layer in enumerate(layers):
+        for module in layer.modules():
+            for attribute in LAYER_INDEX_ATTRIBUTES:
+                if isinstance(getattr(module, attribute, None), int):
+                    setattr(module, attribute, layer_index)
+
+
+def check_removal(model: PreTrainedModel, units: Sequence[str]) -> None:
+    """Refuse units that cannot be removed from a base model.
+
+    Raises LaminaError if a unit does not exist or is named twice, or if the model or its family
+    cannot lose it.
     """
-    depth, config = len(layers_of(model)), text_config(model)
     parsed = [parse(unit) for unit in units]
-    for layer, _ in parsed:
-        if layer >= depth:
-            raise LaminaError(
-                f"layer {layer} does not exist: the model has layers 0 … {depth - 1}."
-            )
-    if any(component in ("attention", "mlp") for _, component in parsed) and (
-        reason := without_halves(model)
-    ):
+    for layer_index, _ in parsed:
+        _check_exists(layer_index, len(layers_of(model)))
+    if any(component in ("attention", "mlp") for _, component in parsed):
+        _check_has_sublayers(model)
+    _check_unique(units)
+    _check_is_no_export(text_config(model))
+    if units:
+        _check_independent(text_config(model))
+
+
+def _check_exists(layer_index: int, depth: int) -> None:
+    if layer_index >= depth:
         raise LaminaError(
-            f"a layer of the model family '{config.model_type}' cannot lose its attention or its MLP alone: {reason}. "
-            "Use units: layer."
+            f"layer {layer_index} does not exist: the model has layers 0 … {depth - 1}."
         )
-    if len(set(parsed)) != len(parsed):
+
+
+def _check_has_sublayers(model: PreTrainedModel) -> None:
+    reason = why_no_sublayers(model)
+    if reason:
         raise LaminaError(
-            f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}."
+            f"a layer of the model family '{text_config(model).model_type}' cannot lose its "
+            f"attention or its MLP alone: {reason}. Use units: layer."
         )
+
+
+def _check_unique(units: Sequence[str]) -> None:
+    checked: set[tuple[int, str]] = set()
+    for unit in units:
+        if parse(unit) in checked:
+            raise LaminaError(f"unit '{unit}' is named twice.")
+        checked.add(parse(unit))
+
+
+def _check_is_no_export(config: PretrainedConfig) -> None:
     if getattr(config, "lamina", None):
         raise LaminaError(
-            "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
-            "Prune the model it was made from, or an export with repair none."
+            "the model is itself an export with patches or removed sub-layers, whose positions a "
+            "second cut would shift. Prune the model it was made from, or an export with repair "
+            "none."
         )
-    for key, words in _TIED.items():
-        if units and bool(getattr(config, key, 0)):
+
+
+def _check_independent(config: PretrainedConfig) -> None:
+    for key, reason in _DEPENDENCIES.items():
+        if getattr(config, key, 0):
             raise LaminaError(
-                f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
-                "Use a model whose layers stand alone."
+                f"the model cannot lose a part of its depth: {reason}, and a cut would give them "
+                "those of other layers. Use a model whose layers do not depend on each other."
             )
 
 
 @torch.inference_mode()
-def _returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> list[int]:
-    """How many values each module returns, 0 for the stream alone, as a pass over two tokens shows."""
+def _count_returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> list[int]:
+    """How many values each module returns, 0 for the stream alone, in a pass over two tokens."""
     outputs: dict[nn.Module, Any] = {}
+
+    def keep_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        outputs[module] = output
+
     with ExitStack() as hooks:
         for module in modules:
-            hooks.enter_context(
-                module.register_forward_hook(lambda m, args, output: outputs.update({m: output}))
-            )
+            hooks.enter_context(module.register_forward_hook(keep_output))
         model(input_ids=torch.arange(2, device=model.device)[None], use_cache=False)
-    found = [outputs.get(module) for module in modules]
-    return [
-        0 if output is None or isinstance(output, torch.Tensor) else len(output) for output in found
-    ]
+
+    counts: list[int] = []
+    for module in modules:
+        output = outputs.get(module)
+        is_stream = output is None or isinstance(output, torch.Tensor)
+        counts.append(0 if is_stream else len(output))
+    return counts

@@ -11,72 +11,81 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from lamina.errors import LaminaError
 
 
-def special_behind(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The special tokens that a tokenizer puts behind a text; empty if it puts none there."""
-    whole, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    starts = (
-        [at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare]
-        if bare
-        else []
-    )
-    return (
-        " ".join(tokenizer.convert_ids_to_tokens(whole[starts[0] + len(bare) :])) if starts else ""
-    )
+def special_tokens_after(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The special tokens that a tokenizer adds after a text; empty if it adds none there."""
+    with_special = tokenizer("a")["input_ids"]
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    if not text_ids:
+        return ""
+    n_text = len(text_ids)
+    for start in range(len(with_special) - n_text + 1):
+        if with_special[start : start + n_text] == text_ids:
+            after = with_special[start + n_text :]
+            return " ".join(tokenizer.convert_ids_to_tokens(after))
+    return ""
 
 
 def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder, which cuts text as its tokenizer.json says.
+    """The tokenizer in a folder, which splits text as its tokenizer.json says.
 
-    transformers builds some classes anew from the vocabulary alone, and then text is cut in the way of the class and
-    not of the file: SmolLM2's, whose class is named GPT2Tokenizer, leaves numbers whole, and Llama's drops a blank
-    before a text. Where the two are not built alike, the file is read as it stands, with the special tokens of the
-    class.
+    transformers builds some classes anew from the vocabulary alone. Then text is split in the way
+    of the class and not of the file: SmolLM2's, whose class is named GPT2Tokenizer, leaves numbers
+    whole, and Llama's drops a blank before a text. Where the two are not built alike, the file is
+    read as it is, with the special tokens of the class.
     """
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **options)
+    by_class: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **options)
     file = Path(folder, "tokenizer.json")
-    is_stock = type(tokenizer).__module__.startswith("transformers.")
-    if type(tokenizer) is PreTrainedTokenizerFast or not is_stock or not file.is_file():
-        return tokenizer
-    stated = Tokenizer.from_file(str(file))
-    if _cuts_alike(tokenizer.backend_tokenizer, stated):
-        return tokenizer
-    special: dict[str, Any] = {}
+    is_stock = type(by_class).__module__.startswith("transformers.")
+    if type(by_class) is PreTrainedTokenizerFast or not is_stock or not file.is_file():
+        return by_class
+    stored = Tokenizer.from_file(str(file))
+    if _split_alike(by_class.backend_tokenizer, stored):
+        return by_class
+
+    special_tokens: dict[str, Any] = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        token = getattr(tokenizer, name)
-        if token is not None and stated.token_to_id(token) is not None:
-            special[name] = token
-    # What else a tokenizer is given, it keeps, and cannot write when it is saved.
+        token = getattr(by_class, name)
+        if token is not None and stored.token_to_id(token) is not None:
+            special_tokens[name] = token
+    # Other options would be kept by the tokenizer, which could not write them when it is saved.
     from_file: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-        folder, local_files_only=bool(options.get("local_files_only")), **special
+        folder, local_files_only=bool(options.get("local_files_only")), **special_tokens
     )
     pre_tokenizer = from_file.backend_tokenizer.pre_tokenizer
     if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):
-        # tokenizer_config.json decides: classes of byte-level vocabularies always took it from there.
-        pre_tokenizer.add_prefix_space |= bool(tokenizer.init_kwargs.get("add_prefix_space"))
+        # Classes of byte-level vocabularies always took this from tokenizer_config.json.
+        pre_tokenizer.add_prefix_space |= bool(by_class.init_kwargs.get("add_prefix_space"))
     return from_file
 
 
-def _cuts_alike(first: Tokenizer, second: Tokenizer) -> bool:
-    """Whether two tokenizers give the same tokens for any text, special tokens around it aside."""
-    parts = ("normalizer", "pre_tokenizer", "model")
-    first_parts, second_parts = (json.loads(each.to_str()) for each in (first, second))
-    return all(first_parts[part] == second_parts[part] for part in parts)
+def _split_alike(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether two tokenizers give the same tokens for any text, apart from special ones."""
+    first_parts = json.loads(first.to_str())
+    second_parts = json.loads(second.to_str())
+    return all(
+        first_parts[name] == second_parts[name] for name in ("normalizer", "pre_tokenizer", "model")
+    )
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
-    """Refuse, by a LaminaError, a chat template that cannot write one question, with the system prompt if there is."""
-    system = manifest.get("system_prompt")
-    turns = [{"role": "system", "content": str(system)}] if system else []
+    """Refuse a chat template that cannot write one question, with the system prompt if any.
+
+    Raises LaminaError, which quotes what the template says.
+    """
+    turns: list[dict[str, str]] = []
+    system_prompt = manifest.get("system_prompt")
+    if system_prompt:
+        turns.append({"role": "system", "content": str(system_prompt)})
     turns.append({"role": "user", "content": "?"})
+    template_arguments = manifest.get("template_arguments") or {}
     try:
-        tokenizer.apply_chat_template(
-            turns, tokenize=False, **(manifest.get("template_arguments") or {})
-        )
+        tokenizer.apply_chat_template(turns, tokenize=False, **template_arguments)
     except (LaminaError, MemoryError):
         raise
     except Exception as error:  # a template can raise anything
+        model = manifest.get("source", manifest["path"])
         raise LaminaError(
-            f"the chat template of the model '{manifest.get('source', manifest['path'])}' does not take a question: "
-            f"{type(error).__name__}: {error} Correct it (chat_template.jinja, or tokenizer_config.json), or write "
-            "`chat_template: false` for the model."
+            f"the chat template of the model '{model}' does not take a question: "
+            f"{type(error).__name__}: {error} Correct it (chat_template.jinja, or "
+            "tokenizer_config.json), or write `chat_template: false` for the model."
         ) from error

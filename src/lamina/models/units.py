@@ -1,7 +1,7 @@
-"""The names of units: `"7"` is a layer, `"7.attention"` and `"7.mlp"` are its halves.
+"""The names of units: `"7"` is a layer, `"7.attention"` and `"7.mlp"` are its sub-layers.
 
-The number of a layer is its number in the base model. `"7.@math"` takes nothing out: layer 7 of the model `math` takes
-the place of the model's own (`lamina.models.replacements`).
+Layers are numbered as in the base model. `"7.@math"` removes nothing: layer 7 of the model `math`
+replaces layer 7 of the base model (`lamina.models.replacements`).
 """
 
 from collections.abc import Sequence
@@ -12,36 +12,42 @@ COMPONENTS = ("layer", "attention", "mlp")
 
 
 def parse(unit: str) -> tuple[int, str]:
-    """Layer number and component of a unit.
+    """Layer index and component of a unit; the component of `"7.@math"` is `"@math"`.
 
     >>> parse("7"), parse("7.mlp")
     ((7, 'layer'), (7, 'mlp'))
 
     Raises LaminaError if the text is not a unit.
     """
-    number, _, component = str(unit).partition(".")
+    layer_index, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or not (
-        component in COMPONENTS or component[1:] and component.startswith("@")
-    ):
+    names_donor = component.startswith("@") and component != "@"
+    if not layer_index.isdigit() or not (component in COMPONENTS or names_donor):
         raise LaminaError(
             f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'."
         )
-    return int(number), component
+    return int(layer_index), component
 
 
 def replacement(unit: str) -> str:
-    """The name of the model whose layer a unit puts in; empty for a unit that is removed."""
+    """The name of the donor whose layer a unit brings in; empty for a unit that is removed."""
     return unit.partition(".@")[2]
 
 
-def replaced(unit: str, name: str) -> str:
-    """The unit that puts a layer of another model in the place of the layer `unit`."""
-    return f"{unit}.@{name}"
+def replacement_unit(layer_unit: str, donor: str) -> str:
+    """The unit that replaces a layer by the same layer of a donor.
+
+    >>> replacement_unit("7", "math")
+    '7.@math'
+    """
+    return f"{layer_unit}.@{donor}"
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
-    """Units of one kind that are still there, from the first layer on; of kind `both` the two halves of each layer."""
+    """The units of one kind that are not removed, from the first layer on.
+
+    kind: `layer`, `attention`, `mlp`, or `both` for the two sub-layers of each layer.
+    """
     suffixes = {"layer": ("",), "both": (".attention", ".mlp")}.get(kind, (f".{kind}",))
-    units = [f"{layer}{suffix}" for layer in range(n_layers) for suffix in suffixes]
+    units = [f"{layer_index}{suffix}" for layer_index in range(n_layers) for suffix in suffixes]
     return [unit for unit in units if unit not in removed]

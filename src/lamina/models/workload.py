@@ -1,8 +1,8 @@
-"""How much a job has computed, counted where it happens and written into its log: `3.2e+06 layer-tokens in 41 s`.
+"""How much a job has computed, written into its log: `3.2e+06 layer-tokens in 41 s`.
 
-A layer-token is one token through one decoder layer, the unit in which `lamina.cost` counts what jobs will do. It is
-counted by the layers of the models that are loaded, so whatever runs them need not say how far it is. The end of the
-log tells `lamina.runtime.progress` how far the job is.
+A layer-token is one token through one decoder layer, the unit in which `lamina.cost` counts what
+jobs will do. The layers of the loaded models count it, so whatever runs them need not say how far
+it is. `lamina.runtime.progress` reads in the end of the log how far the job is.
 """
 
 import logging
@@ -15,20 +15,26 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-SECONDS = 15.0  # between two lines in a log
-# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
-TRAINING = 3
-ALONE = 16  # a token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt
+TRAINING_FACTOR = 3
+"""A backward pass computes a gradient for the activations and one for the weights: it adds two
+forward passes."""
+GENERATION_FACTOR = 16
+"""A token that is generated reads all weights for itself: it takes as long as so many tokens of a
+prompt."""
+
+_REPORT_INTERVAL = 15.0  # seconds
 
 _logger = logging.getLogger(__name__)
 
 
 class Workload:
-    """The layer-tokens of this process, and those `earlier` ones of killed processes whose results it goes on from."""
+    """The layer-tokens of this process, and earlier ones of killed processes that it continues."""
 
     def __init__(self) -> None:
-        self.layer_tokens = self.earlier = 0.0
-        self._started = self._reported = 0.0
+        self.layer_tokens = 0.0
+        self.earlier = 0.0
+        self._started = 0.0
+        self._reported = 0.0
 
     @property
     def total(self) -> float:
@@ -39,22 +45,19 @@ class Workload:
         """Count work that begins now."""
         now = time.monotonic()
         if not self._started:
-            self._started = self._reported = now
+            self._started = now
+            self._reported = now
             at_end(self.report)
-        elif now - self._reported >= SECONDS:
+        elif now - self._reported >= _REPORT_INTERVAL:
             self.report()
         self.layer_tokens += layer_tokens
 
     def report(self) -> None:
         """Write into the log what is done."""
         self._reported = time.monotonic()
-        seconds, earlier = self._reported - self._started, f", {self.earlier:.3g} before it"
-        _logger.info(
-            "%.3g layer-tokens in %.1f s%s",
-            self.layer_tokens,
-            seconds,
-            earlier if self.earlier else "",
-        )
+        seconds = self._reported - self._started
+        before = f", {self.earlier:.3g} before it" if self.earlier else ""
+        _logger.info("%.3g layer-tokens in %.1f s%s", self.layer_tokens, seconds, before)
 
 
 done = Workload()
@@ -72,6 +75,6 @@ def _count(layer: "nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     from torch import is_grad_enabled
 
     stream = args[0] if args else kwargs["hidden_states"]
-    lines, length = stream.shape[:2]
-    tokens = lines * (ALONE if length == 1 else length)
-    done.add(tokens * (TRAINING if is_grad_enabled() else 1))
+    n_rows, n_tokens = stream.shape[:2]
+    layer_tokens = n_rows * (GENERATION_FACTOR if n_tokens == 1 else n_tokens)
+    done.add(layer_tokens * (TRAINING_FACTOR if is_grad_enabled() else 1))

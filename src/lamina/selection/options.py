@@ -75,7 +75,7 @@ class DonorModels:
         Raises LaminaError if a layer cannot replace the model's own.
         """
         replacements = load("lamina.models.replacements")
-        replacements.check(model, manifest, self.records)
+        replacements.check_siblings(model, manifest, self.records)
         layers: dict[str, Any] = replacements.layers(model, units, self.records)
         return layers
 

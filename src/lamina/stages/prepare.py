@@ -12,7 +12,7 @@ from lamina.config.models import Model
 from lamina.data import task_files
 from lamina.models import gguf
 from lamina.models.checkpoint import is_quantised
-from lamina.models.manifest import checkpoint_name, files, fingerprint
+from lamina.models.digests import checkpoint_name, fingerprint, list_files
 from lamina.stages.job import READ, Job, OnModel, family
 from lamina.study import requests as studies
 
@@ -170,7 +170,7 @@ def quantised_files(config: Configuration, checkpoint: str) -> list[str]:
         return gguf_files(model)
     folder = Path(model.source)
     first = folder / "config.json"
-    others = [path for paths in files(folder) for path in paths if path != first]
+    others = [path for paths in list_files(folder) for path in paths if path != first]
     return [str(path) for path in (first, *others)]
 
 
@@ -182,7 +182,7 @@ def gguf_files(model: Model) -> list[str]:
 def model_files(config: Configuration, model: str) -> list[str]:
     """The files of a local model, so that a newer one makes its manifest stale; none of a model on the hub."""
     folder = Path(config.models[model].source)
-    return [str(path) for paths in files(folder) for path in paths] if folder.is_dir() else []
+    return [str(path) for paths in list_files(folder) for path in paths] if folder.is_dir() else []
 
 
 def data_files(name: str, entry: Any) -> list[str]:

@@ -22,7 +22,7 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Repairing, own_tensors
+from lamina.models.boundary import Boundary, Repairing, weights_and_patches
 from lamina.models.cutting import kinds
 from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import Facts, Source, card, mergekit
@@ -32,7 +32,7 @@ from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
-from lamina.models.surgery import NUMBERED, kept_layers, runs
+from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
 from lamina.models.units import parse
 from lamina.study.variant import EXPORTED_AS
 from lamina.version import VERSION
@@ -248,7 +248,7 @@ def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[
                         key,
                         nn.Parameter(weight.detach().clone().zero_(), requires_grad=False),
                     )
-                for key in NUMBERED:
+                for key in LAYER_INDEX_ATTRIBUTES:
                     if isinstance(getattr(part, key, None), int):
                         setattr(part, key, position)
             setattr(layer, name, silent)
@@ -261,7 +261,9 @@ def _document(
     kept = kept_layers(base, source.plan["units"])
     halved = _halves(base, source.plan["units"], kept)
     file = Path(source.manifest["source"])
-    counts = [sum(tensor.numel() for tensor in own_tensors(model)) for model in (base, variant)]
+    counts = [
+        sum(tensor.numel() for tensor in weights_and_patches(model)) for model in (base, variant)
+    ]
     facts = Facts(
         **vars(source),
         form=form,

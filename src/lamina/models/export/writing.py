@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
-from lamina.models.structure import Half, family_of, halves, layers_of, text_config
+from lamina.models.structure import SublayerModule, family_of, halves, layers_of, text_config
 
 _CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
@@ -56,7 +56,9 @@ def _look(model: PreTrainedModel) -> _Maps:
     return maps
 
 
-def _map_of(layer: nn.Module, modules: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
+def _map_of(
+    layer: nn.Module, modules: Sequence[SublayerModule], args: Any, kwargs: Any
+) -> nn.Module | str:
     # The last of the modules gives what the MLP gives, if there are several in a row.
     half = modules[-1]
     maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]

@@ -234,12 +234,12 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     import torch
     from transformers.pytorch_utils import Conv1D
 
-    from lamina.models.boundary import own
+    from lamina.models.boundary import unshare_parameter
     from lamina.models.export.writing import down_projection
 
     with torch.no_grad():
         module = down_projection(variant, place.position - 1)
-        weight = own(module, "weight")
+        weight = unshare_parameter(module, "weight")
         operator = tensors["operator"].to(weight.device)
         if isinstance(module, Conv1D):
             change = weight.float() @ operator
@@ -248,7 +248,7 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
             change = operator.T @ weight.float()
         weight.add_(change.to(weight.dtype))
         if getattr(module, "bias", None) is not None:
-            bias = own(module, "bias")
+            bias = unshare_parameter(module, "bias")
             bias.add_((bias.float() @ operator).to(bias.dtype))
 
 

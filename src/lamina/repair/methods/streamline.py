@@ -220,13 +220,13 @@ def fit(statistics: Fit, options: Streamline) -> Fit:
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """Give the layer before the boundary the trained weights."""
-    from lamina.models.boundary import own
+    from lamina.models.boundary import unshare_parameter
     from lamina.models.structure import layers_of
 
     layer = layers_of(variant)[place.position - 1]
     for name, tensor in tensors.items():
         module_path, _, parameter_name = name.rpartition(".")
-        own(layer.get_submodule(module_path), parameter_name).copy_(tensor)
+        unshare_parameter(layer.get_submodule(module_path), parameter_name).copy_(tensor)
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
@@ -243,7 +243,7 @@ class _LayerTrainer:
         """`run` gives the streams of the base model."""
         import torch
 
-        from lamina.models.devices import alone
+        from lamina.models.devices import copy_to_device
         from lamina.models.structure import layers_of
 
         self.model = model
@@ -252,7 +252,7 @@ class _LayerTrainer:
         self.before = self.start - 1
         self.options = options
         base_layer = layers_of(model)[int(self.before)]
-        self.layer = alone(base_layer, model.device).float().requires_grad_(True)
+        self.layer = copy_to_device(base_layer, model.device).float().requires_grad_(True)
         self.optimiser = torch.optim.Adam(self.layer.parameters(), lr=options.learning_rate)
 
     def train(

@@ -24,7 +24,7 @@ from lamina.config.selectors import (
     repair_option,
 )
 from lamina.engine.candidates import Candidate
-from lamina.models.units import replaced, replacement
+from lamina.models.units import replacement, replacement_unit
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -162,7 +162,7 @@ class Mutations:
         replaced_before = {
             other for other in parent.removed if replacement(other) and other.split(".")[0] == unit
         }
-        new_units = {replaced(unit, donor)} if donor else set()
+        new_units = {replacement_unit(unit, donor)} if donor else set()
         return (parent.removed - replaced_before) | new_units
 
     def _swap_removed(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.models.units import parse, replaced, replacement
+from lamina.models.units import parse, replacement, replacement_unit
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import iterative
 
@@ -15,7 +15,7 @@ def units(
     removable: Sequence[str], removed: Sequence[str], other_models: Sequence[str]
 ) -> list[str]:
     """The units of a step: those that may be removed, and their replacements by layers of other models."""
-    swaps = [replaced(unit, name) for unit in removable for name in other_models]
+    swaps = [replacement_unit(unit, name) for unit in removable for name in other_models]
     return [*removable, *(swap for swap in swaps if swap not in removed)]
 
 
