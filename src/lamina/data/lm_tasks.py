@@ -26,7 +26,7 @@ from lamina.data.encoding import EncodingLM, encode, row, scored_row
 from lamina.data.files import check_examples, read_questions
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import PLAIN, Style
-from lamina.data.task_groups import TaskOrGroup, leaves
+from lamina.data.task_groups import TaskOrGroup, list_tasks
 from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
@@ -39,7 +39,9 @@ def task_object(name: str, *args: Any, **options: Any) -> ConfigurableTask:
     """
     task = load_task(name, *args, **options)
     if isinstance(task, Group):
-        raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(task)}.")
+        raise LaminaError(
+            f"'{name}' is a group of lm-eval tasks. {task_groups.advise_single_tasks(task)}."
+        )
     return task
 
 
@@ -63,7 +65,7 @@ def load_task(
         # Paths in task files count from the root, whatever the current folder is.
         with (
             chdir(root),
-            task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext(),
+            task_groups.empty_cache(task_groups.MODULE_CACHE) if trust_code else nullcontext(),
         ):
             loaded: TaskOrGroup
             if choices:
@@ -71,7 +73,7 @@ def load_task(
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
-                loaded = task_groups.find(name, task_files.folder(root), trust_code)
+                loaded = task_groups.find_task(name, task_files.folder(root), trust_code)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         # lm-eval tries the first document when it makes a task.
         raise LaminaError(
@@ -93,7 +95,7 @@ def load_task(
             f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there is no network, load "
             "them once where there is one, or write a task on local files."
         ) from error
-    for leaf in leaves(loaded):
+    for leaf in list_tasks(loaded):
         if num_fewshot is not None:
             leaf.set_config("num_fewshot", num_fewshot)
         if split is not None:
@@ -162,7 +164,7 @@ def test_documents(
     Raises LaminaError if one of them has no answer that could be right (`lamina.data.answers.check`).
     """
     documents = []
-    for task in leaves(found):
+    for task in list_tasks(found):
         docs = list(task.eval_docs)[:limit]
         answers.check(task, f"its {eval_split(task)} split", own, range(len(docs)), scored=True)
         documents += [document_text(task, doc) for doc in docs]

@@ -148,9 +148,7 @@ def pairs(first_side: Sequence[Document], second_side: Sequence[Document]) -> Do
 
     n_shared = (first_table @ second_table.T).tocoo()
     first, second = n_shared.coords
-    n_runs_of_shorter = np.minimum(
-        first_table.sum(axis=1)[first], second_table.sum(axis=1)[second]
-    )
+    n_runs_of_shorter = np.minimum(first_table.sum(axis=1)[first], second_table.sum(axis=1)[second])
     return DocumentPairs(first, second, n_shared.data >= NEAR_SHARE * n_runs_of_shorter)
 
 
@@ -159,9 +157,7 @@ def _tabulate_runs(documents: Sequence[Document]) -> csr_array:
     run_lists = [document_runs for _, document_runs in documents]
     row_ends = np.cumsum([0, *map(len, run_lists)])
     all_runs = [run for document_runs in run_lists for run in document_runs]
-    different_runs, columns = np.unique(
-        np.array(all_runs, dtype=np.uint64), return_inverse=True
-    )
+    different_runs, columns = np.unique(np.array(all_runs, dtype=np.uint64), return_inverse=True)
     ones = np.ones(row_ends[-1], dtype=np.int64)  # a document has each run once
     shape = (len(documents), len(different_runs))
     return csr_array((ones, columns, row_ends), shape=shape)

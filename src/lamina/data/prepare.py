@@ -18,7 +18,7 @@ from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import Style
 from lamina.data.task_files import check_written
-from lamina.data.task_groups import leaves, shares
+from lamina.data.task_groups import list_tasks, split_in_proportion
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_tokenizer
@@ -135,14 +135,14 @@ def drawn(
     for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
-        sizes = [len(task.eval_docs) for task in leaves(loaded)]
+        sizes = [len(task.eval_docs) for task in list_tasks(loaded)]
         own = bool(choices) or lm_tasks.is_own(source, root)
         if isinstance(entry, entries.Tasks):
             counts = [max(1, int(entry.fraction * count)) for count in sizes]
         else:
             check_limit(entry.limit, sum(sizes), f"calibrations.{name}.limit", source)
-            counts = shares(entry.limit or sum(sizes), sizes)
-        for task, count in zip(leaves(loaded), counts, strict=True):
+            counts = split_in_proportion(entry.limit or sum(sizes), sizes)
+        for task, count in zip(list_tasks(loaded), counts, strict=True):
             if count:
                 if isinstance(entry, entries.Task | entries.Tasks) and entry.own:
                     check_written(task.config.task, task.config.output_type, f"calibrations.{name}")
@@ -204,7 +204,9 @@ def mixed(name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]) -
             f"'{scarce}' are enough for {most}. Write at most {most}, or more samples of '{scarce}'."
         )
     drawn: list[Sample] = []
-    for part, count in zip(parts.values(), shares(entry.limit or most, weights), strict=True):
+    for part, count in zip(
+        parts.values(), split_in_proportion(entry.limit or most, weights), strict=True
+    ):
         chosen = sorted(random.Random(entry.seed).sample(range(len(part.samples)), count))
         drawn += [part.samples[number] for number in chosen]
     return [replace(sample, index=number) for number, sample in enumerate(drawn)]

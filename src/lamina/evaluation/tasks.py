@@ -30,7 +30,7 @@ from lamina.data import prompts
 from lamina.data.answers import check_undecided, undecided_document
 from lamina.data.encoding import Encoded, EncodingLM
 from lamina.data.prompts import PLAIN, Style
-from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
+from lamina.data.task_groups import TaskOrGroup, advise_single_tasks, list_tasks
 from lamina.engine.batches import fitting, logit_positions
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
@@ -239,13 +239,13 @@ class TaskBenchmark:
     ) -> None:
         self.task, self.tasks, self.limit = (
             task,
-            {str(each.config.task): each for each in leaves(task)},
+            {str(each.config.task): each for each in list_tasks(task)},
             limit,
         )
         self.lm = lm or VariantLM(model, tokenizer, "the base model")
         if isinstance(task, Group) and not task.has_aggregation:
             raise LaminaError(
-                f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}."
+                f"the tasks of '{task.name}' have no metric in common. {advise_single_tasks(task)}."
             )
         for name, each in self.tasks.items():
             if getattr(each, "UNSAFE_CODE", False):
@@ -288,7 +288,7 @@ class TaskBenchmark:
         )
         members = {task: [task] for task in self.tasks}
         members |= {
-            group.name: [str(task.config.task) for task in leaves(group)] for group in groups
+            group.name: [str(task.config.task) for task in list_tasks(group)] for group in groups
         }
         whole, metrics = groups[0].name if groups else None, []
         for task, names in members.items():
