@@ -21,7 +21,7 @@ from lm_eval.api.task import ConfigurableTask
 from lamina.data import answers, prompts, task_files, task_groups
 from lamina.data.answers import document_text
 from lamina.data.calibrations import Row, Sample
-from lamina.data.documents import UNKNOWN
+from lamina.data.documents import UNKNOWN_DATASET
 from lamina.data.encoding import EncodingLM, encode, row, scored_row
 from lamina.data.files import check_examples, read_questions
 from lamina.data.overlap import document_hash, runs
@@ -88,7 +88,7 @@ def load_task(
         ) from error
     except DatasetNotFoundError as error:
         raise LaminaError(
-            f"the data of task '{name}' cannot be loaded ({error}). {UNKNOWN}"
+            f"the data of task '{name}' cannot be loaded ({error}). {UNKNOWN_DATASET}"
         ) from error
     except (DatasetsError, HTTPError, OSError) as error:
         raise LaminaError(
@@ -161,12 +161,14 @@ def test_documents(
 ) -> list[tuple[str, list[str]]]:
     """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task.
 
-    Raises LaminaError if one of them has no answer that could be right (`lamina.data.answers.check`).
+    Raises LaminaError if one of them has no answer that could be right (`lamina.data.answers.check_documents`).
     """
     documents = []
     for task in list_tasks(found):
         docs = list(task.eval_docs)[:limit]
-        answers.check(task, f"its {eval_split(task)} split", own, range(len(docs)), scored=True)
+        answers.check_documents(
+            task, f"its {eval_split(task)} split", own, range(len(docs)), is_scored=True
+        )
         documents += [document_text(task, doc) for doc in docs]
     return documents
 
@@ -186,7 +188,7 @@ def task_samples(
 ) -> list[Sample]:
     """Samples of the task's chosen split: all of them, or `limit` drawn with `seed`.
 
-    `own` is whether the task file is the user's (`lamina.data.answers.check`). A written answer has a row for each of
+    `own` is whether the task file is the user's (`answers.check_documents`). A written answer has a row for each of
     the right ones.
 
     Raises LaminaError if the task's answers are neither choices nor a text, or a document has no right one.
@@ -198,7 +200,7 @@ def task_samples(
         )
     total = len(task.eval_docs)
     chosen = sorted(random.Random(seed).sample(range(total), min(limit or total, total)))
-    answers.check(task, f"its {eval_split(task)} split", own, chosen, scored=False)
+    answers.check_documents(task, f"its {eval_split(task)} split", own, chosen, is_scored=False)
     prompts.build(task, lm, style, samples=chosen)
     by_document: dict[int, list[Any]] = {}
     for instance in task.instances:
