@@ -22,7 +22,7 @@ from lamina.data import answers, prompts, task_files, task_groups
 from lamina.data.answers import document_text
 from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import UNKNOWN_DATASET
-from lamina.data.encoding import EncodingLM, encode, row, scored_row
+from lamina.data.encoding import EncodingLM, encode_pair, fit_row, scored_row
 from lamina.data.files import check_examples, read_questions
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import PLAIN, Style
@@ -246,11 +246,11 @@ def _answer_row(
         return scored_row(lm, context, instance.args[1], len(target))
     answer = prompts.delimiter(task, style) + target
     until = (task.config.generation_kwargs or {}).get("until") or []
-    texts, before, after = encode(lm, context, answer)
-    stopped = encode(lm, context, answer + until[0])[2] if until else after
+    texts, before, after = encode_pair(lm, context, answer)
+    stopped = encode_pair(lm, context, answer + until[0])[2] if until else after
     if stopped[: len(after)] == after and len(stopped) > len(after):
         after = stopped[: len(after) + 1]
     else:
         # The tokenizer drops the stop string (a newline, for example), so the model stops by its end-of-text token.
         after = [*after, lm.eot_token_id]
-    return row(lm, (texts, before, after), len(target))
+    return fit_row(lm, (texts, before, after), len(target))
