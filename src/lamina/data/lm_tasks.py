@@ -201,7 +201,7 @@ def task_samples(
     total = len(task.eval_docs)
     chosen = sorted(random.Random(seed).sample(range(total), min(limit or total, total)))
     answers.check_documents(task, f"its {eval_split(task)} split", own, chosen, is_scored=False)
-    prompts.build(task, lm, style, samples=chosen)
+    prompts.build_requests(task, lm, style, samples=chosen)
     by_document: dict[int, list[Any]] = {}
     for instance in task.instances:
         by_document.setdefault(instance.doc_id, []).append(instance)
@@ -244,7 +244,7 @@ def _answer_row(
     context = instance.args[0]
     if task.config.output_type == "loglikelihood":
         return scored_row(lm, context, instance.args[1], len(target))
-    answer = prompts.delimiter(task, style) + target
+    answer = prompts.answer_delimiter(task, style) + target
     until = (task.config.generation_kwargs or {}).get("until") or []
     texts, before, after = encode_pair(lm, context, answer)
     stopped = encode_pair(lm, context, answer + until[0])[2] if until else after

@@ -252,7 +252,7 @@ class TaskBenchmark:
                 raise LaminaError(
                     f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
                 )
-            prompts.build(each, self.lm, style, limit=limit)
+            prompts.build_requests(each, self.lm, style, limit=limit)
             # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
             each.build_all_requests = partial(_reset, each)
         # Documents, by task and number, of which a right choice has the tokens of a wrong one.
