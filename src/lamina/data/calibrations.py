@@ -80,7 +80,7 @@ class Sample:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a right row has the tokens of a wrong one, so that every model scores both alike."""
+        """Whether a right row has the tokens of a wrong one, so that models score both alike."""
         right_indices = self.right
         tokens = [(row.context, row.continuation) for row in self.rows]
         wrong_tokens = {row for index, row in enumerate(tokens) if index not in right_indices}
@@ -108,7 +108,7 @@ class Calibration:
 
 
 def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
+    """Token ids of a document as in training: with BOS exactly if the tokenizer adds one."""
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 

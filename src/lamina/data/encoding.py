@@ -48,7 +48,7 @@ class EncodingLM(HFLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any
     ) -> list[int]:
-        """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
+        """As HFLM, which looks for BOS at the start of `string`; a tokenizer may have none."""
         has_bos = self.tokenizer.bos_token_id is not None
         has_eos = self.tokenizer.eos_token_id is not None
         if add_special_tokens is None and not has_bos and not has_eos:
@@ -68,7 +68,7 @@ class EncodingLM(HFLM):
         check_ids(self.tokenizer, token_ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
 
     def encoded(self, requests: Sequence[Instance]) -> list[Encoded]:
-        """Contexts and continuations with their tokens, as HFLM makes them for their likelihoods."""
+        """Contexts and continuations with the tokens that HFLM makes of them."""
         self._recorded = []
         try:
             HFLM.loglikelihood(self, list(requests), disable_tqdm=True)
@@ -85,7 +85,7 @@ class EncodingLM(HFLM):
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
+        """As HFLM, with a message where the longest answers would leave no room for questions."""
         longest = max(self.answer_length(request.args[1]) for request in requests)
         if longest >= self.max_length:
             raise LaminaError(

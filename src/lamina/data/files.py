@@ -104,7 +104,7 @@ def _explain_nul(data: bytes) -> str:
 
 
 def surrogate_fault(value: Any) -> str | None:
-    """A sentence on half of a surrogate pair, such as \\ud83d, in a value of JSON; None without one.
+    """A sentence on half of a surrogate pair, such as \\ud83d, in a value of JSON, if any.
 
     JSON can write it, but it is no character, and no tokenizer takes it.
     """
@@ -151,7 +151,7 @@ def shown(value: Any) -> str:
 
 
 def listed_values(value: Any, field: str) -> list[Any] | None:
-    """The entries of a list, or of an object that holds a list of objects under one key, as SQuAD does.
+    """The entries of a list, or of an object with one list of objects in it, as SQuAD has.
 
     None for anything else, and for an object that has `field` itself.
     """

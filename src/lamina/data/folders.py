@@ -112,7 +112,7 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
 
 
 def read_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file, at least with the field; a row without it has the fields that are there."""
+    """The rows of a file, at least with the field; a row without it has all other fields."""
     kind = _kind(file)
     if kind == "parquet":
         yield from _parquet_rows(file, field)
@@ -284,7 +284,7 @@ def _arrow_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
 
 
 def _arrow_batches(source: pa.NativeFile) -> Iterable[pa.RecordBatch]:
-    """The batches of Arrow's file format or, as in the caches of `datasets`, of its stream format."""
+    """The batches of Arrow's file format, or of its stream format as in `datasets`' caches."""
     try:
         reader = pa.ipc.open_file(source)
     except pa.ArrowInvalid:

@@ -172,7 +172,7 @@ def _use_split(task: ConfigurableTask, split: str) -> None:
 
 
 def is_own(name: str, root: Path) -> bool:
-    """Whether a task is among the task files of the project, so that its user can correct its data."""
+    """Whether a task is of the project's task files, so that its user can correct its data."""
     return bool(task_files.reached(name, task_files.folder(root)))
 
 
@@ -184,8 +184,9 @@ def eval_split(task: ConfigurableTask) -> str:
 def test_documents(
     task_or_group: TaskOrGroup, limit: int | None = None, own: bool = True
 ) -> list[tuple[str, list[str]]]:
-    """Question and choices of the documents that a benchmark scores, the first `limit` of each task.
+    """Question and choices of the documents that a benchmark scores.
 
+    limit: The first documents of each task; None takes all.
     own: Whether the task files are the user's (`lamina.data.answers.check_documents`).
 
     Raises LaminaError if one of them has no answer that could be right.

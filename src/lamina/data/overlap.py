@@ -59,7 +59,10 @@ _POSITION_WEIGHTS = np.array(
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many documents of a calibration are in a benchmark. Each number includes those before it."""
+    """How many documents of a calibration are in a benchmark.
+
+    Each number includes those before it.
+    """
 
     equal: int  # to a document of the benchmark
     near: int  # duplicates of one
@@ -153,7 +156,7 @@ def pairs(first_side: Sequence[Document], second_side: Sequence[Document]) -> Do
 
 
 def _tabulate_runs(documents: Sequence[Document]) -> csr_array:
-    """Which document has which run: a row for each document, a column for each run, ones and zeros."""
+    """Ones and zeros that say which document (row) has which run (column)."""
     run_lists = [document_runs for _, document_runs in documents]
     row_ends = np.cumsum([0, *map(len, run_lists)])
     all_runs = [run for document_runs in run_lists for run in document_runs]
@@ -180,7 +183,7 @@ class _CharacterTable(dict[int, str]):
 
 
 def _separate(character: str) -> str:
-    """A letter as it is, a word of one character between blanks, a blank for what only punctuates."""
+    """A letter as it is, a word of one character in blanks, a blank for punctuation."""
     category = unicodedata.category(character)
     if category == "Cf" or unicodedata.name(character, "").startswith("VARIATION SELECTOR"):
         return ""  # invisible: soft hyphens, joiners, directions, the look of an emoji

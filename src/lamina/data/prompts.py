@@ -40,7 +40,7 @@ class Style:
     chat_template: bool = False
     """Whether they go through the chat template of the tokenizer."""
     turns: bool = True
-    """Whether solved examples are turns of the conversation, or stand in the turn of the question."""
+    """Whether solved examples are turns of their own, or are in the turn of the question."""
     system: str | None = None
     """The system prompt; without a template it stands before the prompt."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -194,7 +194,7 @@ def _identify_example(task: ConfigurableTask, doc: dict[str, Any]) -> str:
 
 
 def _check_example(task: ConfigurableTask, doc: dict[str, Any]) -> None:
-    """Refuse an example without an answer, or whose answer would be the last choice by number -1."""
+    """Refuse an example whose answer is missing, or is no index of a choice, such as -1."""
     fewshot = task.fewshot_cfg
     answer = task.doc_to_target(doc, fewshot.doc_to_target)
     is_no_choice = False

@@ -37,7 +37,7 @@ class TaskFile(NamedTuple):
     files: tuple[Path, ...]
     """The file itself, then the files that it includes."""
     modules: Mapping[str, Path | None]
-    """By the text of a `!function`, the Python file next to the task file; None if it is elsewhere."""
+    """By `!function` text, the Python file next to the task file; None if it is elsewhere."""
 
 
 def folder(root: str | Path) -> Path:

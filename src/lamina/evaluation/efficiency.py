@@ -55,7 +55,7 @@ class Repeat(NamedTuple):
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost, without its healing, and the number of its runs of removed units.
+    """The first variant of each cost, without its healing, and its number of removed runs.
 
     The cost depends on how many layers lack what, the repair, and the number of runs, since a
     repair may work once in each run. It does not depend on which layers are removed, nor on a
@@ -288,7 +288,7 @@ def _peak_bytes(model_sizes: Mapping[str, int], timings: Sequence[Timing]) -> in
 
 
 def _mean_ratio(ratios: Sequence[float]) -> tuple[float, float]:
-    """Geometric mean of ratios, and its standard error: the mean times the error of the mean logarithm."""
+    """Geometric mean of ratios and its standard error: mean × error of the mean logarithm."""
     logarithms = [math.log(ratio) for ratio in ratios]
     mean = math.exp(statistics.fmean(logarithms))
     return mean, mean * statistics.stdev(logarithms) / len(logarithms) ** 0.5

@@ -89,7 +89,7 @@ def random_numbers(seed: int, draw: int, prompt: Sequence[int], count: int) -> n
 
 
 def write_choices(task: ConfigurableTask) -> ConfigurableTask:
-    """A task with choices as a task with the same questions, whose answer is to write the right one.
+    """A task with choices as a task with the same questions, whose answers are written.
 
     White space around an answer does not count. Few-shot examples stay as they are: solved with the
     right choice.

@@ -1,4 +1,4 @@
-"""Perplexity of documents, apart or joined, with a stated window, stride and BOS, and an error bar."""
+"""Perplexity of documents, apart or joined, with a stated window and stride, and an error bar."""
 
 import math
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ class PerplexityBenchmark:
             self.version = f"window={options.window} joined={options.joined!r}"
 
     def score(self, model: PreTrainedModel, title: str, together: Together) -> tuple[Rows, Rows]:
-        """Rows of `benchmarks` and of `benchmark_samples` for a model, called `title` in messages."""
+        """Rows of `benchmarks` and of `benchmark_samples`; messages call the model `title`."""
         vocabulary = text_config(model).vocab_size
         for window in self.windows:
             location = f"benchmarks.perplexity.{self.name}: document {window.document}"
@@ -206,8 +206,8 @@ class _WindowLosses:
         first_scored = torch.tensor([[window.first - 1] for window in batch], device=device)
         is_scored = mask & (torch.arange(mask.shape[1], device=device) >= first_scored)
         totals = torch.zeros(len(batch), dtype=torch.float64, device=device)
-        # One window of a large vocabulary may have more logits than fit into memory. Then the layers
-        # run again for each part of its positions.
+        # One window of a large vocabulary may have more logits than fit into memory. Then the
+        # layers run again for each part of its positions.
         positions_per_part = max(1, self.most_logits // len(batch))
         for part in torch.arange(mask.shape[1]).split(positions_per_part):
             positions = slice(int(part[0]), int(part[-1]) + 1)
@@ -220,7 +220,7 @@ class _WindowLosses:
     def _position_losses(
         self, inputs: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor, positions: slice
     ) -> torch.Tensor:
-        """Negative log-likelihoods of the targets at some positions: (windows, positions), float32."""
+        """Negative log-likelihoods of targets at some positions: (windows, positions), float32."""
         with check.scored(self.model, positions):
             logits = self.model(
                 input_ids=inputs, attention_mask=mask.long(), use_cache=False

@@ -58,7 +58,7 @@ class TaskScores(NamedTuple):
 
 
 class VariantLM(EncodingLM):
-    """lm-eval's HFLM with an exchangeable model: `use` puts another variant in place of the last one.
+    """lm-eval's HFLM with an exchangeable model: `use` puts another variant in its place.
 
     All variants must share tokenizer, vocabulary and context length, as the variants of one base
     model do.
@@ -195,7 +195,7 @@ class VariantLM(EncodingLM):
 
 
 def _hash_identities(requests: Sequence[Instance]) -> int:
-    """A hash of a list of requests that is the same as long as the requests are the same objects."""
+    """A hash of a list of requests, the same as long as these are the same objects."""
     return hash(tuple(id(request) for request in requests))
 
 
