@@ -277,7 +277,7 @@ class Stages:
             2 + 2 * options.repeats,
             Tokens(1, options.prompt, options.prompt, options.prompt),
         )
-        prefills, more = efficiency._PREFILLS, options.generate - 1
+        prefills, more = efficiency.PREFILLS, options.generate - 1
         layers = runs * (prefills * options.prompt + more) * self.preset.layers
         return Work(
             lambda: efficiency.measure(self.model, [({}, self.model)], options),

@@ -274,7 +274,7 @@ def parts() -> dict[str, Calibration]:
 
 
 def mixed(parts: dict[str, Calibration], **changed: Any) -> list[Sample]:
-    return preparing.mixed("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
+    return preparing.mix_samples("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
 
 
 def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) -> None:

@@ -123,7 +123,7 @@ def test_no_question_is_among_its_own_examples(
             if not (roles["test_split"] or roles["validation_split"]):
                 continue
             task = made(splits, num_fewshot=4, **roles, **shots)
-            prompts.build(task, lm, Style())
+            prompts.build_requests(task, lm, Style())
             tried += 1
             for instance in task.instances[::3]:
                 assert instance.args[0].count(instance.doc["q"]) == 1, roles
@@ -141,7 +141,7 @@ def test_no_question_is_among_its_own_examples(
 def test_too_few_examples_are_refused() -> None:
     task = made({"train": documents(5, 1)}, training_split="train", test_split="train")
     with pytest.raises(LaminaError, match="too few documents for 5 examples.*smaller num_fewshot"):
-        prompts.build(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+        prompts.build_requests(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
 
 @pytest.mark.parametrize("gold", [-1, 3])
@@ -154,7 +154,7 @@ def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
         LaminaError,
         match=f"few-shot example .* has the answer {gold}, which is none of its choices",
     ):
-        prompts.build(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+        prompts.build_requests(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
 
 def test_every_default_of_lm_eval_that_decides_a_prompt_is_known() -> None:

@@ -186,7 +186,7 @@ def test_the_likeliest_tokens_are_written_whatever_the_model_was_published_with(
     assert answers == likeliest
     assert list(of(scores, "exact_match,written").values()) == right
 
-    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task = generation.write_choices(task_object("mine", questions.parent, 0, str(questions)))
     task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": LONGEST})
     by_itself = TaskBenchmark(task, variants()[0], tiny.tokenizer()).score(model, "x")
     assert list(of(by_itself, "exact_match,written").values()) == right
@@ -196,7 +196,7 @@ def test_the_likeliest_tokens_are_written_whatever_the_model_was_published_with(
 
 def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:
     """Only pass@k and what answers look like are added; its own limit holds, under whichever name it gives it."""
-    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task = generation.write_choices(task_object("mine", questions.parent, 0, str(questions)))
     task.set_config(
         "generation_kwargs",
         {"until": ["w9"], "max_new_tokens": 3, "do_sample": True, "temperature": 0.5},
@@ -214,7 +214,7 @@ def test_what_cannot_be_written_is_explained(questions: Path) -> None:
         LaminaError, match=r"generate.max_tokens: 200 tokens leave no room .* context of 128"
     ):
         benchmark(questions, Generate(max_tokens=200))
-    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task = generation.write_choices(task_object("mine", questions.parent, 0, str(questions)))
     task._aggregation_list["bleu"] = task._aggregation_list.pop("exact_match")
     with pytest.raises(LaminaError, match=r"mine.generate.samples: task 'mine' has no exact_match"):
         GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate(samples=2))

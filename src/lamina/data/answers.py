@@ -1,12 +1,13 @@
-"""The right answers of lm-eval's documents, and the documents that are refused because they have none.
+"""The right answers of lm-eval's documents; documents without one are refused.
 
-lm-eval counts a document without a possible answer as wrong and goes on, or takes the last choice for number -1.
+lm-eval itself counts a document without a possible answer as wrong, or takes the last choice for
+number -1.
 """
 
 import ast
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval.api import metrics
 from lm_eval.api.task import ConfigurableTask
@@ -14,8 +15,8 @@ from lm_eval.api.task import ConfigurableTask
 from lamina.data.files import choices_fault, shown
 from lamina.errors import LaminaError
 
-# Metrics that lm-eval measures on choices.
-_OF_CHOICES = {
+# The metrics that lm-eval measures on choices.
+_CHOICE_METRICS = {
     *("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match"),
     *("f1", "mcc", "brier_score", "likelihood"),
 }
@@ -27,27 +28,45 @@ class NoAnswer(Exception):
     """A document has no answer that could be right; the text is a sentence that says why."""
 
 
+class Fault(NamedTuple):
+    """What is wrong with a document."""
+
+    sentence: str
+    has_answer: bool  # whether the document has a right answer all the same
+
+
 def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, list[str]]:
-    """Question and choices of one document, without few-shot examples; what is to be written is a single choice."""
+    """Question and choices of one document, without few-shot examples.
+
+    A document whose answer is to be written has its answer as a single choice.
+    """
     if task.config.output_type != "multiple_choice":
         return str(task.doc_to_text(doc)), [str(task.doc_to_target(doc))]
-    text = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
-    return str(text), [str(choice) for choice in task.doc_to_choice(doc)]
+    return _question(task, doc), [str(choice) for choice in task.doc_to_choice(doc)]
+
+
+def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:
+    """The first words of a question, for messages."""
+    try:
+        question = _question(task, doc).strip()
+    except (IndexError, KeyError, TypeError):
+        question = str(doc)
+    return question if len(question) <= 60 else f"{question[:57]}…"
 
 
 def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
-    """The numbers of the right choices of a document, the first of them first.
+    """The indices of the right choices of a document, the main one first.
 
-    Raises NoAnswer if there is none, or it is no number of a choice.
+    Raises NoAnswer if there is none, or it is no index of a choice.
     """
     choices = task.doc_to_choice(doc)
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
         raise NoAnswer(f"its choices are {shown(choices)}, not a list of texts.")
-    return [_number(each, choices) for each in _several(_gold(task, doc))]
+    return [_choice_index(gold, choices) for gold in _as_list(_gold(task, doc))]
 
 
 def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
-    """The texts that are right answers of a document whose answer is written, the first of them first.
+    """The texts that are right answers of a document whose answer is written, the main one first.
 
     Raises NoAnswer if there is none, or it is no text.
     """
@@ -56,12 +75,13 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
         if isinstance(gold, list):
             raise NoAnswer("it has several right choices, of which one is to be written.")
         choices = task.doc_to_choice(doc)
-        gold = choices[_number(gold, choices)]
-    texts = []
-    for answer in _several(gold):
+        gold = choices[_choice_index(gold, choices)]
+
+    texts: list[str] = []
+    for answer in _as_list(gold):
         if isinstance(gold, list) and not isinstance(answer, str):
             raise NoAnswer(f"its right answers are {shown(gold)}, which are not texts.")
-        if isinstance(_value(answer), dict):
+        if isinstance(_undo_template(answer), dict):
             raise NoAnswer(
                 f"its right answer is {shown(answer)}, fields of which one is to be named."
             )
@@ -71,162 +91,183 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def check(
-    task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int], scored: bool
+def check_documents(
+    task: ConfigurableTask,
+    split: str,
+    is_own: bool,
+    document_indices: Iterable[int],
+    is_scored: bool,
 ) -> None:
-    """Refuse documents (by their numbers in the task) whose right answer lm-eval or lamina cannot count.
+    """Refuse documents whose right answer lm-eval or lamina cannot count.
 
     split: What messages call the documents.
-    own: Whether the task file is the user's: choices that no score tells apart are then refused as in a file of
-        questions, and only counted in the log otherwise, since published tasks have some.
-    scored: Whether lm-eval itself compares the answers. It takes all documents to have as many right answers as the
-        first.
+    is_own: Whether the task file is the user's. Choices that no score tells apart are then refused
+        as in a file of questions. Published tasks have some; there they are only counted in the
+        log.
+    is_scored: Whether lm-eval itself compares the answers. It takes all documents to have as many
+        right answers as the first.
 
     Raises LaminaError, which names the task, the document and what is wrong.
     """
-    if scored:
-        _check_metrics(task, split, numbers)
-    doubtful, docs = [], task.eval_docs
-    for number in numbers:
-        doc = docs[number]
-        fault, mild = _fault(task, doc, scored)
-        at = f"task '{task.config.task}', document {number} of {split}"
-        if fault and (own or not mild):
+    if is_scored:
+        _check_metrics(task, split, document_indices)
+    docs = task.eval_docs
+    tolerated: list[str] = []
+    for index in document_indices:
+        doc = docs[index]
+        fault = _find_fault(task, doc, is_scored)
+        if fault is None:
+            continue
+        location = f"task '{task.config.task}', document {index} of {split}"
+        if is_own or not fault.has_answer:
             raise LaminaError(
-                f"{at} ('{document_start(task, doc)}'): {fault} Correct the document, or what the task file says of "
-                "its answer (doc_to_target, doc_to_choice), or leave the document out (process_docs)."
+                f"{location} ('{document_start(task, doc)}'): {fault.sentence} Correct the "
+                "document, or what the task file says of its answer (doc_to_target, "
+                "doc_to_choice), or leave the document out (process_docs)."
             )
-        if fault:
-            doubtful.append(f"{at}: {fault}")
-    if doubtful:
+        tolerated.append(f"{location}: {fault.sentence}")
+    if tolerated:
         _logger.warning(
-            "%d documents have choices that no score tells apart. %s", len(doubtful), doubtful[0]
+            "%d documents have choices that no score tells apart. %s", len(tolerated), tolerated[0]
         )
-
-
-def _check_metrics(task: ConfigurableTask, split: str, numbers: Iterable[int]) -> None:
-    """Refuse metrics of a task with choices that lm-eval stops at, or of which it measures none.
-
-    Raises LaminaError, which names the task and the metrics that it can have.
-    """
-    if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
-        return
-    aggregations = task.aggregation()
-    remedy = "Write acc, acc_norm or mcc under metric_list in its task file."
-    if not _OF_CHOICES & set(aggregations):
-        raise LaminaError(
-            f"task '{task.config.task}': lm-eval measures none of its metrics ({', '.join(aggregations)}) on choices. "
-            f"{remedy}"
-        )
-    if aggregations.get("f1") is not metrics.f1_score:
-        return
-    for number in numbers:
-        n_choices = len(task.doc_to_choice(task.eval_docs[number]))
-        if n_choices > 2:
-            raise LaminaError(
-                f"task '{task.config.task}': its metric f1 is that of two classes, and document {number} of {split} "
-                f"has {n_choices} choices. {remedy}"
-            )
 
 
 def undecided_document(
     task: ConfigurableTask, doc: dict[str, Any], rows: Sequence[Sequence[Any]]
 ) -> str | None:
-    """A document and two of its choices, a right and a wrong one, that are the same tokens; None if there are none.
+    """Describe a document of which a right and a wrong choice are the same tokens; None for others.
 
-    Every model gives both the same score, and lm-eval takes the first of them. `rows` are the tokens of the choices,
-    with their contexts. The tokenizer may lack a script, or fold case, accents or width.
+    Every model gives both choices the same score, and lm-eval takes the first of them. The
+    tokenizer may lack a script, or fold case, accents or width.
+
+    rows: The tokens of each choice, with its context.
     """
     if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
         return None
     try:
-        right = right_choices(task, doc)
+        right_indices = right_choices(task, doc)
     except NoAnswer:
         return None
     choices = task.doc_to_choice(doc)
-    for right_choice in right:
-        for choice, text in enumerate(choices):
-            if choice not in right and rows[choice] == rows[right_choice]:
+    for right_index in right_indices:
+        for index, text in enumerate(choices):
+            if index not in right_indices and rows[index] == rows[right_index]:
                 return (
-                    f"'{document_start(task, doc)}' with its choices {right_choice} "
-                    f"{shown(choices[right_choice])} and {choice} {shown(text)}"
+                    f"'{document_start(task, doc)}' with its choices {right_index} "
+                    f"{shown(choices[right_index])} and {index} {shown(text)}"
                 )
     return None
 
 
 def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> None:
-    """Refuse documents of which half or more are `undecided` (`undecided_document`); log their number otherwise.
+    """Refuse documents of which half or more are undecided; log the number of fewer.
+
+    undecided: The undecided documents, as `undecided_document` describes them.
 
     Raises LaminaError, which begins with `where`.
     """
     if not undecided:
         return
     fault = (
-        f"{where}: {len(undecided)} of {n_documents} documents have a right choice whose tokens are those of a wrong "
-        f"one, so that no score decides them, such as {undecided[0]}."
+        f"{where}: {len(undecided)} of {n_documents} documents have a right choice whose tokens "
+        f"are those of a wrong one, so that no score decides them, such as {undecided[0]}."
     )
     if 2 * len(undecided) >= n_documents:
         raise LaminaError(
-            f"{fault} The tokenizer of this model lacks the script, or does not tell case, accents or width apart. "
-            "Write choices that differ in its tokens, or leave the task out for this model."
+            f"{fault} The tokenizer of this model lacks the script, or does not tell case, accents "
+            "or width apart. Write choices that differ in its tokens, or leave the task out for "
+            "this model."
         )
     _logger.warning("%s", fault)
 
 
-def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:
-    """The first words of a question, for messages."""
-    try:
-        text = str(
-            task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
-        ).strip()
-    except (IndexError, KeyError, TypeError):
-        text = str(doc)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterable[int]) -> None:
+    """Refuse a task with choices if lm-eval cannot measure its metrics on them.
 
-
-def _fault(task: ConfigurableTask, doc: dict[str, Any], scored: bool) -> tuple[str | None, bool]:
-    """What is wrong with a document, and whether it has a right answer all the same."""
-    kind = task.config.output_type
-    if kind == "loglikelihood_rolling" or (scored and task.config.process_results is not None):
-        return None, False
-    choice = kind == "multiple_choice"
-    several = isinstance(_gold(task, doc) if choice else task.doc_to_target(doc), list)
-    choices = task.doc_to_choice(doc) if choice else []
-    try:
-        if choice and len(right_choices(task, doc)) == len(choices):
-            return (
-                f"all of its {len(choices)} choices are right, so there is nothing to choose.",
-                False,
+    Raises LaminaError, which names the task and the metrics that it can have.
+    """
+    if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
+        return
+    aggregations = task.aggregation()
+    advice = "Write acc, acc_norm or mcc under metric_list in its task file."
+    if not _CHOICE_METRICS & set(aggregations):
+        raise LaminaError(
+            f"task '{task.config.task}': lm-eval measures none of its metrics "
+            f"({', '.join(aggregations)}) on choices. {advice}"
+        )
+    if aggregations.get("f1") is not metrics.f1_score:
+        return
+    for index in document_indices:
+        n_choices = len(task.doc_to_choice(task.eval_docs[index]))
+        if n_choices > 2:
+            raise LaminaError(
+                f"task '{task.config.task}': its metric f1 is that of two classes, and document "
+                f"{index} of {split} has {n_choices} choices. {advice}"
             )
-        if kind == "loglikelihood" and several:
-            return "it has several right answers, and the likelihood is that of one.", False
-        if not choice:
+
+
+def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) -> Fault | None:
+    """What is wrong with the answer or the choices of a document; None if they are right."""
+    output_type = task.config.output_type
+    if output_type == "loglikelihood_rolling":
+        return None
+    if is_scored and task.config.process_results is not None:
+        return None
+
+    has_choices = output_type == "multiple_choice"
+    gold = _gold(task, doc) if has_choices else task.doc_to_target(doc)
+    has_several = isinstance(gold, list)
+    try:
+        if has_choices:
+            _check_some_are_wrong(task, doc)
+        elif output_type == "loglikelihood" and has_several:
+            raise NoAnswer("it has several right answers, and the likelihood is that of one.")
+        else:
             right_texts(task, doc)
     except NoAnswer as error:
-        return str(error), False
-    if scored and (several or choice) and several != bool(task.multiple_target):
-        one, other = (
-            ("a list of right answers", "a single one")
-            if several
-            else ("a single right answer", "a list")
+        return Fault(str(error), has_answer=False)
+
+    if is_scored and (has_several or has_choices) and has_several != bool(task.multiple_target):
+        answers = "a single right answer"
+        answers_of_first = "a list"
+        if has_several:
+            answers = "a list of right answers"
+            answers_of_first = "a single one"
+        sentence = (
+            f"it has {answers}, and the first document of the task has {answers_of_first}: "
+            "lm-eval would count it as wrong."
         )
-        fault = f"it has {one}, and the first document of the task has {other}: lm-eval would count it as wrong."
-        return fault, False
-    return choices_fault(choices) if choice else None, True
+        return Fault(sentence, has_answer=False)
+
+    ambiguity = choices_fault(task.doc_to_choice(doc)) if has_choices else None
+    return Fault(ambiguity, has_answer=True) if ambiguity else None
+
+
+def _check_some_are_wrong(task: ConfigurableTask, doc: dict[str, Any]) -> None:
+    """Raise NoAnswer if no choice is right, or all are."""
+    n_right = len(right_choices(task, doc))
+    n_choices = len(task.doc_to_choice(doc))
+    if n_right == n_choices:
+        raise NoAnswer(f"all of its {n_choices} choices are right, so there is nothing to choose.")
+
+
+def _question(task: ConfigurableTask, doc: dict[str, Any]) -> str:
+    """The text before the choices; if every choice has a text of its own, the text after them."""
+    return str(task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc))
 
 
 def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> Any:
-    """What a task with choices says of the right one."""
+    """What a task with choices says of the right one: an index, a text, or a list of these."""
     return task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
 
 
-def _several(gold: Any) -> list[Any]:
+def _as_list(gold: Any) -> list[Any]:
     if isinstance(gold, list) and not gold:
         raise NoAnswer("it has an empty list of right answers.")
     return gold if isinstance(gold, list) else [gold]
 
 
-def _value(answer: Any) -> Any:
+def _undo_template(answer: Any) -> Any:
     """What an answer was before a template made it a text."""
     if not isinstance(answer, str) or not answer.startswith("{"):
         return answer
@@ -236,8 +277,8 @@ def _value(answer: Any) -> Any:
         return answer
 
 
-def _number(gold: Any, choices: list[str]) -> int:
-    """The number of the choice that `gold` means: a number from 0, or the text of a choice."""
+def _choice_index(gold: Any, choices: list[str]) -> int:
+    """The index of the choice that `gold` means: an index from 0, or the text of a choice."""
     if isinstance(gold, str):
         if gold in choices:
             return choices.index(gold)
@@ -245,15 +286,16 @@ def _number(gold: Any, choices: list[str]) -> int:
             f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices."
         )
     if not isinstance(gold, int):
-        # lm-eval itself stops at 1.0, which a column with empty places makes of 1.
-        meant = (
-            ": write whole numbers, or `| int` behind it"
-            if isinstance(gold, float) and gold.is_integer()
-            else ""
+        advice = ""
+        if isinstance(gold, float) and gold.is_integer():
+            # A column with empty cells makes 1.0 of 1, at which lm-eval itself stops.
+            advice = ": write whole numbers, or `| int` behind it"
+        raise NoAnswer(
+            f"its right answer is {shown(gold)}, which is no number of a choice{advice}."
         )
-        raise NoAnswer(f"its right answer is {shown(gold)}, which is no number of a choice{meant}.")
     if not 0 <= gold < len(choices):
         raise NoAnswer(
-            f"its right answer is {shown(gold)}, but its choices are numbered 0 to {len(choices) - 1}."
+            f"its right answer is {shown(gold)}, but its choices are numbered 0 to "
+            f"{len(choices) - 1}."
         )
     return int(gold)

@@ -1,7 +1,8 @@
-"""A calibration: tokenised samples on which units are scored and patches fitted. Never test data.
+"""A calibration: tokenised samples on which units are scored and repairs fitted. Never test data.
 
-A sample has one row per answer choice (multiple choice) or one row (a generated answer, a text). A row is a context
-and a continuation; only the continuation's tokens are scored, each predicted from everything before it.
+A sample has one row for each answer choice, one for each right text of a generated answer, or a
+single row for a text. A row is a context and a continuation; only the tokens of the continuation
+are scored, each predicted from everything before it.
 """
 
 import json
@@ -15,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 METADATA_KEY = b"lamina.calibration"
 
+# One record for each row of a sample.
 _SCHEMA = pa.schema(
     [
         ("sample", pa.int64()),
-        ("choice", pa.int64()),
+        ("choice", pa.int64()),  # the index of the row in its sample
         ("gold", pa.int64()),
         ("kind", pa.string()),
         ("context", pa.list_(pa.int32())),
@@ -35,7 +37,7 @@ _SCHEMA = pa.schema(
         ("right", pa.bool_()),
         ("limit", pa.int64()),
         ("document", pa.string()),
-        ("runs", pa.list_(pa.uint64())),
+        ("runs", pa.list_(pa.uint64())),  # of the first row; empty in the others
     ]
 )
 
@@ -46,8 +48,10 @@ class Row:
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
-    characters: int  # of the choice, as `acc_norm` counts
-    cut: int = 0  # tokens of the context that found no room
+    characters: int
+    """Of the choice, as `acc_norm` counts."""
+    cut: int = 0
+    """Tokens of the context that were left out, since the model reads fewer."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,19 @@ class Sample:
     """One document."""
 
     index: int
-    kind: str  # choices, generated or text
-    gold: int  # the index of the right row, whose loss is taken
+    kind: str
+    """`choices`, `generated` or `text`."""
+    gold: int
+    """The index of the right row, whose loss is taken."""
     rows: tuple[Row, ...]
-    document: str  # identifies the source text (a hash)
-    runs: tuple[int, ...] = ()  # by which `lamina.data.overlap` finds near duplicates
-    also: tuple[int, ...] = ()  # other right rows: each of them counts as a right answer
-    limit: int | None = None  # tokens that the model reads at once, if rows were fitted to it
+    document: str
+    """The identity of the source text (`lamina.data.overlap.document_hash`)."""
+    runs: tuple[int, ...] = ()
+    """The runs of words by which `lamina.data.overlap` finds near duplicates."""
+    also: tuple[int, ...] = ()
+    """The indices of other right rows: each of them counts as a right answer."""
+    limit: int | None = None
+    """Tokens that the model reads at once, if rows were fitted to it."""
 
     @property
     def right(self) -> list[int]:
@@ -70,10 +80,11 @@ class Sample:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a right row has the tokens of a wrong one, so that every model scores both the same."""
+        """Whether a right row has the tokens of a wrong one, so that models score both alike."""
+        right_indices = self.right
         tokens = [(row.context, row.continuation) for row in self.rows]
-        wrong = {row for number, row in enumerate(tokens) if number not in self.right}
-        return any(tokens[number] in wrong for number in self.right)
+        wrong_tokens = {row for index, row in enumerate(tokens) if index not in right_indices}
+        return any(tokens[index] in wrong_tokens for index in right_indices)
 
     def sequence(self) -> tuple[int, ...]:
         """Context and gold continuation, the tokens over which stream metrics and patches run.
@@ -86,7 +97,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples and the facts the tables report about them."""
+    """Samples, and the facts that the tables report about them."""
 
     samples: tuple[Sample, ...]
     facts: dict[str, Any]
@@ -97,32 +108,56 @@ class Calibration:
 
 
 def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
+    """Token ids of a document as in training: with BOS exactly if the tokenizer adds one."""
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
 def check_ids(
-    tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], vocabulary: int | None, what: str
+    tokenizer: "PreTrainedTokenizerBase",
+    token_ids: Iterable[int],
+    vocabulary: int | None,
+    location: str,
 ) -> None:
-    """Refuse tokens of `what` that a model with embeddings of `vocabulary` tokens does not have, by a LaminaError."""
-    if vocabulary is not None and (
-        beyond := next((token for token in ids if token >= vocabulary), None)
-    ):
-        raise LaminaError(
-            f"{what} holds {tokenizer.convert_ids_to_tokens(beyond)}, token {beyond} of the tokenizer, and the model "
-            f"has embeddings of {vocabulary} tokens (0 to {vocabulary - 1}). Take it out of the text, or out of "
-            "the tokenizer (added_tokens), which has more tokens than the model."
-        )
+    """Refuse tokens that the model has no embedding for.
+
+    vocabulary: The number of the model's embeddings; None if it is not known.
+    location: What holds the tokens, for the message.
+
+    Raises LaminaError, which names the first such token.
+    """
+    if vocabulary is None:
+        return
+    for token_id in token_ids:
+        if token_id >= vocabulary:
+            raise LaminaError(
+                f"{location} holds {tokenizer.convert_ids_to_tokens(token_id)}, token {token_id} "
+                f"of the tokenizer, and the model has embeddings of {vocabulary} tokens (0 to "
+                f"{vocabulary - 1}). Take it out of the text, or out of the tokenizer "
+                "(added_tokens), which has more tokens than the model."
+            )
 
 
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
-    """r of FORMULAS: mean over samples of the share of right choices, 1/V for text, 0 for generated answers."""
-    values = {"text": 1.0 / vocabulary, "generated": 0.0}
-    return sum(values.get(s.kind, len(s.right) / len(s.rows)) for s in samples) / len(samples)
+    """r of FORMULAS, a mean over samples.
+
+    It is the share of right choices, 1/V for text, and 0 for generated answers.
+    """
+    chances: list[float] = []
+    for sample in samples:
+        if sample.kind == "text":
+            chances.append(1.0 / vocabulary)
+        elif sample.kind == "generated":
+            chances.append(0.0)
+        else:
+            chances.append(len(sample.right) / len(sample.rows))
+    return sum(chances) / len(samples)
 
 
 def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibration:
-    """Put samples and their facts together; `facts` holds source, split, seed and the number of documents left out."""
+    """A calibration of samples, with the facts that can be counted.
+
+    facts: `source`, `split`, `seed` and others that cannot be counted; they replace counted ones.
+    """
     kinds = sorted({sample.kind for sample in samples})
     counted = {
         "kind": kinds[0] if len(kinds) == 1 else "mixed",
@@ -132,29 +167,18 @@ def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibrati
         "n_undecided": 0,
         "chance_accuracy": chance_accuracy(samples, vocabulary),
     }
-    return Calibration(tuple(samples), {**counted, **facts})
+    return Calibration(tuple(samples), counted | facts)
 
 
 def write(path: str | Path, calibration: Calibration) -> None:
     """Write a calibration; its facts go into the file's metadata."""
-    rows = [
-        {
-            "sample": sample.index,
-            "choice": number,
-            "gold": sample.gold,
-            "kind": sample.kind,
-            **vars(row),
-            "right": number in sample.right,
-            "limit": sample.limit,
-            "document": sample.document,
-            "runs": sample.runs if number == 0 else (),
-        }
-        for sample in calibration.samples
-        for number, row in enumerate(sample.rows)
-    ]
-    store.write(
+    records: list[dict[str, Any]] = []
+    for sample in calibration.samples:
+        for row_index, row in enumerate(sample.rows):
+            records.append(_make_record(sample, row_index, row))
+    parquet.write(
         path,
-        pa.Table.from_pylist(rows, schema=_SCHEMA),
+        pa.Table.from_pylist(records, schema=_SCHEMA),
         {"calibration": json.dumps(calibration.facts)},
     )
 
@@ -164,23 +188,49 @@ def read(path: str | Path, runs: bool = False) -> Calibration:
 
     Raises LaminaError if it is damaged.
     """
-    data = store.read(path, [field.name for field in _SCHEMA if runs or field.name != "runs"])
-    with store.reading(path):
-        facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
+    columns = [field.name for field in _SCHEMA if runs or field.name != "runs"]
+    table = parquet.read(path, columns)
+    with parquet.reading(path):
+        facts = json.loads((table.schema.metadata or {})[METADATA_KEY])
     samples = []
-    for index, group in groupby(data.to_pylist(), itemgetter("sample")):
-        records = list(group)
-        rows = tuple(
-            Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"])
-            for r in records
-        )
-        also = tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"])
-        kind, gold, document, limit = (
-            records[0][name] for name in ("kind", "gold", "document", "limit")
-        )
-        samples.append(
-            Sample(
-                index, kind, gold, rows, document, tuple(records[0].get("runs", ())), also, limit
-            )
-        )
+    for sample_index, records in groupby(table.to_pylist(), itemgetter("sample")):
+        samples.append(_restore_sample(sample_index, list(records)))
     return Calibration(tuple(samples), facts)
+
+
+def _make_record(sample: Sample, row_index: int, row: Row) -> dict[str, Any]:
+    return {
+        "sample": sample.index,
+        "choice": row_index,
+        "gold": sample.gold,
+        "kind": sample.kind,
+        **vars(row),
+        "right": row_index in sample.right,
+        "limit": sample.limit,
+        "document": sample.document,
+        "runs": sample.runs if row_index == 0 else (),
+    }
+
+
+def _restore_sample(sample_index: int, records: Sequence[dict[str, Any]]) -> Sample:
+    """A sample from the records of its rows."""
+    first_record = records[0]
+    gold = first_record["gold"]
+    rows: list[Row] = []
+    other_right: list[int] = []
+    for row_index, record in enumerate(records):
+        context = tuple(record["context"])
+        continuation = tuple(record["continuation"])
+        rows.append(Row(context, continuation, record["characters"], record["cut"]))
+        if record["right"] and row_index != gold:
+            other_right.append(row_index)
+    return Sample(
+        sample_index,
+        first_record["kind"],
+        gold,
+        tuple(rows),
+        document=first_record["document"],
+        runs=tuple(first_record.get("runs", ())),
+        also=tuple(other_right),
+        limit=first_record["limit"],
+    )

@@ -1,12 +1,13 @@
-"""Text documents: of local files, and of data sets of the Hugging Face hub or folders of the same form.
+"""Text documents: of local files, of data sets of the Hugging Face hub, or of folders like these.
 
-The Snakefile imports this module, so it loads neither `datasets` nor a tokenizer. Only preparing jobs use the network.
+The Snakefile imports this module, so it loads neither `datasets` nor a tokenizer. Only jobs that
+prepare data use the network.
 """
 
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,20 @@ from lamina.config.entry import document_range
 from lamina.data.files import json_lines, listed_values, read_text, shown, surrogate_fault
 from lamina.errors import LaminaError, at
 
-_FORM = f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
-# Of a data set that the hub does not have, or does not give to this user.
-UNKNOWN = "Correct its id or revision. If it is gated, accept its licence on the hub's page and run `hf auth login`."
-_LINE = 'Write one JSON object a line: {"text": "…"}.'
+UNKNOWN_DATASET = (
+    "Correct its id or revision. If it is gated, accept its licence on the hub's page and run "
+    "`hf auth login`."
+)
+"""Advice on a data set that the hub does not have, or does not give to this user."""
+
+_FILE_FORM = (
+    f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
+)
+_LINE_FORM = 'Write one JSON object a line: {"text": "…"}.'
+_LIST_FORM = 'Write a list of texts: ["…", "…"].'
 # A line between documents of a .txt file may hold blanks, which nobody sees.
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_NO_PLAIN_FILE = (".parquet", ".arrow", ".csv", ".tsv", ".gz", ".bz2", ".xz", ".zst")
+_NO_TEXT_FILES = (".parquet", ".arrow", ".csv", ".tsv", ".gz", ".bz2", ".xz", ".zst")
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +43,10 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
 
 
 def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
-    """The documents of a perplexity; those that are joined keep documents of white space, as published numbers do."""
+    """The documents of a perplexity.
+
+    Where documents are joined, those of white space are kept, as in published numbers.
+    """
     path = corpus_file(entry.text, entry.split, root)
     return read_documents(path, entry.documents, where, blank=entry.joined is not None)
 
@@ -43,178 +54,219 @@ def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list
 def read_documents(
     path: Path, documents: str | None = None, where: str = "text", blank: bool = False
 ) -> list[str]:
-    """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file (blank lines between them).
+    """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file.
 
-    Unless `blank`, documents of white space are left out and not counted, and their number is logged. `documents` is a
-    half-open range of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
+    documents: A half-open range of the documents, such as "0:500"; None takes all.
+    where: The entry of the configuration that messages name.
+    blank: Whether documents of white space count. Otherwise they are left out before the range is
+        taken, and their number is logged.
 
-    Raises LaminaError if the file is missing, of another form or encoding, or holds fewer documents than the range asks
-    for.
+    Raises LaminaError if the file is missing, of another form or encoding, or holds fewer documents
+    than the range asks for.
     """
-    texts = _texts(path, f"{where}.text")
+    texts = _read_texts(path, f"{where}.text")
     kept = [text for text in texts if blank or text.strip()]
-    left = (
-        f" ({len(texts) - len(kept)} more are white space and left out)"
-        if len(kept) < len(texts)
-        else ""
-    )
+    n_blank = len(texts) - len(kept)
+    note = f" ({n_blank} more are white space and left out)" if n_blank else ""
     if not kept:
         raise LaminaError(
-            f"{where}.text: {path} holds no document{left}. Write the path of {_FORM}."
+            f"{where}.text: {path} holds no document{note}. Write the path of {_FILE_FORM}."
         )
-    if left:
-        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), left)
-    return kept[slice(*check_range(documents, len(kept), path, where))]
+    if n_blank:
+        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), note)
+    first, last = check_range(documents, len(kept), path, where)
+    return kept[first:last]
 
 
 def check_range(
     documents: str | None, count: int, path: Path | str, where: str
 ) -> tuple[int, int | None]:
-    """The bounds of a range of the `count` documents of a file or data set; refused if it asks for others."""
+    """The bounds of a range of the `count` documents of a file or data set.
+
+    Raises LaminaError if the range asks for others.
+    """
     first, last = document_range(documents)
     if first >= count or (last or 0) > count:
+        possible_first = first if first < count else 0
         raise LaminaError(
             f'{where}.documents: "{documents}" asks for more than {path} holds, {count}. Write '
-            f'"{first if first < count else 0}:{count}", or null for all.'
+            f'"{possible_first}:{count}", or null for all.'
         )
     return first, last
-
-
-def _texts(path: Path, where: str) -> list[str]:
-    suffix = path.suffix.lower()
-    if suffix in _NO_PLAIN_FILE:
-        raise LaminaError(
-            f"{where}: {path} is a table or compressed. Write the path of {_FORM}; a calibration reads tables and "
-            "compressed files from a folder, by `hub: FOLDER` in the place of `text`."
-        )
-    raw = read_text(path, where, _FORM)
-    place = f"{where}: {path}"
-    if suffix in (".jsonl", ".ndjson"):
-        return [_text(value, location, _LINE) for location, value in json_lines(raw, place, _LINE)]
-    if suffix != ".json":
-        parts = [part.strip() for part in _BLANK_LINES.split(raw)]
-        return [part for part in parts if part]
-    form = 'Write a list of texts: ["…", "…"].'
-    try:
-        value = json.loads(raw)
-    except json.JSONDecodeError as error:
-        remedy = (
-            "One object a line is .jsonl: rename the file." if error.msg == "Extra data" else form
-        )
-        raise LaminaError(
-            f"{place}, line {error.lineno}: not JSON ({error.msg}). {remedy}"
-        ) from error
-    entries = listed_values(value, "text")
-    if entries is None:
-        raise LaminaError(f"{place}: {shown(value)} is not a list. {form}")
-    texts = []
-    for number, entry in enumerate(entries, 1):
-        document = {"text": entry} if isinstance(entry, str) else entry
-        texts.append(_text(document, f"{place}, entry {number}", form))
-    return texts
-
-
-def _text(value: object, location: str, form: str) -> str:
-    text = value.get("text") if isinstance(value, dict) else None
-    if isinstance(text, str):
-        if fault := surrogate_fault(text):
-            raise LaminaError(f"{location}: {fault}")
-        return text
-    missing = isinstance(value, dict) and "text" not in value
-    raise LaminaError(
-        f"{location}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}"
-    )
 
 
 def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     """The documents of an entry; those of white space are left out and not counted.
 
-    A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents that are asked for
-    are read. `where` is the entry of the configuration that messages name.
+    A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents
+    that are asked for are read. `where` is the entry of the configuration that messages name.
 
-    Raises LaminaError if the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
+    Raises LaminaError if the data set cannot be read, lacks the name, the split or the field, or
+    holds fewer documents.
     """
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError
     from httpx2 import HTTPError
 
-    folder = root / entry.hub
-    place = f"{where}.hub: '{entry.hub}'"
     first, last = document_range(entry.documents)
     try:
-        if folder.is_dir():
-            rows: Any = _folder_rows(folder, entry, place)
-        else:
-            options = {
-                "split": entry.split,
-                "revision": entry.revision,
-                "streaming": entry.streaming,
-            }
-            rows = load_dataset(entry.hub, entry.name, **options)
-        texts = list(islice(_fields(rows, entry.field, where), first, last))
+        rows = _open_rows(entry, root, where)
+        texts = list(islice(_field_texts(rows, entry.field, where), first, last))
     except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
-        if folder.is_dir():
-            raise LaminaError(f"{place} cannot be read: {error}") from error
-        remedy = (
-            f"Where there is no network, run `snakemake results/calibrations/MODEL/{where.partition('.')[2]}.parquet` "
-            "on a node with one, or write a folder of its files."
-        )
-        if isinstance(error, DatasetNotFoundError):
-            remedy = UNKNOWN
-        elif isinstance(error, ValueError):
-            remedy = "Correct the name or the split."  # the error lists the existing ones
-        raise LaminaError(
-            f"{place} (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
-            f"read: {' '.join(str(error).split())} {remedy}"
-        ) from error
+        raise _explain_failure(error, entry, root, where) from error
+
     if not texts and not first:
         raise LaminaError(
-            f"{place} holds no document. Write another, or another field than '{entry.field}'."
+            f"{where}.hub: '{entry.hub}' holds no document. Write another, or another field than "
+            f"'{entry.field}'."
         )
     if not texts or (last is not None and len(texts) < last - first):
-        check_range(entry.documents or "0:1", first + len(texts) if texts else 0, entry.hub, where)
+        n_documents = first + len(texts) if texts else 0
+        check_range(entry.documents or "0:1", n_documents, entry.hub, where)
     return texts
 
 
 def check_folder(entry: Hub, root: Path, where: str) -> None:
-    """Refuse a folder of a data set that has no file of the split, or of which it is not known which those are."""
+    """Refuse a folder of a data set if it is not known which of its files belong to the split.
+
+    Raises LaminaError also if it has none.
+    """
     from lamina.data import folders
 
-    folders.files(root / entry.hub, entry.name, entry.split, f"{where}.hub: '{entry.hub}'")
+    folders.find_files(root / entry.hub, entry.name, entry.split, f"{where}.hub: '{entry.hub}'")
 
 
-def _folder_rows(folder: Path, entry: Hub, place: str) -> Iterator[dict[str, Any]]:
-    """The rows of a split's files; `place` begins messages."""
+def _read_texts(path: Path, where: str) -> list[str]:
+    """All documents of a file, those of white space too."""
+    suffix = path.suffix.lower()
+    if suffix in _NO_TEXT_FILES:
+        raise LaminaError(
+            f"{where}: {path} is a table or compressed. Write the path of {_FILE_FORM}; a "
+            "calibration reads tables and compressed files from a folder, by `hub: FOLDER` in the "
+            "place of `text`."
+        )
+    content = read_text(path, where, _FILE_FORM)
+    location = f"{where}: {path}"
+    if suffix in (".jsonl", ".ndjson"):
+        lines = json_lines(content, location, _LINE_FORM)
+        return [_text_of(value, line, _LINE_FORM) for line, value in lines]
+    if suffix == ".json":
+        return _parse_json_list(content, location)
+    parts = [part.strip() for part in _BLANK_LINES.split(content)]
+    return [part for part in parts if part]
+
+
+def _parse_json_list(content: str, location: str) -> list[str]:
+    """The documents of a .json file: a list of texts, or of objects with "text"."""
+    try:
+        value = json.loads(content)
+    except json.JSONDecodeError as error:
+        advice = _LIST_FORM
+        if error.msg == "Extra data":
+            advice = "One object a line is .jsonl: rename the file."
+        raise LaminaError(
+            f"{location}, line {error.lineno}: not JSON ({error.msg}). {advice}"
+        ) from error
+    entries = listed_values(value, "text")
+    if entries is None:
+        raise LaminaError(f"{location}: {shown(value)} is not a list. {_LIST_FORM}")
+    texts: list[str] = []
+    for number, entry in enumerate(entries, 1):
+        document = {"text": entry} if isinstance(entry, str) else entry
+        texts.append(_text_of(document, f"{location}, entry {number}", _LIST_FORM))
+    return texts
+
+
+def _text_of(value: object, location: str, form: str) -> str:
+    """The "text" of an object; `form` says in the message what is expected."""
+    text = value.get("text") if isinstance(value, dict) else None
+    if isinstance(text, str):
+        if fault := surrogate_fault(text):
+            raise LaminaError(f"{location}: {fault}")
+        return text
+    if isinstance(value, dict) and "text" not in value:
+        raise LaminaError(f"{location}: `text` is missing. {form}")
+    raise LaminaError(f"{location}: {shown(value)} is no text. {form}")
+
+
+def _open_rows(entry: Hub, root: Path, where: str) -> Iterable[dict[str, Any]]:
+    """The rows of a data set, read one by one from a folder, or as `datasets` reads them."""
+    from datasets import load_dataset
+
+    folder = root / entry.hub
+    if folder.is_dir():
+        return _folder_rows(folder, entry, f"{where}.hub: '{entry.hub}'")
+    rows: Iterable[dict[str, Any]] = load_dataset(
+        entry.hub,
+        entry.name,
+        split=entry.split,
+        revision=entry.revision,
+        streaming=entry.streaming,
+    )
+    return rows
+
+
+def _folder_rows(folder: Path, entry: Hub, location: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split's files; `location` begins messages."""
     from lamina.data import folders
 
-    for file in folders.files(folder, entry.name, entry.split, place):
-        with at(place):
-            yield from folders.rows(file, entry.field)
+    for file in folders.find_files(folder, entry.name, entry.split, location):
+        with at(location):
+            yield from folders.read_rows(file, entry.field)
 
 
-def _fields(rows: Any, field: str, where: str) -> Iterator[str]:
+def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> LaminaError:
+    """Why a data set cannot be read, and what to do."""
+    from datasets.exceptions import DatasetNotFoundError
+
+    location = f"{where}.hub: '{entry.hub}'"
+    if (root / entry.hub).is_dir():
+        return LaminaError(f"{location} cannot be read: {error}")
+    if isinstance(error, DatasetNotFoundError):
+        advice = UNKNOWN_DATASET
+    elif isinstance(error, ValueError):
+        advice = "Correct the name or the split."  # the error lists the existing ones
+    else:
+        name = where.partition(".")[2]
+        advice = (
+            "Where there is no network, run "
+            f"`snakemake results/calibrations/MODEL/{name}.parquet` on a node with one, or write a "
+            "folder of its files."
+        )
+    reason = " ".join(str(error).split())
+    return LaminaError(
+        f"{location} (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
+        f"read: {reason} {advice}"
+    )
+
+
+def _field_texts(rows: Iterable[dict[str, Any]], field: str, where: str) -> Iterator[str]:
+    """The text of one field in each row, without texts of white space."""
     for row in rows:
-        text = _joined(row.get(field))
-        if text is None:
-            if row.get(field, 0) is None:
-                raise LaminaError(
-                    f"{where}.field: '{field}' of a document is null. Leave such documents out."
-                )
+        text = _join_turns(row.get(field))
+        if text is None and field in row and row[field] is None:
             raise LaminaError(
-                f"{where}.field: a document has no text '{field}'. Its fields are {', '.join(map(str, row))}: write "
+                f"{where}.field: '{field}' of a document is null. Leave such documents out."
+            )
+        if text is None:
+            names = ", ".join(map(str, row))
+            raise LaminaError(
+                f"{where}.field: a document has no text '{field}'. Its fields are {names}: write "
                 "one that is a text, or a list of turns."
             )
         if text.strip():
             yield text
 
 
-def _joined(value: Any) -> str | None:
-    """A text as it is, a conversation as its turns with blank lines between them; None for anything else."""
+def _join_turns(value: Any) -> str | None:
+    """A text as it is, a conversation as its turns with blank lines between them; else None."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         return None
-    turns: list[Any] = [
-        turn.get("content", turn.get("value")) if isinstance(turn, dict) else turn for turn in value
-    ]
-    return "\n\n".join(turns) if all(isinstance(turn, str) for turn in turns) else None
+    turns: list[Any] = []
+    for turn in value:
+        if isinstance(turn, dict):
+            turn = turn.get("content", turn.get("value"))
+        turns.append(turn)
+    if not all(isinstance(turn, str) for turn in turns):
+        return None
+    return "\n\n".join(turns)

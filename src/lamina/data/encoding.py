@@ -12,13 +12,14 @@ from lamina.data.calibrations import Row, check_ids
 from lamina.errors import LaminaError
 
 Encoded = tuple[tuple[str, str], list[int], list[int]]
-"""A context and a continuation: their texts, and the tokens of each."""
+"""A context and a continuation as lm-eval keeps them: both texts, then the tokens of each."""
 
 
 class EncodingLM(HFLM):
-    """lm-eval's HFLM with messages for what it cannot encode, and for tokenizers that have neither BOS nor EOS.
+    """lm-eval's HFLM with messages for what it cannot encode.
 
-    lm-eval asks for such a token before every question, though it needs one only where the question is empty.
+    It also takes tokenizers that have neither BOS nor EOS. lm-eval asks for such a token before
+    every question, though it needs one only where the question is empty.
     """
 
     _recorded: list[Encoded] | None = None  # what `encoded` collects
@@ -26,49 +27,48 @@ class EncodingLM(HFLM):
     @property
     def prefix_token_id(self) -> int:
         """BOS, else EOS: the token that stands for an empty question."""
-        return self._required(
+        return self._require(
             super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after"
         )
 
     @property
     def eot_token_id(self) -> int:
         """EOS, which ends a generated answer."""
-        return self._required(super().eot_token_id, "no EOS, by which a generated answer ends")
+        return self._require(super().eot_token_id, "no EOS, by which a generated answer ends")
 
-    def _required(self, token: int | None, missing: str) -> int:
-        if token is None:
+    def _require(self, token_id: int | None, lack: str) -> int:
+        if token_id is None:
             raise LaminaError(
-                f"the tokenizer of {self.tokenizer.name_or_path} has {missing}. Name one in tokenizer_config.json "
-                '(`"eos_token": "…"`, a token of its vocabulary), or leave this task out.'
+                f"the tokenizer of {self.tokenizer.name_or_path} has {lack}. Name one in "
+                'tokenizer_config.json (`"eos_token": "…"`, a token of its vocabulary), or leave '
+                "this task out."
             )
-        return token
+        return token_id
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any
     ) -> list[int]:
-        """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
-        if (
-            add_special_tokens is None
-            and self.tokenizer.bos_token_id is None
-            and self.tokenizer.eos_token_id is None
-        ):
+        """As HFLM, which looks for BOS at the start of `string`; a tokenizer may have none."""
+        has_bos = self.tokenizer.bos_token_id is not None
+        has_eos = self.tokenizer.eos_token_id is not None
+        if add_special_tokens is None and not has_bos and not has_eos:
             add_special_tokens = True
-        ids: list[int] = super().tok_encode(string, add_special_tokens, *args, **kwargs)
-        self._check_ids(ids, string)
-        return ids
+        token_ids: list[int] = super().tok_encode(string, add_special_tokens, *args, **kwargs)
+        self._check_ids(token_ids, string)
+        return token_ids
 
     def tok_batch_encode(self, strings: list[str], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """As HFLM, with a message where a token is none of the model's."""
-        ids, mask = super().tok_batch_encode(strings, *args, **kwargs)
-        self._check_ids(ids.flatten().tolist(), strings[0])
-        return ids, mask
+        token_ids, mask = super().tok_batch_encode(strings, *args, **kwargs)
+        self._check_ids(token_ids.flatten().tolist(), strings[0])
+        return token_ids, mask
 
-    def _check_ids(self, ids: Sequence[int], text: str) -> None:
+    def _check_ids(self, token_ids: Sequence[int], text: str) -> None:
         vocabulary = self.config.get_text_config(decoder=True).vocab_size
-        check_ids(self.tokenizer, ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
+        check_ids(self.tokenizer, token_ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
 
     def encoded(self, requests: Sequence[Instance]) -> list[Encoded]:
-        """Texts and tokens of contexts and continuations, as HFLM makes them where it takes their likelihoods."""
+        """Contexts and continuations with the tokens that HFLM makes of them."""
         self._recorded = []
         try:
             HFLM.loglikelihood(self, list(requests), disable_tqdm=True)
@@ -85,63 +85,78 @@ class EncodingLM(HFLM):
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
-        longest = max(
-            normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
-            for request in requests
-        )
+        """As HFLM, with a message where the longest answers would leave no room for questions."""
+        longest = max(self.answer_length(request.args[1]) for request in requests)
         if longest >= self.max_length:
             raise LaminaError(
-                f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no room for its "
-                f"questions in the model's context of {self.max_length}. Write a smaller `max_gen_toks` under "
-                "generation_kwargs in its task file, or leave the task out."
+                f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no "
+                f"room for its questions in the model's context of {self.max_length}. Write a "
+                "smaller `max_gen_toks` under generation_kwargs in its task file, or leave the "
+                "task out."
             )
         return super().generate_until(requests, disable_tqdm)
 
+    def answer_length(self, generation_settings: dict[str, Any]) -> int:
+        """The tokens that a generated answer may have, by the settings of its task."""
+        settings = normalize_gen_kwargs(generation_settings, self.max_gen_toks)
+        return int(settings["max_gen_toks"])
+
     def fit(
-        self, texts: tuple[str, str] | None, before: Sequence[int], after: Sequence[int]
+        self, texts: tuple[str, str] | None, context: Sequence[int], continuation: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens of a context and a continuation, cut to what the model reads at once as HFLM cuts them.
+        """A context and a continuation, cut to what the model reads at once as HFLM cuts them.
 
-        The oldest tokens go (the first few-shot examples). One token more than the context is left, since the last one
-        is predicted and never read.
+        The oldest tokens go (the first few-shot examples). One token more than the model's context
+        is left, since the last one is predicted and never read.
 
-        Raises LaminaError if one of the two has no token, or the continuation is longer than the context.
+        texts: The question and the answer, for messages.
+
+        Raises LaminaError if one of the two has no token, or the continuation is longer than the
+        model's context.
         """
-        room = self.max_length
-        for name, text, tokens in zip(
-            ("question", "answer"), texts or ("", ""), (before, after), strict=True
-        ):
-            if not tokens or (name == "answer" and len(tokens) > room):
-                fault = (
-                    f"{len(tokens)} tokens, of which {room} fit into the model's context"
-                    if tokens
-                    else "no token"
-                )
-                raise LaminaError(
-                    f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
-                    "another task."
-                )
-        kept = (*before, *after)[-(room + 1) :]
-        return kept[: -len(after)], tuple(after)
+        question, answer = texts or ("", "")
+        if not context:
+            raise _cannot_score("question", question, "no token")
+        if not continuation:
+            raise _cannot_score("answer", answer, "no token")
+        if len(continuation) > self.max_length:
+            fault = (
+                f"{len(continuation)} tokens, of which {self.max_length} fit into the model's "
+                "context"
+            )
+            raise _cannot_score("answer", answer, fault)
+        fitting = (*context, *continuation)[-(self.max_length + 1) :]
+        return fitting[: -len(continuation)], tuple(continuation)
+
+
+def _cannot_score(role: str, text: str, fault: str) -> LaminaError:
+    return LaminaError(
+        f"the {role} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or "
+        "use another task."
+    )
 
 
 def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
-    """An lm-eval model used for its encodings only; `model` may be a skeleton without weights."""
+    """An lm-eval model that is used for its encodings only.
+
+    `model` may be a skeleton without weights.
+    """
     return EncodingLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
 
 
 def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
-    """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
-    return row(lm, encode(lm, context, continuation), characters)
+    """The row of a context and a continuation whose length for `acc_norm` is `characters`."""
+    return fit_row(lm, encode_pair(lm, context, continuation), characters)
 
 
-def encode(lm: EncodingLM, context: str, continuation: str) -> Encoded:
+def encode_pair(lm: EncodingLM, context: str, continuation: str) -> Encoded:
     """A context and the continuation after it, with their tokens."""
-    return lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])[0]
+    request = Instance("loglikelihood", {}, (context, continuation), 0)
+    return lm.encoded([request])[0]
 
 
-def row(lm: EncodingLM, encoded: Encoded, characters: int) -> Row:
-    """A row of a context and a continuation that fits into the model's context."""
+def fit_row(lm: EncodingLM, encoded: Encoded, characters: int) -> Row:
+    """The row of a context and a continuation, cut to the model's context."""
     context, continuation = lm.fit(*encoded)
-    return Row(context, continuation, characters, len(encoded[1]) - len(context))
+    _, whole_context, _ = encoded
+    return Row(context, continuation, characters, len(whole_context) - len(context))

@@ -1,13 +1,12 @@
-"""Which documents of a calibration are documents of a benchmark: equal ones, near duplicates, and shared passages.
+"""Which documents of a calibration are documents of a benchmark.
 
-Two documents are compared by their words: lower case, full-width and other compatible forms as the usual ones (NFKC),
-without marks that only punctuate, of any script. Signs such as + ( = are words, since sums, formulas and code differ by
-nothing else. Scripts that write no blanks between words (Chinese, Japanese, Thai, Khmer, …) have their characters as
-words. Documents with equal words are the same. Otherwise runs of 13
-words are compared, as is usual for contamination [GPT-3, arXiv 2005.14165, appendix C]: two documents are near
-duplicates if they share at least half of the runs of the shorter one. One run alone may be a quotation, and is only
-counted. Some runs do not show where they come from and are left out: those of fewer than 9 different words, and those
-in more than 10 documents of one side, which are templates of prompts.
+Documents are compared by their words (`words`). Two documents with equal words are the same.
+Otherwise runs of 13 words are compared, as is usual for contamination [GPT-3, arXiv 2005.14165,
+appendix C]: two documents are near duplicates if they share at least half of the runs of the
+shorter one. A single shared run may be a quotation, and is only counted.
+
+Some runs do not show where they come from and are left out: those with fewer than 9 different
+words, and those in more than 10 documents of one side, which are templates of prompts.
 """
 
 import hashlib
@@ -15,18 +14,22 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
-Document = tuple[str, Sequence[int]]  # its hash, and its runs
+Document = tuple[str, Sequence[int]]
+"""A document as it is compared: its hash (`document_hash`), and its runs (`runs`)."""
 
-RUN, DIFFERENT, TEMPLATE = 13, 9, 10
-# Share of the runs of the shorter document that near duplicates have in common.
-NEAR = 0.5
-# Punctuation by its category in Unicode, and yet told apart in formulas and code.
+RUN_LENGTH = 13  # words
+FEWEST_DIFFERENT = 9  # words of a run
+MOST_DOCUMENTS = 10  # that share a run which is no template
+NEAR_SHARE = 0.5  # of the runs of the shorter document, which near duplicates have in common
+
+# Punctuation by its category in Unicode, but a word in formulas and code.
 _SIGNS = frozenset("#%&*/\\@()[]{}‰")
-# First and last characters of scripts without blanks between words.
+# First and last characters of scripts that write no blanks between words.
 _UNSPACED = (
     ("\u0e00", "\u0eff"),  # Thai, Lao
     ("\u0f00", "\u109f"),  # Tibetan, Myanmar
@@ -47,31 +50,140 @@ _UNSPACED = (
     ("\U0001b000", "\U0001b16f"),  # Kana
     ("\U00020000", "\U0003ffff"),  # Han
 )
-# Weights of a run's places: odd numbers that begin no short cycle, modulo 2^64.
-_PLACES = np.array(
-    [pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN)], dtype=np.uint64
+# A run is hashed as a sum of its words' codes, with a weight for each position: odd numbers that
+# begin no short cycle, modulo 2^64.
+_POSITION_WEIGHTS = np.array(
+    [pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN_LENGTH)], dtype=np.uint64
 )
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many documents of a calibration are in a benchmark. Each number includes those before it."""
+    """How many documents of a calibration are in a benchmark.
 
-    equal: int  # to one of them
+    Each number includes those before it.
+    """
+
+    equal: int  # to a document of the benchmark
     near: int  # duplicates of one
     sharing: int  # a run with one
 
 
-class _Separated(dict[int, str]):
-    """What stands for a character, by its code, before a text is split at blanks; found when it first occurs."""
+class DocumentPairs(NamedTuple):
+    """Pairs of documents that share a run: an array entry for each pair."""
+
+    first: np.ndarray  # indices on the first side
+    second: np.ndarray  # indices on the second side
+    are_near: np.ndarray  # whether they are near duplicates
+
+
+def words(text: str) -> list[str]:
+    """The words by which documents are compared.
+
+    They are in lower case, in the usual form of compatible characters such as full-width ones
+    (NFKC), and without marks that only punctuate, of any script. Signs such as + ( = are words,
+    since sums, formulas and code may differ by nothing else. In scripts that write no blanks
+    between words (Chinese, Japanese, Thai, Khmer, …) every character is a word.
+    """
+    # NFKC would make an accent of an acute that stands for an apostrophe.
+    normal = unicodedata.normalize("NFKC", text.replace("´", "'"))
+    return normal.casefold().translate(_CHARACTER_TABLE).split()
+
+
+def document_hash(text: str, choices: Sequence[str] = ()) -> str:
+    """The identity of a document.
+
+    Documents that differ in case, white space, punctuation or the order of their choices have the
+    same identity.
+    """
+    question = _normalise(text)
+    answers = sorted(_normalise(choice) for choice in choices)
+    return hashlib.sha256("\x1f".join([question, *answers]).encode()).hexdigest()
+
+
+def _normalise(text: str) -> str:
+    """A text as its words; a text of punctuation alone, as it is but for white space."""
+    return " ".join(words(text)) or " ".join(text.split())
+
+
+def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
+    """Hashes (64 bits) of the runs of words in a document, sorted.
+
+    Of a question, those in the question followed by each of its choices.
+    """
+    hashes: set[int] = set()
+    for ending in choices or ("",):
+        codes = np.array([_word_code(word) for word in words(f"{text} {ending}")], dtype=np.uint64)
+        if len(codes) < RUN_LENGTH:
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(codes, RUN_LENGTH)
+        ordered = np.sort(windows, axis=1)
+        n_different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+        window_hashes = (windows * _POSITION_WEIGHTS).sum(axis=1, dtype=np.uint64)
+        hashes.update(window_hashes[n_different >= FEWEST_DIFFERENT].tolist())
+    return tuple(sorted(hashes))
+
+
+def compare(calibration: Sequence[Document], benchmark: Sequence[Document]) -> Overlap:
+    """Count the documents of a calibration that are in a benchmark."""
+    benchmark_hashes = {document for document, _ in benchmark}
+    is_equal = np.array([document in benchmark_hashes for document, _ in calibration], dtype=bool)
+    found = pairs(calibration, benchmark)
+
+    is_near = is_equal.copy()
+    is_near[found.first[found.are_near]] = True
+    is_sharing = is_equal.copy()
+    is_sharing[found.first] = True
+    return Overlap(int(is_equal.sum()), int(is_near.sum()), int(is_sharing.sum()))
+
+
+def pairs(first_side: Sequence[Document], second_side: Sequence[Document]) -> DocumentPairs:
+    """All pairs of a document of each side that share a run."""
+    table = _tabulate_runs([*first_side, *second_side])
+    first_table = table[: len(first_side)]
+    second_table = table[len(first_side) :]
+
+    # A run is a template if it is frequent on either side.
+    most_frequent = np.maximum(first_table.sum(axis=0), second_table.sum(axis=0))
+    counted_runs = np.flatnonzero(most_frequent <= MOST_DOCUMENTS)
+    first_table = first_table[:, counted_runs]
+    second_table = second_table[:, counted_runs]
+
+    n_shared = (first_table @ second_table.T).tocoo()
+    first, second = n_shared.coords
+    n_runs_of_shorter = np.minimum(first_table.sum(axis=1)[first], second_table.sum(axis=1)[second])
+    return DocumentPairs(first, second, n_shared.data >= NEAR_SHARE * n_runs_of_shorter)
+
+
+def _tabulate_runs(documents: Sequence[Document]) -> csr_array:
+    """Ones and zeros that say which document (row) has which run (column)."""
+    run_lists = [document_runs for _, document_runs in documents]
+    row_ends = np.cumsum([0, *map(len, run_lists)])
+    all_runs = [run for document_runs in run_lists for run in document_runs]
+    different_runs, columns = np.unique(np.array(all_runs, dtype=np.uint64), return_inverse=True)
+    ones = np.ones(row_ends[-1], dtype=np.int64)  # a document has each run once
+    shape = (len(documents), len(different_runs))
+    return csr_array((ones, columns, row_ends), shape=shape)
+
+
+@lru_cache(maxsize=1 << 18)
+def _word_code(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+class _CharacterTable(dict[int, str]):
+    """What stands for a character, by its code point, before a text is split at blanks.
+
+    Entries are made when a character first occurs.
+    """
 
     def __missing__(self, code: int) -> str:
-        self[code] = _separated(chr(code))
+        self[code] = _separate(chr(code))
         return self[code]
 
 
-def _separated(character: str) -> str:
-    """A letter as it is, a word of one character between blanks, and blanks for what only punctuates."""
+def _separate(character: str) -> str:
+    """A letter as it is, a word of one character in blanks, a blank for punctuation."""
     category = unicodedata.category(character)
     if category == "Cf" or unicodedata.name(character, "").startswith("VARIATION SELECTOR"):
         return ""  # invisible: soft hyphens, joiners, directions, the look of an emoji
@@ -81,80 +193,9 @@ def _separated(character: str) -> str:
         return " "
     if category[0] == "P" and character != "_":
         return " "
+    is_symbol = category[0] == "S"
     is_unspaced = any(first <= character <= last for first, last in _UNSPACED)
-    return f" {character} " if category[0] == "S" or is_unspaced else character
+    return f" {character} " if is_symbol or is_unspaced else character
 
 
-_SEPARATED = _Separated()
-
-
-def words(text: str) -> list[str]:
-    """The words by which documents are compared."""
-    # NFKC would make an accent of an acute that stands for an apostrophe.
-    normal = unicodedata.normalize("NFKC", text.replace("´", "'"))
-    return normal.casefold().translate(_SEPARATED).split()
-
-
-def document_hash(text: str, choices: Sequence[str] = ()) -> str:
-    """Identity of a document: case, white space, punctuation and the order of choices do not make it another one."""
-    question, *answers = (
-        " ".join(words(part)) or " ".join(part.split()) for part in (text, *choices)
-    )
-    return hashlib.sha256("\x1f".join([question, *sorted(answers)]).encode()).hexdigest()
-
-
-def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
-    """Hashes (64 bits) of the runs of words in a document, or in a question followed by each of its choices, sorted."""
-    hashes: set[int] = set()
-    for tail in choices or ("",):
-        coded = np.array([_code(word) for word in words(f"{text} {tail}")], dtype=np.uint64)
-        if len(coded) >= RUN:
-            windows = np.lib.stride_tricks.sliding_window_view(coded, RUN)
-            ordered = np.sort(windows, axis=1)
-            different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
-            hashes.update(
-                (windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist()
-            )
-    return tuple(sorted(hashes))
-
-
-def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
-    """Documents of a calibration (`used`) against those of a benchmark."""
-    hashes = {document for document, _ in tested}
-    equal = np.array([document in hashes for document, _ in used], dtype=bool)
-    one, _, near = pairs(used, tested)
-    alike, sharing = equal.copy(), equal.copy()
-    sharing[one] = True
-    alike[one[near]] = True
-    return Overlap(int(equal.sum()), int(alike.sum()), int(sharing.sum()))
-
-
-def pairs(
-    used: Sequence[Document], tested: Sequence[Document]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
-    hashes = [each for _, each in (*used, *tested)]
-    ends = np.cumsum([0, *map(len, hashes)])
-    runs, columns = np.unique(
-        np.array([run for each in hashes for run in each], dtype=np.uint64), return_inverse=True
-    )
-    # A row for each document and a column for each run. A document has each run once.
-    table = csr_array(
-        (np.ones(ends[-1], dtype=np.int64), columns, ends), shape=(len(hashes), len(runs))
-    )
-    mine, theirs = table[: len(used)], table[len(used) :]
-    # A run is a template if it is frequent on either side.
-    telling = np.flatnonzero(np.maximum(mine.sum(axis=0), theirs.sum(axis=0)) <= TEMPLATE)
-    mine, theirs = mine[:, telling], theirs[:, telling]
-    common = (mine @ theirs.T).tocoo()
-    one, other = common.coords
-    return (
-        one,
-        other,
-        common.data >= NEAR * np.minimum(mine.sum(axis=1)[one], theirs.sum(axis=1)[other]),
-    )
-
-
-@lru_cache(maxsize=1 << 18)
-def _code(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+_CHARACTER_TABLE = _CharacterTable()

@@ -1,14 +1,14 @@
-"""From a calibration's entry in the config to its samples."""
+"""From a calibration's entry in the configuration to its samples."""
 
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval.api.task import ConfigurableTask
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, encoding, lm_tasks
@@ -18,15 +18,26 @@ from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import Style
 from lamina.data.task_files import check_written
-from lamina.data.task_groups import leaves, shares
+from lamina.data.task_groups import TaskOrGroup, list_tasks, split_in_proportion
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_tokenizer
 from lamina.models.manifest import skeleton
 
-FEWEST = 10  # right answers of a calibration, if it has as many questions
+FEWEST_RIGHT = 10
+"""Right answers that a calibration of a model's own answers needs, if it has as many questions."""
 
 _logger = logging.getLogger(__name__)
+
+
+class DrawnSamples(NamedTuple):
+    """Samples of a calibration, and what cannot be counted from them."""
+
+    samples: list[Sample]
+    source: str
+    """The tasks, the text or the file that they are drawn from."""
+    n_undecided: int = 0
+    """Documents that were left out, since no score decides them for this model."""
 
 
 def prepare(
@@ -37,121 +48,201 @@ def prepare(
     parts: Mapping[str, entries.Calibration] | None = None,
     written: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """Tokenise the samples of calibration `name` for one model; `parts` are the entries that a mixture is made of.
-
-    `written` are the files of what the model answers itself (`lamina.evaluation.generation.own_answers`), by the names
-    of the calibrations; without its file, a calibration has the answers of the data.
+    """Tokenise the samples of calibration `name` for one model.
 
     Documents that no score decides for this model are left out and counted (`n_undecided`).
 
-    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, half of
-    them are undecided, one cannot be encoded or does not fit into the model's context, or the model has too few right
-    answers of its own.
+    manifest: That of the model.
+    parts: The entries that a mixture is made of, by name.
+    written: By the name of a calibration, the file of what the model answers itself
+        (`lamina.evaluation.generation.own_answers`). A calibration without a file has the answers
+        of the data.
+
+    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry
+    asks for, half of them are undecided, one cannot be encoded or does not fit into the model's
+    context, or the model has too few right answers of its own.
     """
-    where, vocabulary = f"calibrations.{name}", int(manifest["vocabulary"])
-    n_undecided = 0
+    vocabulary = int(manifest["vocabulary"])
     if written and name in written:
-        return _own(where, entry, calibrations.read(written[name], runs=True), vocabulary)
+        own_answers = calibrations.read(written[name], runs=True)
+        return _select_own_answers(f"calibrations.{name}", entry, own_answers, vocabulary)
+
     tokenizer = load_tokenizer(manifest)
     # Without weights: enough for lm-eval to know its context length.
     model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
     if manifest["chat_template"] and not tokenizer.chat_template:
         raise LaminaError(
-            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
-            "chat_template: false, or put chat_template.jinja beside its weights."
+            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. "
+            "Write chat_template: false, or put chat_template.jinja beside its weights."
         )
+
     if isinstance(entry, entries.Mixture):
-        own = parts or {}
-        made = {key: prepare(key, part, manifest, root, None, written) for key, part in own.items()}
-        samples = mixed(name, entry, made)
-        n_undecided = sum(part.facts["n_undecided"] for part in made.values())
-        # Questions of one's own are named by their entry.
-        named = (
-            key if isinstance(own[key], entries.Choices) else made[key].facts["source"]
-            for key in made
-        )
-        source = ",".join(named)
+        prepared_parts = {
+            part_name: prepare(part_name, part, manifest, root, None, written)
+            for part_name, part in (parts or {}).items()
+        }
+        drawn_samples = _draw_from_parts(name, entry, parts or {}, prepared_parts)
     elif isinstance(entry, entries.Text | entries.Hub):
-        check_fits(
-            f"{where}.length", entry.length, context(model.config.to_dict()), manifest["source"]
-        )
-        if isinstance(entry, entries.Hub):
-            texts, source = documents.read_hub(entry, root, where), entry.hub
-        else:
-            path, source = documents.corpus_file(entry.text, entry.split, root), entry.text
-            texts = documents.read_documents(path, entry.documents, where)
-        with at(where):
-            samples = text_samples(texts, tokenizer, entry.length, vocabulary)
+        model_context = context(model.config.to_dict())
+        length_key = f"calibrations.{name}.length"
+        check_fits(length_key, entry.length, model_context, manifest["source"])
+        drawn_samples = _draw_from_texts(name, entry, tokenizer, vocabulary, root)
     else:
-        asked: list[Sample] = []
-        undecided: list[str] = []
-        lm = encoding.recorder(model, tokenizer)
-        for task, some in drawn(name, entry, lm, Style.of(manifest), root):
-            asked += some
-            undecided += lm_tasks.undecided_documents(task, some)
-        check_undecided(where, undecided, len(asked))
-        n_undecided = len(undecided)
-        decided = [sample for sample in asked if not sample.is_undecided]
-        samples = [replace(sample, index=index) for index, sample in enumerate(decided)]
-        source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
-    split, seed = getattr(entry, "split", None), getattr(entry, "seed", 0)
-    facts = {"n_undecided": n_undecided, "split": split, "seed": seed, "source": source}
-    return calibrations.build(samples, vocabulary, **facts)
+        style = Style.of(manifest)
+        drawn_samples = _draw_from_tasks(name, entry, model, tokenizer, style, root)
+
+    return calibrations.build(
+        drawn_samples.samples,
+        vocabulary,
+        n_undecided=drawn_samples.n_undecided,
+        split=getattr(entry, "split", None),
+        seed=getattr(entry, "seed", 0),
+        source=drawn_samples.source,
+    )
 
 
-def _own(
-    where: str, entry: entries.Calibration, written: Calibration, vocabulary: int
+def _select_own_answers(
+    where: str, entry: entries.Calibration, own_answers: Calibration, vocabulary: int
 ) -> Calibration:
-    """What the model wrote itself, of which `keep: right` takes the right answers, and how many were right."""
-    right, keep = written.facts["right"], getattr(entry, "keep", "all")
+    """What the model wrote itself; with `keep: right`, only its right answers."""
+    is_right = own_answers.facts["right"]
+    keeps_all = getattr(entry, "keep", "all") == "all"
     kept = [
         sample
-        for sample, counts in zip(written.samples, right, strict=True)
-        if keep == "all" or counts
+        for sample, right in zip(own_answers.samples, is_right, strict=True)
+        if keeps_all or right
     ]
-    if len(kept) < min(FEWEST, len(right)):
+    if len(kept) < min(FEWEST_RIGHT, len(is_right)):
         raise LaminaError(
-            f"{where}.keep: the model answers {len(kept)} of {len(right)} questions right, which are too few to "
-            f"calibrate on ({FEWEST} at least). Write keep: all, a larger limit, or more examples (num_fewshot)."
+            f"{where}.keep: the model answers {len(kept)} of {len(is_right)} questions right, "
+            f"which are too few to calibrate on ({FEWEST_RIGHT} at least). Write keep: all, a "
+            "larger limit, or more examples (num_fewshot)."
         )
-    facts = {key: written.facts[key] for key in ("split", "seed", "source")}
-    facts |= {"n_asked": len(right), "n_right": None if None in right else sum(right)}
-    facts["temperature"] = getattr(entry, "temperature", None)
     return calibrations.build(
-        [replace(each, index=i) for i, each in enumerate(kept)], vocabulary, **facts
+        _renumber(kept),
+        vocabulary,
+        split=own_answers.facts["split"],
+        seed=own_answers.facts["seed"],
+        source=own_answers.facts["source"],
+        n_asked=len(is_right),
+        n_right=None if None in is_right else sum(is_right),
+        temperature=getattr(entry, "temperature", None),
     )
+
+
+def _draw_from_parts(
+    name: str,
+    entry: entries.Mixture,
+    part_entries: Mapping[str, entries.Calibration],
+    prepared_parts: Mapping[str, Calibration],
+) -> DrawnSamples:
+    """Samples of a mixture."""
+    sources: list[str] = []
+    for part_name, part in prepared_parts.items():
+        # A file of questions is named by its entry.
+        is_file = isinstance(part_entries[part_name], entries.Choices)
+        sources.append(part_name if is_file else part.facts["source"])
+    n_undecided = sum(part.facts["n_undecided"] for part in prepared_parts.values())
+    samples = mix_samples(name, entry, prepared_parts)
+    return DrawnSamples(samples, ",".join(sources), n_undecided)
+
+
+def _draw_from_texts(
+    name: str,
+    entry: entries.Text | entries.Hub,
+    tokenizer: PreTrainedTokenizerBase,
+    vocabulary: int,
+    root: Path,
+) -> DrawnSamples:
+    """Samples of a text file or a data set of texts."""
+    where = f"calibrations.{name}"
+    if isinstance(entry, entries.Hub):
+        source = entry.hub
+        texts = documents.read_hub(entry, root, where)
+    else:
+        source = entry.text
+        path = documents.corpus_file(entry.text, entry.split, root)
+        texts = documents.read_documents(path, entry.documents, where)
+    with at(where):
+        return DrawnSamples(text_samples(texts, tokenizer, entry.length, vocabulary), source)
+
+
+def _draw_from_tasks(
+    name: str,
+    entry: entries.Calibration,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    style: Style,
+    root: Path,
+) -> DrawnSamples:
+    """Samples of lm-eval tasks or of a file of questions, without those that no score decides."""
+    asked: list[Sample] = []
+    undecided: list[str] = []
+    lm = encoding.recorder(model, tokenizer)
+    for task, samples in drawn(name, entry, lm, style, root):
+        asked += samples
+        undecided += lm_tasks.undecided_documents(task, samples)
+    check_undecided(f"calibrations.{name}", undecided, len(asked))
+
+    decided = [sample for sample in asked if not sample.is_undecided]
+    source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
+    return DrawnSamples(_renumber(decided), source, len(undecided))
 
 
 def drawn(
     name: str, entry: entries.Calibration, lm: encoding.EncodingLM, style: Style, root: Path
 ) -> Iterator[tuple[ConfigurableTask, list[Sample]]]:
-    """The tasks of calibration `name` with the requests of the questions that are drawn, and samples; none of texts.
+    """The tasks of calibration `name` with the samples that are drawn from each; none for texts.
 
-    Raises LaminaError if the model shall answer what is not written.
+    A task has the requests of its samples.
+
+    Raises LaminaError if the model is to write the answers and the task has none to write.
     """
-    choices, split, trusted = (
-        getattr(entry, key, None) for key in ("choices", "split", "trust_code")
-    )
-    for source in [name] if isinstance(entry, entries.Choices) else entry.drawn:
-        assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        loaded = lm_tasks.load_task(source, root, entry.num_fewshot, choices, split, bool(trusted))
-        sizes = [len(task.eval_docs) for task in leaves(loaded)]
-        own = bool(choices) or lm_tasks.is_own(source, root)
-        if isinstance(entry, entries.Tasks):
-            counts = [max(1, int(entry.fraction * count)) for count in sizes]
-        else:
-            check_limit(entry.limit, sum(sizes), f"calibrations.{name}.limit", source)
-            counts = shares(entry.limit or sum(sizes), sizes)
-        for task, count in zip(leaves(loaded), counts, strict=True):
-            if count:
-                if isinstance(entry, entries.Task | entries.Tasks) and entry.own:
-                    check_written(task.config.task, task.config.output_type, f"calibrations.{name}")
-                    if entry.keep == "right" and "exact_match" not in task.aggregation():
-                        raise LaminaError(
-                            f"calibrations.{name}.keep: task '{task.config.task}' has no exact_match, so that no "
-                            "answer is right or wrong. Write keep: all."
-                        )
-                yield task, lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
+    if not isinstance(entry, entries.Task | entries.Tasks | entries.Choices):
+        return
+    options: dict[str, Any]
+    if isinstance(entry, entries.Choices):
+        sources = [name]
+        options = {"choices": entry.choices}
+    else:
+        sources = entry.drawn
+        options = {"split": entry.split, "trust_code": entry.trust_code}
+    for source in sources:
+        loaded = lm_tasks.load_task(source, root, entry.num_fewshot, **options)
+        own = isinstance(entry, entries.Choices) or lm_tasks.is_own(source, root)
+        n_samples = _count_draws(name, entry, source, loaded)
+        for task, count in zip(list_tasks(loaded), n_samples, strict=True):
+            if not count:
+                continue
+            if isinstance(entry, entries.Task | entries.Tasks) and entry.own:
+                _check_own_answers(name, entry, task)
+            yield task, lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
+
+
+def _count_draws(
+    name: str,
+    entry: entries.Task | entries.Tasks | entries.Choices,
+    source: str,
+    loaded: TaskOrGroup,
+) -> list[int]:
+    """The number of samples that are drawn from each task of a source."""
+    sizes = [len(task.eval_docs) for task in list_tasks(loaded)]
+    if isinstance(entry, entries.Tasks):
+        return [max(1, int(entry.fraction * size)) for size in sizes]
+    check_limit(entry.limit, sum(sizes), f"calibrations.{name}.limit", source)
+    return split_in_proportion(entry.limit or sum(sizes), sizes)
+
+
+def _check_own_answers(
+    name: str, entry: entries.Task | entries.Tasks, task: ConfigurableTask
+) -> None:
+    """Refuse a task whose answers the model cannot write, or which cannot be right."""
+    check_written(task.config.task, task.config.output_type, f"calibrations.{name}")
+    if entry.keep == "right" and "exact_match" not in task.aggregation():
+        raise LaminaError(
+            f"calibrations.{name}.keep: task '{task.config.task}' has no exact_match, so that no "
+            "answer is right or wrong. Write keep: all."
+        )
 
 
 def text_samples(
@@ -160,51 +251,76 @@ def text_samples(
     length: int,
     vocabulary: int | None = None,
 ) -> list[Sample]:
-    """One sample per document: its first `length` tokens, each but the first predicted from those before it.
+    """One sample per document: its first `length` tokens, each but the first predicted.
 
     Documents of fewer than two tokens are left out, and their number is logged.
 
-    Raises LaminaError if a document holds a token that is not among the `vocabulary` of the model, or none has two
-    tokens.
+    Raises LaminaError if a document holds a token that is not among the `vocabulary` of the model,
+    or none has two tokens.
     """
     samples: list[Sample] = []
     for number, text in enumerate(documents):
-        tokens = encode(tokenizer, text)[:length]
-        check_ids(tokenizer, tokens, vocabulary, f"document {number} ('{text.strip()[:40]}…')")
-        if len(tokens) >= 2:
-            row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
-            samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))
+        token_ids = encode(tokenizer, text)[:length]
+        location = f"document {number} ('{text.strip()[:40]}…')"
+        check_ids(tokenizer, token_ids, vocabulary, location)
+        if len(token_ids) < 2:
+            continue
+        row = Row(tuple(token_ids[:1]), tuple(token_ids[1:]), len(text))
+        samples.append(
+            Sample(
+                index=len(samples),
+                kind="text",
+                gold=0,
+                rows=(row,),
+                document=document_hash(text),
+                runs=runs(text),
+            )
+        )
     if not samples:
         raise LaminaError(
             "text: no document has two tokens or more. Write a file with longer documents."
         )
-    if short := len(documents) - len(samples):
+    n_short = len(documents) - len(samples)
+    if n_short:
         _logger.warning(
-            "%d of %d documents have fewer than two tokens and are left out.", short, len(documents)
+            "%d of %d documents have fewer than two tokens and are left out.",
+            n_short,
+            len(documents),
         )
     return samples
 
 
-def mixed(name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]) -> list[Sample]:
-    """Samples drawn from `parts` by seed, in shares of the entry's weights: its `limit`, or as many as there are.
+def mix_samples(
+    name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]
+) -> list[Sample]:
+    """Samples drawn from `parts` by seed, in the shares of the entry's weights.
+
+    They are as many as its `limit`, or as there are.
 
     Raises LaminaError if a part has fewer samples than its share.
     """
-    weights = [entry.mixture[source] for source in parts]
-    # The part that is used up first limits the number of samples.
-    bounds = {
-        source: len(parts[source].samples) * sum(weights) / entry.mixture[source]
-        for source in parts
+    weights = [entry.mixture[part_name] for part_name in parts]
+    # The samples that each part would be enough for; the part that is used up first limits them.
+    enough_for = {
+        part_name: len(part.samples) * sum(weights) / entry.mixture[part_name]
+        for part_name, part in parts.items()
     }
-    scarce = min(bounds, key=lambda source: bounds[source])
-    most = int(bounds[scarce] + 1e-9)
+    scarce = min(enough_for, key=lambda part_name: enough_for[part_name])
+    most = int(enough_for[scarce] + 1e-9)
     if entry.limit and entry.limit > most:
         raise LaminaError(
-            f"calibrations.{name}.limit: {entry.limit} samples are asked for, and the {len(parts[scarce].samples)} of "
-            f"'{scarce}' are enough for {most}. Write at most {most}, or more samples of '{scarce}'."
+            f"calibrations.{name}.limit: {entry.limit} samples are asked for, and the "
+            f"{len(parts[scarce].samples)} of '{scarce}' are enough for {most}. Write at most "
+            f"{most}, or more samples of '{scarce}'."
         )
-    drawn: list[Sample] = []
-    for part, count in zip(parts.values(), shares(entry.limit or most, weights), strict=True):
+
+    mixed: list[Sample] = []
+    counts = split_in_proportion(entry.limit or most, weights)
+    for part, count in zip(parts.values(), counts, strict=True):
         chosen = sorted(random.Random(entry.seed).sample(range(len(part.samples)), count))
-        drawn += [part.samples[number] for number in chosen]
-    return [replace(sample, index=number) for number, sample in enumerate(drawn)]
+        mixed += [part.samples[index] for index in chosen]
+    return _renumber(mixed)
+
+
+def _renumber(samples: Sequence[Sample]) -> list[Sample]:
+    return [replace(sample, index=index) for index, sample in enumerate(samples)]

@@ -1,8 +1,9 @@
-"""The one way in which lamina splits samples into those that something is fitted on and those that judge it.
+"""The one way in which lamina splits samples into those that something is fitted on and the others.
 
-It draws documents, never samples. A calibration may hold a document many times, and `data:` may add it once more, cut
-at another length. A fit on one copy has seen all copies. So two samples are one document if their token sequences
-(context and right answer) are equal, or if one begins with the other.
+It draws documents, never samples. A calibration may hold a document many times, and `data:` may add
+it once more, cut at another length. A fit on one copy has seen all copies. So two samples are one
+document if their token sequences (context and right answer) are equal, or if one begins with the
+other.
 """
 
 import random
@@ -15,19 +16,33 @@ Sequences = Sequence[Sequence[int]]
 
 
 def documents(sources: Sequence[Sequences]) -> list[list[int]]:
-    """The document of every sample of every source, numbered from 0 over all sources in order of appearance."""
+    """The document of every sample of every source, as an index.
+
+    Documents are numbered from 0 over all sources, in order of appearance.
+    """
+    prefix_by_sequence = _shortest_prefixes(sources)
+    index_by_prefix: dict[tuple[int, ...], int] = {}
+    indices: list[list[int]] = []
+    for sequences in sources:
+        source_indices: list[int] = []
+        for sequence in sequences:
+            prefix = prefix_by_sequence[tuple(sequence)]
+            source_indices.append(index_by_prefix.setdefault(prefix, len(index_by_prefix)))
+        indices.append(source_indices)
+    return indices
+
+
+def _shortest_prefixes(sources: Sequence[Sequences]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """By sequence, the shortest of all sequences that it begins with, which may be itself."""
+    different = {tuple(sequence) for sequences in sources for sequence in sequences}
     shortest: dict[tuple[int, ...], tuple[int, ...]] = {}
-    first: tuple[int, ...] | None = None
-    # In sorted order, all sequences that begin with a sequence follow right behind it.
-    for sequence in sorted({tuple(sample) for sequences in sources for sample in sequences}):
-        if first is None or sequence[: len(first)] != first:
-            first = sequence
-        shortest[sequence] = first
-    number: dict[tuple[int, ...], int] = {}
-    return [
-        [number.setdefault(shortest[tuple(sample)], len(number)) for sample in sequences]
-        for sequences in sources
-    ]
+    prefix: tuple[int, ...] | None = None
+    # In sorted order, all sequences that begin with a sequence follow right after it.
+    for sequence in sorted(different):
+        if prefix is None or sequence[: len(prefix)] != prefix:
+            prefix = sequence
+        shortest[sequence] = prefix
+    return shortest
 
 
 def parts(
@@ -39,56 +54,80 @@ def parts(
 ) -> list[list[int]]:
     """The part, from 0, of every sample of every source. All copies of a document share one part.
 
-    sizes: Maps the number of documents of a source to the number for each part; these add up to the former. If sources
-        share documents, they are met as closely as possible.
-    seed: Seed of the draws. The draws from one source do not depend on the others if they share no documents.
+    sizes: Maps the number of documents of a source to the number for each part; these add up to the
+        former. If sources share documents, they are met as closely as possible.
+    seed: Seed of the draws. The draws from one source do not depend on the others if they share no
+        documents.
     least: The least number of documents of every source, 2 or more.
     purpose: What needs the parts, for the message.
 
-    Raises LaminaError if a source has fewer documents, or shares so many with others that one of its parts would be
-    empty.
+    Raises LaminaError if a source has fewer documents, or shares so many with others that one of
+    its parts would be empty.
     """
-    numbered = documents(sources)
-    part: dict[int, int] = {}
+    documents_by_source = documents(sources)
+    part_by_document: dict[int, int] = {}
     # The smallest source first, since its parts are the easiest to leave empty.
-    for source in sorted(numbered, key=lambda numbers: len(set(numbers))):
+    for source in sorted(documents_by_source, key=lambda indices: len(set(indices))):
         different = list(dict.fromkeys(source))
         if len(different) < least:
             raise LaminaError(
-                f"{purpose}, and needs at least {least} different documents for that. A calibration has "
-                f"{len(different)}, in samples: {len(source)}. Copies count once, and so does a text with one that "
-                "begins it. Raise the calibration's limit, or take one with other documents."
+                f"{purpose}, and needs at least {least} different documents for that. A "
+                f"calibration has {len(different)}, in samples: {len(source)}. Copies count once, "
+                "and so does a text with one that begins it. Raise the calibration's limit, or "
+                "take one with other documents."
             )
-        wanted = sizes(len(different))
-        left = list(wanted)
-        for document in different:
-            if document in part:
-                left[part[document]] -= 1
-        new = [document for document in different if document not in part]
-        random.Random(seed).shuffle(new)
-        for document in new:
-            part[document] = max(range(len(left)), key=lambda at: left[at] / wanted[at])
-            left[part[document]] -= 1
-        if len({part[document] for document in different}) < len(wanted):
+        part_sizes = sizes(len(different))
+        _assign_parts(different, part_sizes, seed, part_by_document)
+        filled_parts = {part_by_document[document] for document in different}
+        if len(filled_parts) < len(part_sizes):
             raise LaminaError(
-                f"{purpose}, and one of its calibrations has its {len(different)} documents in common with others, so "
-                "that none is left for one side. Give that calibration more documents, or leave it out."
+                f"{purpose}, and one of its calibrations has its {len(different)} documents in "
+                "common with others, so that none is left for one side. Give that calibration more "
+                "documents, or leave it out."
             )
-    return [[part[document] for document in source] for source in numbered]
+    return [[part_by_document[document] for document in source] for source in documents_by_source]
+
+
+def _assign_parts(
+    documents: Sequence[int],
+    part_sizes: Sequence[int],
+    seed: int,
+    part_by_document: dict[int, int],
+) -> None:
+    """Draw a part for those documents that have none yet.
+
+    Each goes to the part that lacks the largest share of its size.
+    """
+    n_lacking = list(part_sizes)
+    new_documents: list[int] = []
+    for document in documents:
+        if document in part_by_document:
+            n_lacking[part_by_document[document]] -= 1
+        else:
+            new_documents.append(document)
+
+    random.Random(seed).shuffle(new_documents)
+    for document in new_documents:
+        lacking_shares = [
+            lacking / size for lacking, size in zip(n_lacking, part_sizes, strict=True)
+        ]
+        part = lacking_shares.index(max(lacking_shares))
+        part_by_document[document] = part
+        n_lacking[part] -= 1
 
 
 def held_out(
     sources: Sequence[Sequences], share: float, seed: int, purpose: str, least: int = 2
 ) -> list[list[bool]]:
-    """Whether each sample of each source is held out: a `share` of its documents, at least one, and never all.
+    """Whether each sample of each source is held out.
 
-    The other arguments and the errors are those of `parts`.
+    Held out is a `share` of the documents of each source, at least one, and never all. The other
+    arguments and the errors are those of `parts`.
     """
 
-    def sizes(count: int) -> tuple[int, int]:
-        held = min(max(1, round(share * count)), count - 1)
-        return count - held, held
+    def sizes(n_documents: int) -> tuple[int, int]:
+        n_held_out = min(max(1, round(share * n_documents)), n_documents - 1)
+        return n_documents - n_held_out, n_held_out
 
-    return [
-        [bool(part) for part in source] for source in parts(sources, sizes, seed, least, purpose)
-    ]
+    part_by_sample = parts(sources, sizes, seed, least, purpose)
+    return [[bool(part) for part in source_parts] for source_parts in part_by_sample]

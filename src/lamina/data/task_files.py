@@ -1,13 +1,14 @@
-"""Task files of lm-eval as text: what a file includes, which data it reads, and which Python it would run.
+"""Task files of lm-eval as text: what they include, which data they read, which Python they run.
 
-This module neither imports lm-eval nor runs anything that a file names. `!function module.name` in a task file makes
-lm-eval import a module. Outside of lm-eval's own folder that is foreign code; it runs only if the configuration says
-`trust_code: true`.
+This module neither imports lm-eval nor runs anything that a file names. `!function module.name` in
+a task file makes lm-eval import a module. Outside of lm-eval's own folder that is foreign code; it
+runs only if the configuration says `trust_code: true`.
 """
 
 import functools
 import importlib.util
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,72 +19,81 @@ from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.study import paths
 
+# The value of a key that names a task, group or tag: the rest of its line, and a list below it.
 _NAMES = re.compile(
     r"""^["']?(?:task|group|tag)["']?:(.*\n?(?:[ \t]*-[ \t].*\n?)*)""", re.MULTILINE
 )
 
 
-def folder(root: str | Path) -> Path:
-    """The task files of a project; those of lamina itself if another workflow uses it as a module and has none."""
-    there = Path(root, "workflow/tasks")
-    return there if there.exists() else paths.REPOSITORY / "workflow/tasks"
-
-
 class Function(str):
-    """The text behind `!function`."""
+    """The text after `!function`, such as `utils.doc_to_text`."""
 
 
 class TaskFile(NamedTuple):
-    """A task file with what it includes."""
+    """A task file together with the files that it includes."""
 
     path: Path
     keys: Mapping[str, Any]
-    files: tuple[Path, ...]  # the file itself and the files that it includes
-    modules: Mapping[
-        str, Path | None
-    ]  # by `!function`, the Python file beside the task file; None if it is elsewhere
+    files: tuple[Path, ...]
+    """The file itself, then the files that it includes."""
+    modules: Mapping[str, Path | None]
+    """By `!function` text, the Python file next to the task file; None if it is elsewhere."""
 
 
-def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
-    """Read a task file; `above` are the files that include it.
+def folder(root: str | Path) -> Path:
+    """The task files of a project.
 
-    Raises LaminaError if the file, or one that it includes, is missing or no mapping, or a function has no name.
+    Those of lamina itself if another workflow uses it as a module and has none.
     """
-    if path.resolve() in above:
+    project_folder = Path(root, "workflow/tasks")
+    return project_folder if project_folder.exists() else paths.REPOSITORY / "workflow/tasks"
+
+
+def read(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
+    """Read a task file and what it includes.
+
+    including: The files that lead to this one by their `include`.
+
+    Raises LaminaError if the file, or one that it includes, is missing or no mapping, or a function
+    has no name.
+    """
+    if path.resolve() in including:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
     if not path.is_file():
-        raise LaminaError(
-            f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}."
-        )
+        reason = f", which {including[-1]} includes" if including else ""
+        raise LaminaError(f"{path}: there is no such task file{reason}.")
+
     stat = path.stat()
-    own = dict(_loaded(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    included = own.pop("include", [])
+    own_keys = dict(_load_keys(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    included_names = own_keys.pop("include", [])
+    if not isinstance(included_names, list):
+        included_names = [included_names]
+    modules = {str(function): _find_module(path, function) for function in _functions(own_keys)}
+
     keys: dict[str, Any] = {}
-    files, modules = (
-        [path],
-        {str(function): _module(path, function) for function in _functions(own)},
-    )
-    for name in included if isinstance(included, list) else [included]:
-        other = read(path.parent / str(name), (*above, path.resolve()))
-        keys |= {key: value for key, value in other.keys.items() if key != "task_list"}
-        files += other.files
-        modules |= other.modules
-    return TaskFile(path, keys | own, tuple(files), modules)
+    all_files = [path]
+    for name in included_names:
+        included = read(path.parent / str(name), (*including, path.resolve()))
+        keys |= included.keys
+        keys.pop("task_list", None)
+        all_files += included.files
+        modules |= included.modules
+    return TaskFile(path, keys | own_keys, tuple(all_files), modules)
 
 
 def files(name: str, root: str | Path = ".") -> list[str]:
-    """The task files of a task, group or tag under `root`, their data and Python; nothing of lm-eval's own tasks."""
+    """The task files of a task, group or tag under `root`, with their data and Python.
+
+    Nothing of lm-eval's own tasks is among them.
+    """
     listed: list[str] = []
-    for file in reached(name, folder(root)):
-        listed += [str(path) for path in file.files if not is_of_lm_eval(path)]
-        listed += _data(file.keys, Path(root))
-        for module in file.modules.values():
-            # The module imports its neighbours.
-            listed += (
-                []
-                if module is None or is_of_lm_eval(module)
-                else map(str, sorted(module.parent.glob("*.py")))
-            )
+    for task_file in reached(name, folder(root)):
+        listed += [str(path) for path in task_file.files if not is_of_lm_eval(path)]
+        listed += _list_data(task_file.keys, Path(root))
+        for module in task_file.modules.values():
+            if module is not None and not is_of_lm_eval(module):
+                # The module may import its neighbours.
+                listed += map(str, sorted(module.parent.glob("*.py")))
     return list(dict.fromkeys(listed))
 
 
@@ -92,180 +102,217 @@ def reached(name: str, folder: Path) -> list[TaskFile]:
 
     Raises LaminaError if a file that is named after the task, or known to hold it, cannot be read.
     """
-    by_path: dict[Path, TaskFile] = {}
-    known, waiting = _known(folder), [name]
-    for current in waiting:  # which grows
-        if (own := folder / f"{current}.yaml").is_file():
-            by_path.setdefault(own, read(own))
-        for file in known.get(current, ()):
-            by_path.setdefault(file.path, file)
-            if file.keys.get("group") == current:
-                waiting += [member for member in members(file.keys) if member not in waiting]
-    return list(by_path.values())
+    files_by_name = _index_files(folder)
+    files_by_path: dict[Path, TaskFile] = {}
+    seen_names = {name}
+    waiting = deque([name])
+    while waiting:
+        current = waiting.popleft()
+        named_path = folder / f"{current}.yaml"
+        if named_path.is_file() and named_path not in files_by_path:
+            files_by_path[named_path] = read(named_path)
+        for task_file in files_by_name.get(current, ()):
+            files_by_path.setdefault(task_file.path, task_file)
+            if task_file.keys.get("group") != current:
+                continue
+            for member in members(task_file.keys):
+                if member not in seen_names:
+                    seen_names.add(member)
+                    waiting.append(member)
+    return list(files_by_path.values())
 
 
 def members(keys: Mapping[str, Any]) -> list[str]:
-    """The tasks and groups that a group names, as text or in mappings that change some of their keys."""
-    named = keys.get("task") or []
-    names = [
-        member.get("group") or member.get("task") if isinstance(member, dict) else member
-        for member in named
-    ]
-    inside = [
-        member
-        for member in named
-        if isinstance(member, dict) and isinstance(member.get("task"), list)
-    ]
-    return [member for member in names if isinstance(member, str)] + [
-        member for nested in inside for member in members(nested)
-    ]
+    """The tasks and groups that a group names.
+
+    An entry is a name, or a mapping that changes some keys of what it names and may be a group of
+    its own. Names in such groups come last.
+    """
+    names: list[str] = []
+    nested_names: list[str] = []
+    for entry in keys.get("task") or []:
+        name = entry
+        if isinstance(entry, dict):
+            name = entry.get("group") or entry.get("task")
+            if isinstance(entry.get("task"), list):
+                nested_names += members(entry)
+        if isinstance(name, str):
+            names.append(name)
+    return names + nested_names
 
 
 def check_written(task: str, kind: object, where: str) -> None:
-    """Refuse a task of which no answer is written; `where` is the calibration that asks the model for its own.
+    """Refuse a task whose answers are not written.
+
+    where: The calibration that asks the model for answers of its own.
 
     Raises LaminaError if the task's output type, `kind`, is not generate_until.
     """
     if kind != "generate_until":
         raise LaminaError(
-            f"{where}.answers: task '{task}' scores by {kind}, so that the model writes no answer of its own. Write "
-            "answers: gold, or take a task with output_type: generate_until."
+            f"{where}.answers: task '{task}' scores by {kind}, so that the model writes no answer "
+            "of its own. Write answers: gold, or take a task with output_type: generate_until."
         )
 
 
-def check_choices(paths: Iterable[Path]) -> None:
-    """Refuse task files whose list of choices holds what YAML does not read as text.
+def check_choices(task_paths: Iterable[Path]) -> None:
+    """Refuse task files of the user's whose choices include what YAML does not read as text.
 
     Raises LaminaError, which names the file, the value and how to write it.
     """
-    for path in paths:
+    for path in task_paths:
         choices = read(path).keys.get("doc_to_choice")
         if is_of_lm_eval(path) or not isinstance(choices, list):
             continue
         for choice in choices:
             if isinstance(choice, bool):
                 raise LaminaError(
-                    f"{path}: doc_to_choice holds {str(choice).lower()}, which is how YAML reads yes, no, on and off "
-                    'without quotes. Write its choices in quotes, such as ["no", "yes"].'
+                    f"{path}: doc_to_choice holds {str(choice).lower()}, which is how YAML reads "
+                    "yes, no, on and off without quotes. Write its choices in quotes, such as "
+                    '["no", "yes"].'
                 )
             if not isinstance(choice, str):
                 raise LaminaError(
-                    f"{path}: doc_to_choice holds {choice}, which is no text. Write its choices in quotes, such as "
-                    '["0", "1"].'
+                    f"{path}: doc_to_choice holds {choice}, which is no text. Write its choices in "
+                    'quotes, such as ["0", "1"].'
                 )
 
 
-def check_code(paths: Iterable[Path], where: str) -> None:
+def check_code(task_paths: Iterable[Path], where: str) -> None:
     """Refuse task files that make lm-eval import foreign Python.
 
-    Raises LaminaError, which names the file, the function and the key that allows it; `where` is the entry of the
-    configuration.
+    where: The entry of the configuration that names the task.
+
+    Raises LaminaError, which names the file, the function and the key that allows it.
     """
-    for path in paths:
+    for path in task_paths:
         if is_of_lm_eval(path):
             continue
         for function, module in read(path).modules.items():
             if module is None or not is_of_lm_eval(module):
                 raise LaminaError(
-                    f"{where}: the task file {path} runs Python (`!function {function}`), which lamina does not do "
-                    "unless told to. If you trust it, write `trust_code: true` in that entry."
+                    f"{where}: the task file {path} runs Python (`!function {function}`), which "
+                    "lamina does not do unless told to. If you trust it, write `trust_code: true` "
+                    "in that entry."
                 )
-
-
-@functools.lru_cache(maxsize=256)
-def _loaded(path: Path, *_stamp: int) -> Mapping[str, Any]:
-    """The keys of a file, cached because many jobs of a graph ask for the same file."""
-    return text.load(path, {"!function": functools.partial(_function, path)})
-
-
-def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
-    named = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else ""
-    if "." not in str(named).strip("."):
-        raise LaminaError(
-            f"{path}, line {node.start_mark.line + 1}: `!function {named}` names no function of a module. Write "
-            "`!function module.function`, where module.py stands beside the file."
-        )
-    return Function(named)
-
-
-def _functions(value: Any) -> Iterator[Function]:
-    if isinstance(value, Function):
-        yield value
-    for inner in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        yield from _functions(inner)
-
-
-def _module(path: Path, function: str) -> Path | None:
-    module = path.parent / f"{function.rpartition('.')[0].replace('.', '/')}.py"
-    return module if module.is_file() else None
 
 
 def is_of_lm_eval(path: Path) -> bool:
     """Whether a file was installed with lm-eval."""
-    spec = importlib.util.find_spec("lm_eval")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return any(path.resolve().is_relative_to(Path(place).resolve()) for place in places)
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(folder.resolve()) for folder in _lm_eval_folders())
 
 
 @functools.cache
 def names_of_lm_eval() -> frozenset[str]:
-    """Words that stand for a task, a group or a tag in the task files of lm-eval, which are searched as text: to parse
-    14,000 of them takes longer than many a job.
+    """Words that stand for a task, a group or a tag in the task files of lm-eval.
+
+    The files are searched as text: to parse 14,000 of them takes longer than many a job.
     """
+    names: set[str] = set()
+    for package_folder in _lm_eval_folders():
+        for path in Path(package_folder, "tasks").rglob("*.yaml"):
+            content = path.read_text(encoding="utf-8", errors="replace")
+            for value in _NAMES.findall(content):
+                names.update(re.split(r"[\s\"',#]+", value))
+    return frozenset(names)
+
+
+def _lm_eval_folders() -> list[Path]:
+    """Where lm-eval is installed; empty if it is not."""
     spec = importlib.util.find_spec("lm_eval")
-    texts = (
-        file.read_text(encoding="utf-8", errors="replace")
-        for place in (spec.submodule_search_locations or () if spec else ())
-        for file in Path(place, "tasks").rglob("*.yaml")
-    )
-    return frozenset(
-        word
-        for text in texts
-        for found in _NAMES.findall(text)
-        for word in re.split(r"[\s\"',#]+", found)
-    )
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [Path(location) for location in spec.submodule_search_locations]
 
 
-def _known(folder: Path) -> Mapping[str, list[TaskFile]]:
+@functools.lru_cache(maxsize=256)
+def _load_keys(path: Path, *_stamp: int) -> Mapping[str, Any]:
+    """The keys of a file, without those of the files that it includes.
+
+    Cached because many jobs of a graph ask for the same file.
+    """
+    return text.load(path, {"!function": functools.partial(_construct_function, path)})
+
+
+def _construct_function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
+    name = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else ""
+    if "." not in str(name).strip("."):
+        line_number = node.start_mark.line + 1
+        raise LaminaError(
+            f"{path}, line {line_number}: `!function {name}` names no function of a module. Write "
+            "`!function module.function`, where module.py stands beside the file."
+        )
+    return Function(name)
+
+
+def _functions(value: Any) -> Iterator[Function]:
+    """All functions in the keys of a task file, at any depth."""
+    if isinstance(value, Function):
+        yield value
+    elif isinstance(value, dict):
+        for entry in value.values():
+            yield from _functions(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _functions(entry)
+
+
+def _find_module(path: Path, function: str) -> Path | None:
+    """The Python file of a function in a task file; None if it is not next to the task file."""
+    module_name = function.rpartition(".")[0]
+    module = path.parent / f"{module_name.replace('.', '/')}.py"
+    return module if module.is_file() else None
+
+
+def _index_files(folder: Path) -> Mapping[str, list[TaskFile]]:
     """Task files by the names of their task, group and tags, without files that cannot be read."""
-    by_name: dict[str, list[TaskFile]] = {}
+    files_by_name: dict[str, list[TaskFile]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            file = read(path)
+            task_file = read(path)
         except LaminaError:
             continue
-        tags = file.keys.get("tag") or []
-        for name in [
-            file.keys.get("group") or file.keys.get("task"),
-            *(tags if isinstance(tags, list) else [tags]),
-        ]:
+        names = [task_file.keys.get("group") or task_file.keys.get("task")]
+        tags = task_file.keys.get("tag") or []
+        names += tags if isinstance(tags, list) else [tags]
+        for name in names:
             if isinstance(name, str):
-                by_name.setdefault(name, []).append(file)
-    return by_name
+                files_by_name.setdefault(name, []).append(task_file)
+    return files_by_name
 
 
-def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
+def _list_data(keys: Mapping[str, Any], root: Path) -> list[str]:
     """Local data files that a task reads, spelt as in the task; paths count from the root."""
     options = keys.get("dataset_kwargs")
-    options = options if isinstance(options, dict) else {}
-    named = options.get("data_files", [])
-    by_split = list(named.values()) if isinstance(named, dict) else [named]
-    listed = [
-        str(file) for files in by_split for file in (files if isinstance(files, list) else [files])
-    ]
-    entries = [file.removeprefix("file://") for file in listed]
-    for folder in (keys.get("dataset_path"), options.get("data_dir")):
-        folder = str(folder or "").removeprefix("file://")
-        if folder and (root / folder).is_dir():
-            inside = sorted((root / folder).rglob("*"))
-            entries += [str(Path(folder, path.relative_to(root / folder))) for path in inside]
-    local = [file for file in entries if "://" not in file]
-    wild = [
-        str(path.relative_to(root))
-        for file in local
-        if "*" in file
-        for path in sorted(root.glob(file))
-    ]
-    return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]
+    if not isinstance(options, dict):
+        options = {}
+    files = _list_named_files(options.get("data_files", []))
+    for data_folder in (keys.get("dataset_path"), options.get("data_dir")):
+        files += _list_folder(str(data_folder or "").removeprefix("file://"), root)
+
+    local_files = [file for file in files if "://" not in file]
+    matches: list[str] = []
+    for pattern in local_files:
+        if "*" in pattern:
+            matches += [str(path.relative_to(root)) for path in sorted(root.glob(pattern))]
+    listed = [file for file in [*local_files, *matches] if "*" not in file]
+    return [file for file in listed if not (root / file).is_dir()]
+
+
+def _list_named_files(data_files: Any) -> list[str]:
+    """What `data_files` of `datasets` names: a file, a list of files, or these by split."""
+    by_split = list(data_files.values()) if isinstance(data_files, dict) else [data_files]
+    named: list[str] = []
+    for split_files in by_split:
+        entries = split_files if isinstance(split_files, list) else [split_files]
+        named += [str(entry).removeprefix("file://") for entry in entries]
+    return named
+
+
+def _list_folder(folder: str, root: Path) -> list[str]:
+    """Everything in a folder under the root; nothing if there is no such folder."""
+    if not folder or not (root / folder).is_dir():
+        return []
+    found = sorted((root / folder).rglob("*"))
+    return [str(Path(folder, path.relative_to(root / folder))) for path in found]

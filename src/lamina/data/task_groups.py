@@ -1,12 +1,16 @@
-"""lm-eval tasks by name, and groups of them such as MMLU: what a group holds, and how samples are drawn across it."""
+"""lm-eval tasks by name, and groups of them such as MMLU.
+
+This module finds a task and checks what its files would run. `lm_tasks` turns it into samples.
+"""
 
 import difflib
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import lm_eval.utils
@@ -22,156 +26,211 @@ from lm_eval.tasks import TaskManager
 from lamina.data import task_files
 from lamina.errors import LaminaError
 
+TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
+"""A tag is a list of tasks in lm-eval, and a group here."""
+
+FILE_BUILDERS = {"arrow", "csv", "json", "parquet", "text"}
+"""Builders of `datasets` that read local files."""
+
 # Templates of a task file can read its documents, and nothing else of Python.
 _sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 _sandbox.filters |= lm_eval.utils.env.filters
 lm_eval.utils.env = _sandbox
 
-# `datasets` caches files by name and time, and results of functions by their name; Python modules by size and second.
-LOCAL = ("arrow", "csv", "json", "parquet", "text")  # builders of `datasets` that read files
-DATA, MODULES = (
-    (datasets.config, "HF_DATASETS_CACHE"),
-    (sys, "pycache_prefix"),
-)  # settings that name a cache's folder
 
-datasets.disable_caching()
-_folders: list[
-    tempfile.TemporaryDirectory[str]
-] = []  # deleted when the process ends: data sets map their files
+class CacheSetting(NamedTuple):
+    """An attribute of a module that holds the folder of a cache."""
 
-# A tag is a list of tasks in lm-eval, and a group here.
-TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
+    module: Any
+    attribute: str
+
+
+# Both caches may return old contents: `datasets` recognises files by name and time, and Python
+# recognises modules by size and second.
+DATA_CACHE = CacheSetting(datasets.config, "HF_DATASETS_CACHE")
+MODULE_CACHE = CacheSetting(sys, "pycache_prefix")
+datasets.disable_caching()  # of the results of functions, which are recognised by their names
+
+# Data sets map their files, so these folders are deleted when the process ends.
+_cache_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 class DatasetTask(ConfigurableTask):
-    """A task on a data set that is at hand."""
+    """A task on a data set that is in memory already."""
 
     def __init__(self, dataset: datasets.DatasetDict, config: dict[str, Any]) -> None:
-        self._given = dataset
+        self._loaded_dataset = dataset
         super().__init__(config=config)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Nothing is loaded."""
-        self.dataset = self._given
+        """Use the data set of the constructor; lm-eval would load one here."""
+        self.dataset = self._loaded_dataset
 
 
-def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
-    """The lm-eval task, group or tag of that name, from the task files in `local` or from lm-eval's own.
+def find_task(name: str, project_tasks: str | Path, trust_code: bool = False) -> TaskOrGroup:
+    """The lm-eval task, group or tag of that name.
 
-    Python that a file in `local` names runs only with `trust_code`; lm-eval's own Python always may.
+    It is looked for among the task files of the project first, then among those of lm-eval. Python
+    that a file of the project names runs only with `trust_code`; lm-eval's own Python always runs.
 
-    A tag, and a group without an aggregation of its own, get the usual one of lm-eval: the mean over all documents of
-    every metric that all of their tasks have.
+    A tag, and a group without an aggregation of its own, get the usual one of lm-eval: the mean
+    over all documents, of every metric that all of their tasks have.
 
-    Raises LaminaError if there is nothing of that name, or one of its files would run Python that is not trusted.
+    Raises LaminaError if nothing has that name, or one of its files would run Python that is not
+    trusted.
     """
-    manager = _manager(name, str(local))
-    entries = [
-        entry for entry in map(manager.task_index.get, _reached(manager.task_index, name)) if entry
-    ]
-    paths = list(
-        dict.fromkeys(Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None)
-    )
+    manager = _index_tasks(name, str(project_tasks))
+    paths = _task_file_paths(manager.task_index, name)
     task_files.check_choices(paths)
     if not trust_code:
         task_files.check_code(paths, f"'{name}'")
         for path in paths:
             _check_metrics(path, name)
-    builders = {
-        task_files.read(path).keys.get("dataset_path")
-        for path in paths
-        if not task_files.is_of_lm_eval(path)
-    }
-    with read_anew(DATA) if builders & {*LOCAL} else nullcontext():
+
+    with _fresh_data(paths):
         loaded = manager.load(name)
     kind = manager.task_index[name].kind.name
-    if kind not in ("GROUP", "TAG"):
-        return loaded["tasks"][name]
-    group = loaded["groups"][name] if kind == "GROUP" else Group(name)
-    if kind == "TAG":
+    if kind == "GROUP":
+        group = loaded["groups"][name]
+    elif kind == "TAG":
+        group = Group(name)
         for task in loaded["tasks"].values():
             group.add(task)
+    else:
+        return loaded["tasks"][name]
+
     if not group.has_aggregation:
-        measured = [task.aggregation() for task in leaves(group)]
-        shared = (
-            [metric for metric in measured[0] if all(metric in own for own in measured)]
-            if measured
-            else []
-        )
-        group.aggregate_metric_list = [AggMetricConfig(metric) for metric in shared]
+        shared_metrics = _list_shared_metrics(list_tasks(group))
+        group.aggregate_metric_list = [AggMetricConfig(metric) for metric in shared_metrics]
     return group
 
 
-def leaves(found: TaskOrGroup) -> list[ConfigurableTask]:
+def list_tasks(task_or_group: TaskOrGroup) -> list[ConfigurableTask]:
     """The single tasks, in lm-eval's order."""
-    return found.get_all_tasks() if isinstance(found, Group) else [found]
+    if not isinstance(task_or_group, Group):
+        return [task_or_group]
+    return list(task_or_group.get_all_tasks())
 
 
-def one_by_one(group: Group) -> str:
-    """The advice where a group is not allowed."""
-    names = [str(task.config.task) for task in leaves(group)]
-    return f"Name its tasks one by one: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+def advise_single_tasks(group: Group) -> str:
+    """The advice for a place where a group is not allowed."""
+    names = [str(task.config.task) for task in list_tasks(group)]
+    more = " …" if len(names) > 5 else ""
+    return f"Name its tasks one by one: {', '.join(names[:5])}{more}"
 
 
-def shares(total: int, sizes: Sequence[float]) -> list[int]:
-    """`total` split in proportion to `sizes`, rounded up where remainders are largest (the first of equal ones)."""
-    parts = [divmod(total * size, sum(sizes)) for size in sizes]
-    lacking = total - int(sum(whole for whole, _ in parts))
-    rounded_up = sorted(range(len(sizes)), key=lambda place: -parts[place][1])[:lacking]
-    return [int(whole) + (place in rounded_up) for place, (whole, _) in enumerate(parts)]
+def split_in_proportion(total: int, sizes: Sequence[float]) -> list[int]:
+    """Whole numbers that add up to `total`, in proportion to `sizes`.
+
+    Those with the largest remainders are rounded up; among equal remainders, the first ones.
+    """
+    quotients = [divmod(total * size, sum(sizes)) for size in sizes]
+    counts = [int(whole) for whole, _ in quotients]
+    by_remainder = sorted(range(len(sizes)), key=lambda index: -quotients[index][1])
+    n_lacking = total - sum(counts)
+    for index in by_remainder[:n_lacking]:
+        counts[index] += 1
+    return counts
 
 
 @contextmanager
-def read_anew(cache: tuple[Any, str]) -> Iterator[None]:
+def empty_cache(setting: CacheSetting) -> Iterator[None]:
     """While open, a cache is an empty folder."""
-    before = getattr(*cache)
-    _folders.append(tempfile.TemporaryDirectory())
-    setattr(*cache, _folders[-1].name)
+    usual_folder = getattr(setting.module, setting.attribute)
+    folder = tempfile.TemporaryDirectory()
+    _cache_folders.append(folder)
+    setattr(setting.module, setting.attribute, folder.name)
     try:
         yield
     finally:
-        setattr(*cache, before)
+        setattr(setting.module, setting.attribute, usual_folder)
 
 
-def _manager(name: str, local: str) -> TaskManager:
-    """An index that holds `name`. It includes lm-eval's own tasks only if the project's tasks do not hold all of it."""
-    manager = TaskManager(include_path=local, include_defaults=False)
-    if not manager.task_index.keys() >= {*_reached(manager.task_index, name)}:
-        manager = TaskManager(include_path=local)
+def _fresh_data(paths: Sequence[Path]) -> AbstractContextManager[None]:
+    """While open, local data is read anew if a task file of the user's names any."""
+    own_paths = [path for path in paths if not task_files.is_of_lm_eval(path)]
+    builders = {task_files.read(path).keys.get("dataset_path") for path in own_paths}
+    return empty_cache(DATA_CACHE) if builders & FILE_BUILDERS else nullcontext()
+
+
+def _index_tasks(name: str, project_tasks: str) -> TaskManager:
+    """An index that holds `name`, and lm-eval's own tasks only if they are needed.
+
+    To index these takes seconds; they are not needed if the project's tasks hold all that `name`
+    stands for.
+    """
+    manager = TaskManager(include_path=project_tasks, include_defaults=False)
+    if not manager.task_index.keys() >= set(_reach_names(manager.task_index, name)):
+        manager = TaskManager(include_path=project_tasks)
     if name not in manager.task_index:
-        near = difflib.get_close_matches(name, manager.all_tasks, 3)
-        hint = f"The nearest are: {', '.join(near)}." if near else "`lm_eval ls tasks` lists all."
+        nearest = difflib.get_close_matches(name, manager.all_tasks, 3)
+        hint = "`lm_eval ls tasks` lists all."
+        if nearest:
+            hint = f"The nearest are: {', '.join(nearest)}."
         raise LaminaError(f"there is no lm-eval task '{name}'. {hint}")
     return manager
 
 
-def _reached(index: Mapping[str, Any], name: str) -> list[str]:
-    """The name of a task, or of a group or tag with everything that it names, whether the index has it or not."""
-    names = [name]
-    for entry in (index[each] for each in names if each in index):  # which grow
-        kind = entry.kind.name
-        inside = (
-            task_files.members(entry.cfg)
-            if kind == "GROUP"
-            else entry.tags
-            if kind == "TAG"
-            else ()
-        )
-        names += [member for member in sorted(inside) if member not in names]
-    return names
+def _task_file_paths(index: Mapping[str, Any], name: str) -> list[Path]:
+    """The files of a task, or of all tasks and groups that a group or tag names."""
+    entries = [index[reached] for reached in _reach_names(index, name) if reached in index]
+    paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path is not None]
+    return list(dict.fromkeys(paths))
+
+
+def _reach_names(index: Mapping[str, Any], name: str) -> list[str]:
+    """The name of a task, or of a group or tag and of everything that it names.
+
+    Names that the index lacks are among them.
+    """
+    reached = [name]
+    unvisited = deque([name])
+    while unvisited:
+        entry = index.get(unvisited.popleft())
+        for member in _list_members(entry):
+            if member not in reached:
+                reached.append(member)
+                unvisited.append(member)
+    return reached
+
+
+def _list_members(entry: Any) -> list[str]:
+    """What a group or tag of the index names, sorted; nothing for a task, or for None."""
+    if entry is None:
+        return []
+    if entry.kind.name == "GROUP":
+        return sorted(task_files.members(entry.cfg))
+    if entry.kind.name == "TAG":
+        return sorted(entry.tags)
+    return []
+
+
+def _list_shared_metrics(tasks: Sequence[ConfigurableTask]) -> list[str]:
+    """The metrics that all tasks have, in the order of the first task."""
+    if not tasks:
+        return []
+    aggregations = [task.aggregation() for task in tasks]
+    shared = set(aggregations[0]).intersection(*aggregations)
+    return [metric for metric in aggregations[0] if metric in shared]
 
 
 def _check_metrics(path: Path, name: str) -> None:
-    """Refuse metrics that lm-eval does not know: it would run them as scripts of the hub or of this disk."""
+    """Refuse metrics that lm-eval does not know.
+
+    It would run them as scripts of the hub or of this disk.
+    """
     if task_files.is_of_lm_eval(path):
         return
-    listed = task_files.read(path).keys.get("metric_list")
-    for metric in listed if isinstance(listed, list) else ():
-        if isinstance(metric, dict) and (
-            metric.get("hf_evaluate") or metric.get("metric") not in metric_registry
-        ):
+    metric_list = task_files.read(path).keys.get("metric_list")
+    if not isinstance(metric_list, list):
+        return
+    for entry in metric_list:
+        if not isinstance(entry, dict):
+            continue
+        metric = entry.get("metric")
+        if entry.get("hf_evaluate") or metric not in metric_registry:
             raise LaminaError(
-                f"'{name}': the task file {path} names the metric '{metric.get('metric')}', which is none of "
-                "lm-eval's own: it would be a script, which lamina does not run unless told to. If you trust it, write "
-                "`trust_code: true` in that entry."
+                f"'{name}': the task file {path} names the metric '{metric}', which is none of "
+                "lm-eval's own: it would be a script, which lamina does not run unless told to. If "
+                "you trust it, write `trust_code: true` in that entry."
             )

@@ -1,16 +1,16 @@
 """Size, speed and memory of variants, as ratios to the base model measured in the same minutes.
 
-Each repeat measures the base and the variant, and they take turns to be first. A ratio is the geometric mean over
-repeats of variant / base, so that a machine that slows down or speeds up does so for both.
+Each repeat measures the base and the variant, and they take turns to be first. A ratio is the
+geometric mean over repeats of variant / base, so that a machine that slows down or speeds up does
+so for both.
 """
 
 import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -26,48 +26,74 @@ from lamina.models.surgery import NoAttention, runs
 from lamina.models.units import parse
 from lamina.study.variant import Variant
 
-# One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.
-_PREFILLS = 3
+PREFILLS = 3
+"""Passes over the prompt in a repeat, of which the fastest counts.
+
+One takes milliseconds, and whatever else ran can only have added time.
+"""
 
 
 class Timing(NamedTuple):
-    """One repeat. Base and variants share weights: the peak of one model alone is its own weights plus `working`."""
+    """One run of one model."""
 
-    prefill: float  # seconds for the prompt
-    tokens_per_second: float  # of generation, over the batch
-    working: (
-        int | None
-    )  # peak of GPU memory during the repeat less the memory in use before it; None on a CPU
+    prefill: float
+    """Seconds for the prompt."""
+    tokens_per_second: float
+    """Of generation, over the batch."""
+    working_bytes: int | None
+    """Peak of GPU memory during the run less the memory in use before it; None on a CPU.
+
+    Base and variants share weights: the peak of one model alone is its own weights plus this.
+    """
+
+
+class Repeat(NamedTuple):
+    """A run of the base model and a run of a variant, one right after the other."""
+
+    base: Timing
+    variant: Timing
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost, without its healing, and the number of its runs of removed units.
+    """The first variant of each cost, without its healing, and its number of removed runs.
 
-    The cost depends on how many layers lack what, the repair, and the number of runs, since a repair may work once in
-    each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only the models show
-    that some repairs cost the same (`measure`). The unpruned model has no plan.
+    The cost depends on how many layers lack what, the repair, and the number of runs, since a
+    repair may work once in each run. It does not depend on which layers are removed, nor on a
+    healing, which is merged. Only the models show that some repairs cost the same (`measure`).
+
+    plans: The plan of each variant; None for the base model. A plan without units was refused.
     """
-    chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
+    n_runs_by_variant: dict[Variant, int] = {}
+    seen_costs: set[tuple[Any, ...]] = set()
     for variant, plan in plans.items():
         units = plan["units"] if plan else []
         if plan and not units:
             continue
-        n_runs = len(runs(units, 1 + max((parse(unit)[0] for unit in units), default=0)))
-        per_run = None if variant.repair == "none" else n_runs
-        bare = replace(variant, healing="none")
-        chosen.setdefault((composition(units), variant.repair, per_run), (bare, n_runs))
-    return dict(chosen.values())
+        n_runs = _count_runs(units)
+        n_repairs = None if variant.repair == "none" else n_runs
+        cost = (composition(units), variant.repair, n_repairs)
+        if cost not in seen_costs:
+            seen_costs.add(cost)
+            n_runs_by_variant[replace(variant, healing="none")] = n_runs
+    return n_runs_by_variant
+
+
+def _count_runs(units: Sequence[str]) -> int:
+    layer_indices = [parse(unit)[0] for unit in units]
+    return len(runs(units, 1 + max(layer_indices, default=0)))
 
 
 def composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
     """How many layers lack what, as column `composition` of the view `removal_order` says it.
 
-    A layer that lacks attention and MLP leaves with its norms; two layers that lack one of them each keep theirs.
+    A layer that lacks attention and MLP leaves with its norms; two layers that lack one of them
+    each keep theirs.
     """
-    parts_of_layer: dict[int, set[str]] = {}
-    for layer, part in map(parse, units):
-        parts_of_layer.setdefault(layer, set()).add(part)
-    return frozenset(Counter(map(frozenset, parts_of_layer.values())).items())
+    components_by_layer: dict[int, set[str]] = {}
+    for layer_index, component in map(parse, units):
+        components_by_layer.setdefault(layer_index, set()).add(component)
+    counts = Counter(frozenset(components) for components in components_by_layer.values())
+    return frozenset(counts.items())
 
 
 def measure(
@@ -75,147 +101,194 @@ def measure(
     variants: Iterable[tuple[dict[str, Any], PreTrainedModel]],
     options: Efficiency,
 ) -> list[dict[str, Any]]:
-    """Rows of table `efficiency`, one per (keys, variant), each taken in turn with the base.
+    """Rows of table `efficiency`, one per variant, each taken in turn with the base.
 
-    `batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of such runs.
-    `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
-    ratios then measure the noise. A variant whose weights have the shapes of an earlier variant takes over the
-    measurements of the earlier one, and its `timed` says so.
+    A run takes `batch` sequences of `prompt` random tokens, and generates `generate` tokens more,
+    greedily; there are `repeats` pairs of such runs. A variant whose weights have the shapes of an
+    earlier variant takes over the measurements of the earlier one, and its `timed` says so.
+
+    variants: Keys of a row, and the variant. It may be a generator, so that only one variant exists
+        at a time. The base itself may be among them; its ratios then measure the noise.
 
     Raises LaminaError if prompt and generated tokens are more than the model's context.
     """
-    check_generation(
-        options.prompt,
-        options.generate,
-        context(base.config.to_dict()),
-        str(base.config.name_or_path),
-    )
-    size = (options.batch, options.prompt)
-    prompt = torch.randint(
-        text_config(base).vocab_size, size, generator=torch.Generator().manual_seed(0)
-    )
-    run = partial(_run, prompt=prompt.to(base.device), generate=options.generate)
-    run(base)  # the first passes pay for memory and kernels
-    rows = []
-    measured: dict[Any, dict[str, Any]] = {}
+    model_context = context(base.config.to_dict())
+    model_name = str(base.config.name_or_path)
+    check_generation(options.prompt, options.generate, model_context, model_name)
+    generator = torch.Generator().manual_seed(0)
+    shape = (options.batch, options.prompt)
+    prompt = torch.randint(text_config(base).vocab_size, shape, generator=generator)
+    prompt = prompt.to(base.device)
+
+    _run(base, prompt, options.generate)  # the first passes pay for memory and kernels
+    rows: list[dict[str, Any]] = []
+    measured_by_cost: dict[Any, dict[str, Any]] = {}
     for keys, variant in variants:
         shapes = Counter(tensor.shape for tensor in weights_and_patches(variant))
         cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
-        if cost not in measured:
-            run(variant)
-            pairs = []
-            for number in range(options.repeats):
-                # Each goes first as often as the other.
-                first, second = (base, variant) if number % 2 == 0 else (variant, base)
-                timings = run(first), run(second)
-                pairs.append(timings if first is base else timings[::-1])
-            measured[cost] = {"timed": keys.get("timed"), **_row(base, variant, pairs, options)}
-        rows.append({**keys, **measured[cost]})
+        if cost not in measured_by_cost:
+            _run(variant, prompt, options.generate)
+            repeats = [
+                _run_both(base, variant, prompt, options.generate, base_first=index % 2 == 0)
+                for index in range(options.repeats)
+            ]
+            values = _summarise(base, variant, repeats, options)
+            measured_by_cost[cost] = {"timed": keys.get("timed"), **values}
+        rows.append({**keys, **measured_by_cost[cost]})
     return rows
 
 
 def sizes(model: PreTrainedModel) -> dict[str, int]:
-    """Parameters and their bytes (patches included, tied weights once), and key-value bytes per token and sequence."""
+    """Parameters and their bytes, and key-value bytes per token and sequence.
+
+    Patches are included, and tied weights count once.
+    """
     tensors = weights_and_patches(model)
     return {
-        "parameters": sum(t.numel() for t in tensors),
-        "weights_bytes": sum(t.numel() * t.element_size() for t in tensors),
+        "parameters": sum(tensor.numel() for tensor in tensors),
+        "weights_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "kv_bytes_per_token": kv_bytes_per_token(model),
     }
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Bytes of keys and values that one more token of one sequence adds to the cache, over layers with attention.
+    """Bytes of keys and values that one more token of one sequence adds to the cache.
 
-    The number comes from the configuration. It holds for sliding-window layers until their window is full.
+    They are those of all layers with attention. The number comes from the configuration. It holds
+    for sliding-window layers until their window is full.
     """
     config = text_config(model)
-    heads = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
+    n_heads = config.num_attention_heads
+    n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
     if config.model_type == "falcon" and not config.new_decoder_architecture:
-        keys = 1 if config.multi_query else heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    attending = sum(
-        not any(isinstance(m, NoAttention) for m in layer.children()) for layer in layers_of(model)
-    )
-    return 2 * attending * keys * width * torch.empty((), dtype=model.dtype).element_size()
+        n_kv_heads = 1 if config.multi_query else n_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+    n_attentions = 0
+    for layer in layers_of(model):
+        if not any(isinstance(module, NoAttention) for module in layer.children()):
+            n_attentions += 1
+    element_bytes = torch.empty((), dtype=model.dtype).element_size()
+    return 2 * n_attentions * n_kv_heads * head_size * element_bytes
 
 
-def _run(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
+def _run_both(
+    base: PreTrainedModel,
+    variant: PreTrainedModel,
+    prompt: torch.Tensor,
+    n_generated: int,
+    base_first: bool,
+) -> Repeat:
+    if base_first:
+        base_timing = _run(base, prompt, n_generated)
+        variant_timing = _run(variant, prompt, n_generated)
+    else:
+        variant_timing = _run(variant, prompt, n_generated)
+        base_timing = _run(base, prompt, n_generated)
+    return Repeat(base_timing, variant_timing)
+
+
+def _run(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
     try:
-        return _timed(model, prompt, generate)
+        return _time(model, prompt, n_generated)
     except torch.cuda.OutOfMemoryError as error:
-        # Never in halves: what is measured is this batch.
+        # Never with a smaller batch: what is measured is this one.
         raise LaminaError(
-            f"benchmarks.efficiency: {len(prompt)} sequences of {prompt.shape[1]} + {generate} tokens do not fit into "
-            f"the memory of {prompt.device}. Write a smaller batch or prompt."
+            f"benchmarks.efficiency: {len(prompt)} sequences of {prompt.shape[1]} + {n_generated} "
+            f"tokens do not fit into the memory of {prompt.device}. Write a smaller batch or "
+            "prompt."
         ) from error
 
 
 @torch.inference_mode()
-def _timed(model: Any, prompt: torch.Tensor, generate: int) -> Timing:
-    last_only = (
-        {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
-    )
-    on_gpu, prefill = prompt.device.type == "cuda", math.inf
-    held = torch.cuda.memory_allocated() if on_gpu else 0
-    if on_gpu:
+def _time(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
+    """Time the prompt, then greedy generation with the cache."""
+    is_on_gpu = prompt.device.type == "cuda"
+    bytes_before = 0
+    if is_on_gpu:
+        bytes_before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
+    options = {}
+    if "logits_to_keep" in signature(model.forward).parameters:
+        options["logits_to_keep"] = 1
 
-    def now() -> float:
-        if on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
+    prefill = math.inf
+    for _ in range(PREFILLS):
+        start = _now(is_on_gpu)
+        output = model(input_ids=prompt, use_cache=True, **options)
+        token_ids = output.logits[:, -1:].argmax(-1)
+        end_of_prompt = _now(is_on_gpu)
+        prefill = min(prefill, end_of_prompt - start)
 
-    for _ in range(_PREFILLS):
-        start = now()
-        output = model(input_ids=prompt, use_cache=True, **last_only)
-        token = output.logits[:, -1:].argmax(-1)
-        middle = now()
-        prefill = min(prefill, middle - start)
-    for _ in range(generate - 1):
-        output = model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
-        token = output.logits[:, -1:].argmax(-1)
-    speed = len(prompt) * (generate - 1) / (now() - middle) if generate > 1 else float("nan")
-    return Timing(prefill, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
+    # The last prefill has given the first of the generated tokens.
+    for _ in range(n_generated - 1):
+        output = model(input_ids=token_ids, past_key_values=output.past_key_values, use_cache=True)
+        token_ids = output.logits[:, -1:].argmax(-1)
+    tokens_per_second = math.nan
+    if n_generated > 1:
+        n_tokens = len(prompt) * (n_generated - 1)
+        tokens_per_second = n_tokens / (_now(is_on_gpu) - end_of_prompt)
+
+    working_bytes = None
+    if is_on_gpu:
+        working_bytes = torch.cuda.max_memory_allocated() - bytes_before
+    return Timing(prefill, tokens_per_second, working_bytes)
 
 
-def _row(
+def _now(is_on_gpu: bool) -> float:
+    """The time in seconds when everything that was asked of the device is done."""
+    if is_on_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _summarise(
     base: PreTrainedModel,
     variant: PreTrainedModel,
-    pairs: list[tuple[Timing, Timing]],
+    repeats: Sequence[Repeat],
     options: Efficiency,
 ) -> dict[str, Any]:
-    ours, theirs = sizes(variant), sizes(base)
-    latency, latency_error = _mean_ratio([(v.prefill, b.prefill) for b, v in pairs])
-    speed, speed_error = _mean_ratio([(v.tokens_per_second, b.tokens_per_second) for b, v in pairs])
-    peak = _peak(ours, [v.working for _, v in pairs])
-    base_peak = _peak(theirs, [b.working for b, _ in pairs])
-    on = variant.device
+    """The values of a row of table `efficiency`."""
+    base_sizes = sizes(base)
+    variant_sizes = sizes(variant)
+    latency_ratio, latency_stderr = _mean_ratio(
+        [repeat.variant.prefill / repeat.base.prefill for repeat in repeats]
+    )
+    speed_ratio, speed_stderr = _mean_ratio(
+        [repeat.variant.tokens_per_second / repeat.base.tokens_per_second for repeat in repeats]
+    )
+    base_peak = _peak_bytes(base_sizes, [repeat.base for repeat in repeats])
+    variant_peak = _peak_bytes(variant_sizes, [repeat.variant for repeat in repeats])
+    peak_ratio = None
+    if base_peak is not None and variant_peak is not None:
+        peak_ratio = variant_peak / base_peak
+    device = variant.device
     return {
-        "device": torch.cuda.get_device_name(on) if on.type == "cuda" else on.type,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dtype": str(variant.dtype).removeprefix("torch."),
         **options.model_dump(),
-        **ours,
-        **{f"{name}_ratio": ours[name] / theirs[name] for name in ours},
-        "latency_ms": 1000 * statistics.median(v.prefill for _, v in pairs),
-        "latency_ratio": latency,
-        "latency_ratio_stderr": latency_error,
-        "tokens_per_second": statistics.median(v.tokens_per_second for _, v in pairs),
-        "tokens_per_second_ratio": speed,
-        "tokens_per_second_ratio_stderr": speed_error,
-        "peak_memory_bytes": peak,
-        "peak_memory_ratio": None if peak is None or base_peak is None else peak / base_peak,
+        **variant_sizes,
+        **{f"{name}_ratio": variant_sizes[name] / base_sizes[name] for name in variant_sizes},
+        "latency_ms": 1000 * statistics.median(repeat.variant.prefill for repeat in repeats),
+        "latency_ratio": latency_ratio,
+        "latency_ratio_stderr": latency_stderr,
+        "tokens_per_second": statistics.median(
+            repeat.variant.tokens_per_second for repeat in repeats
+        ),
+        "tokens_per_second_ratio": speed_ratio,
+        "tokens_per_second_ratio_stderr": speed_stderr,
+        "peak_memory_bytes": variant_peak,
+        "peak_memory_ratio": peak_ratio,
     }
 
 
-def _peak(size: dict[str, int], working: list[int | None]) -> int | None:
-    known = [value for value in working if value is not None]
-    return size["weights_bytes"] + max(known) if known else None
+def _peak_bytes(model_sizes: Mapping[str, int], timings: Sequence[Timing]) -> int | None:
+    """The largest peak of GPU memory that a model alone would have; None on a CPU."""
+    working_bytes = [timing.working_bytes for timing in timings if timing.working_bytes is not None]
+    return model_sizes["weights_bytes"] + max(working_bytes) if working_bytes else None
 
 
-def _mean_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Geometric mean of the ratios, and its standard error: the mean times the error of the mean logarithm."""
-    logarithms = [math.log(ours / theirs) for ours, theirs in pairs]
+def _mean_ratio(ratios: Sequence[float]) -> tuple[float, float]:
+    """Geometric mean of ratios and its standard error: mean × error of the mean logarithm."""
+    logarithms = [math.log(ratio) for ratio in ratios]
     mean = math.exp(statistics.fmean(logarithms))
     return mean, mean * statistics.stdev(logarithms) / len(logarithms) ** 0.5

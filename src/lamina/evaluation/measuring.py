@@ -1,5 +1,7 @@
-"""Many variants of one model measured on one task or text, with one model load. Results are kept in files until the
-tables are written, so that a job that was killed goes on from there.
+"""Many variants of one model measured on one task or text, with one model load.
+
+Results are kept in files until the tables are written, so that a job that was killed continues
+there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,40 +19,48 @@ from lamina.study.variant import Variant
 
 Rows = Sequence[dict[str, Any]]
 Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
-"""Of a model, what messages call it, and what can be measured with it in one pass: rows of `benchmarks` and of
-`benchmark_samples`, without a variant's keys."""
+"""Scores a model: rows of `benchmarks` and of `benchmark_samples`, without the variant's keys.
 
-_PATCHES = 1 << 30  # bytes of patches that are held at a time
+The arguments are the model, what messages call it, and what is measured with it in one pass.
+"""
+
+_PATCH_BYTES = 1 << 30  # of the patches that are in memory at a time
 
 
 class Unfinished:
-    """The results so far, on disk in `file` and files named like it: `scored`, the rows by the variant's text, and the
-    passes under way. Files of another `key` count as missing.
+    """The results so far, in `file` and in files named like it.
+
+    Files of another `key` count as missing. `scored` has the rows of each variant, by its text.
     """
 
     def __init__(self, file: str | Path, key: str) -> None:
-        self._key, self._file = digest({"job": key}), str(file)
-        self._progress, self._passes = Progress(self._file, self._key), list[Progress]()
+        self._file = str(file)
+        self._key = digest({"job": key})
+        self._progress = Progress(self._file, self._key)
+        self._passes: list[Progress] = []
+        self.scored: dict[str, tuple[Rows, Rows]] = {}
         saved = self._progress.load()
-        self.scored: dict[str, tuple[Rows, Rows]] = saved[1] if saved else {}
+        if saved is not None:
+            _, self.scored = saved
 
-    def note(self, variant: Variant, scored: tuple[Rows, Rows]) -> None:
+    def note(self, variant: Variant, scores: tuple[Rows, Rows]) -> None:
         """Keep the scores of a variant."""
-        self.scored[str(variant)] = scored
+        self.scored[str(variant)] = scores
         if self._progress.is_due():
             self._progress.save({}, self.scored)
 
-    def of_pass(self, what: str) -> Progress:
+    def of_pass(self, rows_hash: str) -> Progress:
         """The file that keeps a pass over the rows with this hash."""
-        self._passes.append(
-            Progress(f"{self._file}.{len(self._passes)}", digest({"pass": self._key, "rows": what}))
-        )
-        return self._passes[-1]
+        key = digest({"pass": self._key, "rows": rows_hash})
+        progress = Progress(f"{self._file}.{len(self._passes)}", key)
+        self._passes.append(progress)
+        return progress
 
     def remove(self) -> None:
         """Remove all files, once the tables are written."""
-        for each in (self._progress, *self._passes):
-            each.remove()
+        self._progress.remove()
+        for progress in self._passes:
+            progress.remove()
 
 
 def measure(
@@ -62,44 +72,52 @@ def measure(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of `benchmarks` and of `benchmark_samples` of every variant that was not refused.
 
-    base: The unpruned model of all variants.
+    base: The base model of all variants.
     results: The folder with their plans, patches and adapters.
     """
-    rows, samples = list[dict[str, Any]](), list[dict[str, Any]]()
-    for parts in _some(variants, results):
-        candidates = {variant: candidate(base, each) for variant, each in parts.items()}
-        named = {
-            assembly.title(variant): each
-            for variant, each in candidates.items()
-            if each is not None
-        }
-        together = Together(base, named, unfinished.of_pass)
-        for variant, each in parts.items():
+    benchmark_rows: list[dict[str, Any]] = []
+    sample_rows: list[dict[str, Any]] = []
+    for parts_by_variant in _group_by_patch_size(variants, results):
+        candidates = {}
+        for variant, parts in parts_by_variant.items():
+            variant_candidate = candidate(base, parts)
+            if variant_candidate is not None:
+                candidates[assembly.title(variant)] = variant_candidate
+        together = Together(base, candidates, unfinished.of_pass)
+
+        for variant, parts in parts_by_variant.items():
             if str(variant) not in unfinished.scored:
-                model = materialise(base, each.plan, each.patches, each.adapter)
+                model = materialise(base, parts.plan, parts.patches, parts.adapter)
                 unfinished.note(variant, score(model, assembly.title(variant), together))
-            measured, documents = unfinished.scored[str(variant)]
-            rows += [variant.row() | row for row in measured]
-            samples += [variant.row() | row for row in documents]
-    return rows, samples
+            variant_rows, variant_samples = unfinished.scored[str(variant)]
+            benchmark_rows += [variant.row() | row for row in variant_rows]
+            sample_rows += [variant.row() | row for row in variant_samples]
+    return benchmark_rows, sample_rows
 
 
-def _some(
+def _group_by_patch_size(
     variants: Sequence[Variant], results: str | Path
 ) -> Iterator[Mapping[Variant, assembly.Parts]]:
-    """The parts of the variants that were not refused, in groups whose patches have at most `_PATCHES` bytes."""
-    chosen, held = dict[Variant, assembly.Parts](), 0
+    """The parts of all variants that were not refused, in groups.
+
+    The patches of a group have at most `_PATCH_BYTES` bytes, unless it is a single variant.
+    """
+    group: dict[Variant, assembly.Parts] = {}
+    group_bytes = 0
     for variant, parts in assembly.read_all(variants, results):
-        tensors = [
-            tensor
-            for fitted in (parts.patches or {}).values()
-            for tensor in fitted.tensors.values()
-        ]
-        size = sum(tensor.nbytes for tensor in tensors)
-        if chosen and held + size > _PATCHES:
-            yield chosen
-            chosen, held = {}, 0
-        chosen[variant] = parts
-        held += size
-    if chosen:
-        yield chosen
+        patch_bytes = _count_patch_bytes(parts)
+        if group and group_bytes + patch_bytes > _PATCH_BYTES:
+            yield group
+            group = {}
+            group_bytes = 0
+        group[variant] = parts
+        group_bytes += patch_bytes
+    if group:
+        yield group
+
+
+def _count_patch_bytes(parts: assembly.Parts) -> int:
+    n_bytes = 0
+    for fitted in (parts.patches or {}).values():
+        n_bytes += sum(tensor.nbytes for tensor in fitted.tensors.values())
+    return n_bytes

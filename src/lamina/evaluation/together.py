@@ -1,8 +1,8 @@
 """Log-likelihoods of many variants from one pass of the engine, which shares contexts and layers.
 
-Rows with the same context run that context once. Some variants are the base model without some units, with linear maps
-of the stream in the place of removed layers. They run the layers before their first difference once. A variant with
-other weights is measured alone.
+Rows with the same context run that context once. Variants that are the base model without some
+units, with linear maps of the stream in the place of removed layers, run the layers before their
+first difference once. A variant with other weights is measured alone.
 """
 
 import hashlib
@@ -14,8 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import memory as room
-from lamina.engine import sweep as engine
+from lamina.engine import memory, sweep
 from lamina.engine.batches import TOKENS
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
@@ -34,120 +33,151 @@ _logger = logging.getLogger(__name__)
 
 
 class Likelihood(NamedTuple):
-    """Log-likelihood of a continuation in nats, and whether each of its tokens was the likeliest."""
+    """The log-likelihood of a continuation."""
 
     nats: float
     likeliest: bool
+    """Whether each of its tokens was the likeliest."""
 
 
 def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
-    """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
+    """A variant of `model` as a candidate of a pass.
+
+    None if its weights or layers are not those of the model, or a repair is no linear map.
+    """
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or parts.plan.get(
-        "replacements"
-    ):  # which are layers of other models
+    if parts.adapter is not None:
+        return None
+    if parts.plan.get("replacements"):  # which are layers of other models
         return None
     patches = {}
     for boundary, fitted in (parts.patches or {}).items():
-        repair = fitted.as_patch()
-        if repair is None:
+        patch = fitted.as_patch()
+        if patch is None:
             return None
-        patches[boundary] = repair.to(model.device, model.dtype)
+        patches[boundary] = patch.to(model.device, model.dtype)
     return Candidate(frozenset(parts.plan["units"]), patches)
 
 
 class Together:
-    """Variants of `model`, by name. One pass measures all of them when the likelihoods of one are first asked for."""
+    """Variants of `model` that are measured in one pass.
+
+    The pass runs when the likelihoods of one variant are first asked for.
+
+    candidates: The variants, by name.
+    progress: Takes a hash of some rows and gives the file that keeps their pass until it is
+        finished.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
         candidates: Mapping[str, Candidate],
-        progress: Callable[[str], Progress | None] = lambda what: None,
+        progress: Callable[[str], Progress | None] = lambda rows_hash: None,
     ) -> None:
-        """`progress` takes a hash of some rows and gives the file that keeps their pass until it is finished."""
-        self.model, self._progress = model, progress
-        # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
-        self.candidates = dict(
-            sorted(candidates.items(), key=lambda item: sorted(map(parse, item[1].removed)))
-        )
-        self._found: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
-        self._alone = False
+        self.model = model
+        self._progress = progress
+        # Where one pass cannot hold all of them, neighbours that agree in many layers share one.
+        names = sorted(candidates, key=lambda name: sorted(map(parse, candidates[name].removed)))
+        self.candidates = {name: candidates[name] for name in names}
+        self._measured: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
+        self._engine_refused = False
 
     def likelihoods(self, name: str, rows: Sequence[Scored], stage: str) -> list[Likelihood] | None:
-        """The likelihood of each row on the variant called `name`; `stage` is the name of this work in messages.
+        """The likelihood of each row on the variant called `name`.
 
-        None for a variant that is measured alone: it has other weights, or the engine cannot run its family correctly.
+        None for a variant that is measured alone: it has other weights, or the engine cannot run
+        its family correctly.
+
+        stage: The name of this work in messages.
 
         Raises LaminaError if the variant gives NaN.
         """
-        key = tuple(rows)
-        if name not in self.candidates or self._alone or not rows:
+        if name not in self.candidates or self._engine_refused or not rows:
             return None
-        if key not in self._found:
+        key = tuple(rows)
+        if key not in self._measured:
             try:
-                self._found[key] = self._measured(key)
+                self._measured[key] = self._measure(key)
             except LaminaError as refusal:
                 _logger.warning("Each variant is measured alone. %s", refusal)
-                self._alone = True
+                self._engine_refused = True
                 return None
-        likelihoods = self._found[key][name]
-        assert_finite(
-            torch.tensor([each.nats for each in likelihoods], dtype=self.model.dtype), name, stage
-        )
+        likelihoods = self._measured[key][name]
+        nats = torch.tensor([likelihood.nats for likelihood in likelihoods], dtype=self.model.dtype)
+        assert_finite(nats, name, stage)
         return likelihoods
 
-    def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
+    def _measure(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """The likelihoods of the rows on every candidate, by name."""
         samples = shared(rows, context(self.model.config.to_dict()))
-        tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
-        progress = self._progress(
-            hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest()
-        )
-        with engine.opened(self.model, samples, tokens, outputs=False) as session:
+        budget = memory.tokens("auto", self.model, samples, len(self.candidates))
+        rows_hash = hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest()
+        progress = self._progress(rows_hash)
+        with sweep.opened(self.model, samples, min(TOKENS, budget), outputs=False) as session:
             session.measure(range(len(samples)), self.candidates, progress=progress)
+
         scores = session.scores
-        return {
-            name: [
-                Likelihood(float(nats), bool(hits == len(row[1])))
-                for nats, hits, row in zip(
-                    scores.loglikelihood[number], scores.hits[number], rows, strict=True
-                )
+        likelihoods: dict[str, list[Likelihood]] = {}
+        for name in self.candidates:
+            index = scores.index[name]
+            measured = zip(scores.loglikelihood[index], scores.hits[index], rows, strict=True)
+            likelihoods[name] = [
+                Likelihood(float(nats), bool(n_hits == len(continuation)))
+                for nats, n_hits, (_, continuation) in measured
             ]
-            for name, number in ((name, scores.index[name]) for name in self.candidates)
-        }
+        return likelihoods
 
 
 def shared(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
-    """Rows in order, as samples. Rows that follow each other are one sample if they share enough of their contexts.
+    """Rows in order, as samples whose rows share their contexts.
 
-    Two contexts may also differ near their end if their continuation is the same, as in WinoGrande. `limit` is the
-    number of tokens that the model reads at once.
+    Rows that follow each other are one sample if they share enough of their contexts. Two contexts
+    may also differ near their end if their continuation is the same, as in WinoGrande.
+
+    limit: Tokens that the model reads at once.
     """
     groups: list[list[Scored]] = []
-    length = 0  # of the last group as one line
+    line_length = 0  # of the last group, with what its rows share once
     for row in rows:
-        own = len(row[0]) + len(row[1])
-        same = _shared(groups[-1][0], row) if groups else 0
-        # Attention grows with the square of a line, and a token that begins all texts is no context.
-        if 2 * same >= len(row[1]) and same and length + own - same <= max(LINE, 2 * own):
+        context_ids, continuation = row
+        row_length = len(context_ids) + len(continuation)
+        n_shared = _count_shared(groups[-1][0], row) if groups else 0
+        n_new = row_length - n_shared
+        # A token that begins all texts is no context.
+        is_context = n_shared > 0 and 2 * n_shared >= len(continuation)
+        # Attention grows with the square of a line.
+        if is_context and line_length + n_new <= max(LINE, 2 * row_length):
             groups[-1].append(row)
-            length += own - same
+            line_length += n_new
         else:
             groups.append([row])
-            length = own
-    return [
-        Sample(
-            number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "", limit=limit
-        )
-        for number, group in enumerate(groups)
+            line_length = row_length
+    return [_make_sample(index, group, limit) for index, group in enumerate(groups)]
+
+
+def _make_sample(index: int, group: Sequence[Scored], limit: int | None) -> Sample:
+    rows = [
+        Row(context_ids, continuation, len(continuation)) for context_ids, continuation in group
     ]
+    return Sample(index, "choices", 0, tuple(rows), "", limit=limit)
 
 
-def _shared(one: Scored, other: Scored) -> int:
+def _count_shared(first: Scored, second: Scored) -> int:
     """The number of tokens that two rows can share."""
-    if one[0] == other[0]:
-        return len(one[0])
-    same = next((n for n, (a, b) in enumerate(zip(one[0], other[0], strict=False)) if a != b), 0)
-    return same if one[1] == other[1] and 2 * same >= max(len(one[0]), len(other[0])) else 0
+    first_context, first_continuation = first
+    second_context, second_continuation = second
+    if first_context == second_context:
+        return len(first_context)
+    if first_continuation != second_continuation:
+        return 0
+    n_same = 0
+    for first_id, second_id in zip(first_context, second_context, strict=False):
+        if first_id != second_id:
+            break
+        n_same += 1
+    if n_same == min(len(first_context), len(second_context)):
+        return 0  # one context begins the other
+    longest = max(len(first_context), len(second_context))
+    return n_same if 2 * n_same >= longest else 0
