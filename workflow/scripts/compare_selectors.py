@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lamina.report import database
-from lamina.report.paired_tests import compared
+from lamina.report.paired_tests import compare_selectors
 from lamina.runtime.script import running
 from lamina.stages.report import CompareSelectors
 from lamina.store import parquet as store
@@ -11,5 +11,7 @@ from lamina.store import parquet as store
 if __name__ == "__main__":
     with running(snakemake):
         job = CompareSelectors.read(snakemake)
-        rows = compared(database.connect(Path(job.views[0]), [Path(table) for table in job.tables]))
+        rows = compare_selectors(
+            database.connect(Path(job.views[0]), [Path(table) for table in job.tables])
+        )
         store.write(job.output, store.from_rows("comparisons", rows))
