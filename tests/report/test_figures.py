@@ -18,7 +18,7 @@ import yaml
 from lamina.checks.load import load
 from lamina.diagnosis.patching import POSITION_SETS
 from lamina.relevance.statistics import Z95
-from lamina.report import answers, database, explorer, page, summary
+from lamina.report import answers, cautions, database, explorer, page
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, draw_figure
 from lamina.stages.report import figures as figures_of_study
@@ -259,7 +259,7 @@ def render_page(folder: Path, figures: tuple[str, ...] = ()) -> str:
         files.append(file)
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    return page.render(connection, files, TEMPLATE, facts)
+    return page.render_report(connection, files, TEMPLATE, facts)
 
 
 @functools.cache
@@ -335,10 +335,10 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
     """One training lowers the loss by less than the error of the mean of its steps."""
     rows = [*training_curve("weak", 5.931), *training_curve("strong", 4.2)]
     write_tables(tmp_path, training=rows)
-    (sentence,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))
-    expected = (
-        "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
+    (sentence,) = cautions.list_ineffective_healings(
+        database.connect(VIEWS, tmp_path.glob("*.parquet"))
     )
+    expected = "weak with 2 removed by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
     assert expected in sentence
     assert "strong" not in sentence
 

@@ -70,7 +70,7 @@ def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> No
     ):
         shell.query("which_layer_matters", QUERIES)
     with pytest.raises(LaminaError, match="make run"):
-        database.opened("nowhere.duckdb")
+        database.open_database("nowhere.duckdb")
 
 
 def test_every_question_says_when_it_has_no_answer(

@@ -89,7 +89,7 @@ def _as_table(statement: str) -> str:
     return _ON_VIEW.sub(r"\1 TABLE \2", statement, count=1)
 
 
-def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
+def open_database(file: str | Path) -> duckdb.DuckDBPyConnection:
     """The database of a run, opened for reading only.
 
     Raises LaminaError if there is no database, if another program writes to it, or if it is damaged.

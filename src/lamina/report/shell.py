@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make query … | head` ends without a word
     texts = [sql.text_of(query(name)) for name in args.names]
-    with database.opened(DATABASE) as connection:
+    with database.open_database(DATABASE) as connection:
         for text in texts:
             if args.csv:
                 names, rows = ask(connection, text)
