@@ -11,7 +11,7 @@ import pytest
 from lamina.report import database, explorer, formatting
 from lamina.report.figures.drawing import draw_figure
 from lamina.report.page import render_report
-from lamina.report.queries import query_text
+from lamina.report.queries import read_query
 from lamina.store import parquet as store
 from tests import ROOT
 from tests.given import chromium
@@ -75,7 +75,7 @@ POINTS = 'document.querySelectorAll("#frontier-live .mark-symbol.role-mark path"
 
 def counted(folder: Path, condition: str) -> int:
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    every = query_text(explorer.QUESTION).strip().rstrip(";")
+    every = read_query(explorer.QUESTION).strip().rstrip(";")
     return connection.execute(f"SELECT count(*) FROM ({every}) WHERE {condition}").fetchall()[0][0]
 
 
