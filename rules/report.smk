@@ -10,7 +10,7 @@ from lamina.report import queries
 from lamina.stages import report as page
 from lamina.tables import TABLES
 
-FIGURES = page.figures(CONFIG)  # the tables that each reads
+FIGURES = page.list_figures(CONFIG)  # the tables that each reads
 ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
 TITLES = declared("lamina.report.figures", "TITLE")
 COMPARED = [

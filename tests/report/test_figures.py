@@ -21,7 +21,7 @@ from lamina.relevance.statistics import Z95
 from lamina.report import answers, cautions, database, explorer, page
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, draw_figure
-from lamina.stages.report import figures as figures_of_study
+from lamina.stages.report import list_figures
 from tests import ROOT
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
@@ -97,13 +97,13 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
     """The default study has no diagnoses; a study of maps on one calibration has few figures."""
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-    default_figures = figures_of_study(load(configuration, ROOT)).keys()
+    default_figures = list_figures(load(configuration, ROOT)).keys()
     assert FIGURES.keys() - default_figures == {"what_layers_do"}
 
     maps = configuration["studies"]["maps"]
     configuration["diagnoses"] = {"gaps": {"kind": "void"}}
     configuration["studies"] = {"maps": maps | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
-    assert figures_of_study(load(configuration, ROOT)).keys() == {
+    assert list_figures(load(configuration, ROOT)).keys() == {
         "relevance_maps",
         "metric_agreement",
         "calibration_size",
@@ -271,7 +271,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(study: Path) -> None:
     html = render_whole_page(study)
     assert len(html.encode()) < 5e6
     # The scripts name schemas and the editor, which nothing on the page asks for.
-    html = html.replace(explorer.scripts(), "")
+    html = html.replace(explorer.bundle_scripts(), "")
     assert "http" not in html
     assert not re.search(r'(src|href)="(?!#|data:)', html)
     identifiers = re.findall(r'\bid="([^"]+)"', html)

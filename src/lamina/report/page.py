@@ -87,7 +87,7 @@ def render_report(
     recommended_stock = answers.recommendations(
         connection, keep, general_text, counted_from, stock_repairs
     )
-    variants = explorer.variants(connection)
+    variants = explorer.list_variants(connection)
 
     contents = answers_by_section | {
         "models": rows(connection, "FROM models ORDER BY model"),
@@ -166,8 +166,8 @@ def _explain_names(
 
 def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any]:
     """What the section "Explore" needs: its controls, its figures as pictures, and their data."""
-    points = explorer.points(variants)
-    specifications = explorer.specifications(points, keep)
+    points = explorer.list_points(variants)
+    specifications = explorer.fill_specifications(points, keep)
     pruned_points = [point for point in points if point["removed"]]
     models = dict.fromkeys(point["model"] for point in points)
 
@@ -176,7 +176,7 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
     }
     stills: dict[str, list[Markup]] = {}
     for name, specification in specifications.items():
-        drawings = [explorer.still(specification, points, model) for model in models]
+        drawings = [explorer.draw_still(specification, points, model) for model in models]
         stills[name] = [Markup(drawing) for drawing in drawings]
 
     data = {"variants": points, "figures": specifications}
@@ -184,7 +184,7 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
         "choices": controls,
         "stills": stills,
         "explorer": Markup(format_json(data)),
-        "scripts": Markup(explorer.scripts()) if specifications else "",
+        "scripts": Markup(explorer.bundle_scripts()) if specifications else "",
     }
 
 
