@@ -84,7 +84,7 @@ def render_report(
     }
     recommended = answers.recommendations(connection, keep, general_text, counted_from)
     stock_repairs = ["none", *names.get("stock", ())]
-    recommended_stock = answers.recommendations(
+    stock_answers = answers.recommendations(
         connection, keep, general_text, counted_from, stock_repairs
     )
     variants = explorer.list_variants(connection)
@@ -97,13 +97,13 @@ def render_report(
         "keep": keep,
         "general_text": general_text,
         "counted_from": counted_from,
-        "take": recommended,
-        "loadable": {
-            (row["model"], row["question"], row["name"]): row for row in recommended_stock
+        "recommended": recommended,
+        "recommended_stock": {
+            (row["model"], row["question"], row["name"]): row for row in stock_answers
         },
-        "stock": stock_repairs if names.get("repairs") else None,
-        "chosen": names.get("chosen", {}),
-        "option": _configuration_option(facts),
+        "stock_repairs": stock_repairs if names.get("repairs") else None,
+        "how_chosen": names.get("chosen", {}),
+        "make_option": _configuration_option(facts),
         "names": _explain_names(connection, names),
         "glance": glance_at_calibrations(answers_by_section["glance"]),
         "figures": read_figures(figures),
@@ -181,10 +181,10 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
 
     data = {"variants": points, "figures": specifications}
     return {
-        "choices": controls,
+        "controls": controls,
         "stills": stills,
-        "explorer": Markup(format_json(data)),
-        "scripts": Markup(explorer.bundle_scripts()) if specifications else "",
+        "explorer_data": Markup(format_json(data)),
+        "vega_scripts": Markup(explorer.bundle_scripts()) if specifications else "",
     }
 
 
