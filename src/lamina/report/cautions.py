@@ -23,7 +23,7 @@ WIDE_INTERVAL = 0.5  # of a reliability: one that says little
 
 
 def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Repairs that made their variant significantly worse, on its own task or held-out documents."""
+    """Repairs that significantly hurt their variant, on its own task or held-out documents."""
     harmed = []
     for row in answer(connection, "what_repair_gave_back"):
         if row["own"] and row["gain"] is not None and row["certain"] and row["gain"] < 0:

@@ -80,7 +80,7 @@ def _choose_colour(row: Mapping[str, Any]) -> str:
 def render_comparisons(
     comparisons: Comparisons, a: str, b: str, summary: Sequence[str], svg: str
 ) -> str:
-    """The comparison of the folders a and b as one HTML file, its table without what did not move."""
+    """The comparison of folders a and b as one HTML file, with a table of what moved."""
     moved_rows = [row for row in comparisons if row["moved"]]
     template = jinja2.Template(
         Path(TEMPLATE).read_text(encoding="utf-8"),

@@ -25,7 +25,7 @@ from lamina.errors import LaminaError
 from lamina.report import database_comments
 from lamina.report.queries import read_view_statements
 from lamina.report.statements import (
-    commented_or_created_view,
+    find_subject_view,
     quote_identifier,
     quote_text,
     split_statements,
@@ -56,7 +56,7 @@ def connect(
     connection = duckdb.connect()
     _add_tables(connection, tables, "VIEW")
     for statement in split_statements(read_view_statements(views)):
-        if commented_or_created_view(statement) in computed:
+        if find_subject_view(statement) in computed:
             statement = turn_view_into_table(statement)
         # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
         with suppress(duckdb.CatalogException):
@@ -65,7 +65,7 @@ def connect(
 
 
 def relation(file: Path) -> str:
-    """A Parquet file in SQL: exactly this file, even if its path looks like a pattern or partition."""
+    """A Parquet file in SQL: exactly this file, even if its path looks like a pattern."""
     return f"read_parquet({quote_text(glob.escape(file.as_posix()))}, hive_partitioning = false)"
 
 
@@ -183,7 +183,7 @@ class DatabaseWriter:
         self.connection.execute("DETACH output")
 
     def _add_other_studies(self, studies_folder: Path) -> list[str]:
-        """Create a schema for each other study; one with a damaged table is left out with a warning."""
+        """Create a schema for each other study, but for those with a damaged table."""
         added = []
         for folder in sorted(studies_folder.iterdir()):
             files = [file for file in folder.glob("*.parquet") if file.stem in parquet.TABLES]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import duckdb
 
 from lamina.config.metrics import METRICS
-from lamina.report.statements import created_view, quote_identifier, quote_text
+from lamina.report.statements import find_created_view, quote_identifier, quote_text
 from lamina.store.parquet import TABLES
 
 STUDY_COLUMN = "The study: the name of the configuration file that the run was started with."
@@ -35,7 +35,7 @@ def describe_tables(connection: duckdb.DuckDBPyConnection, statements: Iterable[
             _comment_column(connection, table, column, description)
 
     for statement in statements:
-        view = created_view(statement)
+        view = find_created_view(statement)
         if view is None:
             continue
         passed_on = _describe_sources(statement, descriptions)

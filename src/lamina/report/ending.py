@@ -77,8 +77,8 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
     if not guessed:
         return []
     return [
-        f"warning       the base model guesses: {', '.join(guessed)}. Nothing can be lost there, so "
-        "these scores say nothing about layers. Use another task, examples in the prompt "
+        f"warning       the base model guesses: {', '.join(guessed)}. Nothing can be lost there, "
+        "so these scores say nothing about layers. Use another task, examples in the prompt "
         "(num_fewshot), or the model's chat template."
     ]
 

@@ -77,13 +77,15 @@ def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if variant["removed"]:
             kept = variant["own_kept"]
             text_ratio = variant["text_ratio"]
-            point |= _interval_fields("kept", kept, variant["own_kept_stderr"], scale=100)
-            point |= _interval_fields("text", text_ratio, variant["text_ratio_stderr"], scale=1)
+            point |= _make_interval_fields("kept", kept, variant["own_kept_stderr"], scale=100)
+            point |= _make_interval_fields(
+                "text", text_ratio, variant["text_ratio_stderr"], scale=1
+            )
         points.append(point)
     return points
 
 
-def _interval_fields(
+def _make_interval_fields(
     name: str, value: float | None, stderr: float | None, scale: int
 ) -> dict[str, float]:
     """The number and the ends of its interval, as far as they are known and finite."""

@@ -68,7 +68,7 @@ def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
 
     A recipe has a plan for each task and so no units of its own: of it, how many are removed.
     """
-    units = sorted((row["units"] or "").split(), key=_layer_of_unit)
+    units = sorted((row["units"] or "").split(), key=_parse_layer)
     if not units:
         return _describe_size(row["removed"], row["component"], n_layers)
     listed = units[-1]
@@ -80,7 +80,7 @@ def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
     return f"{noun} {listed} of {n_layers}"
 
 
-def _layer_of_unit(unit: str) -> int:
+def _parse_layer(unit: str) -> int:
     return int(unit.split(".")[0])
 
 

@@ -65,7 +65,7 @@ def describe_choice(selector: Selector) -> str:
 def describe_entry(entry: Choice) -> str:
     """The first sentence of its class, then its options that differ from the defaults."""
     options = entry.options()
-    sentences = [_first_sentence(type(entry))]
+    sentences = [_read_first_sentence(type(entry))]
     metric = getattr(entry, "metric", None)
     if metric:
         sentences.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
@@ -89,7 +89,7 @@ def describe_entry(entry: Choice) -> str:
     return " ".join(sentences)
 
 
-def _first_sentence(documented: type) -> str:
+def _read_first_sentence(documented: type) -> str:
     """The first sentence of a class's docstring."""
     first_paragraph = (inspect.getdoc(documented) or "").split("\n\n")[0]
     text = " ".join(first_paragraph.split())

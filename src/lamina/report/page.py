@@ -93,7 +93,7 @@ def render_report(
         "models": rows(connection, "FROM models ORDER BY model"),
         "calibrations": rows(connection, "FROM calibrations ORDER BY model, calibration"),
         "questions": QUESTIONS,
-        "summary": _summarise(connection, recommended, sizes),
+        "summary": _summarise_with_sizes(connection, recommended, sizes),
         "keep": keep,
         "general_text": general_text,
         "counted_from": counted_from,
@@ -103,7 +103,7 @@ def render_report(
         },
         "stock_repairs": stock_repairs if names.get("repairs") else None,
         "how_chosen": names.get("chosen", {}),
-        "make_option": _configuration_option(facts),
+        "make_option": _format_make_option(facts),
         "names": _explain_names(connection, names),
         "glance": glance_at_calibrations(answers_by_section["glance"]),
         "figures": read_figures(figures),
@@ -129,7 +129,7 @@ def _make_environment(folder: Path) -> jinja2.Environment:
     return environment
 
 
-def _summarise(
+def _summarise_with_sizes(
     connection: duckdb.DuckDBPyConnection,
     recommended: Sequence[Mapping[str, Any]],
     sizes: Sequence[str],
@@ -137,10 +137,10 @@ def _summarise(
     topics: dict[str, Sequence[summary.Statement]] = {}
     if sizes:
         topics["Sizes"] = sizes
-    return topics | summary.summary(connection, recommended)
+    return topics | summary.summarise_results(connection, recommended)
 
 
-def _configuration_option(facts: Mapping[str, Any]) -> str:
+def _format_make_option(facts: Mapping[str, Any]) -> str:
     """What a command of the page says to `make` about the configuration of the run."""
     configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
     if configuration in ("", DEFAULT_CONFIGURATION):
@@ -151,7 +151,7 @@ def _configuration_option(facts: Mapping[str, Any]) -> str:
 def _explain_names(
     connection: duckdb.DuckDBPyConnection, names: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Mapping[str, str]]:
-    """The sections of "What the names mean": those of the configuration, and metrics with scores."""
+    """The sections of "What the names mean": of the configuration, and metrics with scores."""
     meanings: dict[str, Mapping[str, str]] = {}
     for section in ("selectors", "repairs", "healings"):
         if names.get(section):

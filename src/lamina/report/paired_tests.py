@@ -94,7 +94,7 @@ def _group_values(value_rows: Iterable[Mapping[str, Any]]) -> dict[str, Document
 
 
 def _subtract_values(values: DocumentValues, rival_values: DocumentValues) -> DocumentValues:
-    """The difference on each document that both selectors were tested on; tasks without any left out."""
+    """The difference on each document that both were tested on, without tasks that have none."""
     differences: DocumentValues = {}
     for task_key in sorted(values.keys() & rival_values.keys()):
         own = values[task_key]

@@ -13,13 +13,13 @@ def split_statements(text: str) -> list[str]:
     return [statement.query for statement in duckdb.extract_statements(text)]
 
 
-def created_view(statement: str) -> str | None:
+def find_created_view(statement: str) -> str | None:
     """The view that a statement creates; None if it creates none."""
     match = _CREATED_VIEW.search(statement)
     return match[1] if match else None
 
 
-def commented_or_created_view(statement: str) -> str | None:
+def find_subject_view(statement: str) -> str | None:
     """The view that a statement creates or comments on; None if it does neither."""
     match = _VIEW_STATEMENT.search(statement)
     return match[2] if match else None

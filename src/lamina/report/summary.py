@@ -38,7 +38,9 @@ Rows = Sequence[Mapping[str, Any]]
 Statement = str | list[dict[str, Any]]  # a sentence, or a table
 
 
-def summary(connection: duckdb.DuckDBPyConnection, recommended: Rows) -> dict[str, list[Statement]]:
+def summarise_results(
+    connection: duckdb.DuckDBPyConnection, recommended: Rows
+) -> dict[str, list[Statement]]:
     """The results by topic, topics without any left out.
 
     recommended: the variants that the report recommends (`lamina.report.answers.recommendations`)
@@ -186,7 +188,7 @@ def _tabulate_rivals(
         they are not at their best
     """
     results: dict[str, list[RivalResult]] = {}
-    for result in _rival_results(pairs, selector, repair, healing):
+    for result in _list_rival_results(pairs, selector, repair, healing):
         results.setdefault(result.rival, []).append(result)
 
     table = []
@@ -209,7 +211,9 @@ def _tabulate_rivals(
     return table
 
 
-def _rival_results(pairs: Rows, selector: str, repair: str, healing: str) -> Iterator[RivalResult]:
+def _list_rival_results(
+    pairs: Rows, selector: str, repair: str, healing: str
+) -> Iterator[RivalResult]:
     """The comparisons with that repair and healing that the selector is in, seen from its side."""
     for row in pairs:
         if (row["repair"], row["healing"]) != (repair, healing):

@@ -1,4 +1,4 @@
-"""Jobs of rules/report.smk: the tables of a run, what is computed from them, the database, the page."""
+"""Jobs of rules/report.smk: tables, what is computed from them, the database, the page."""
 
 from collections.abc import Collection
 from typing import Annotated, Any, Self
