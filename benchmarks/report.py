@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.given import chromium, scripts  # noqa: E402
 
-VIEWS = queries.views()
+VIEWS = queries.list_view_files()
 # The five questions that are asked most.
 QUERIES = (
     "which_layers_matter",

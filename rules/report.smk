@@ -10,7 +10,7 @@ from lamina.report import queries
 from lamina.stages import report as page
 from lamina.tables import TABLES
 
-FIGURES = page.figures(CONFIG)  # the tables that each reads
+FIGURES = page.list_figures(CONFIG)  # the tables that each reads
 ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
 TITLES = declared("lamina.report.figures", "TITLE")
 COMPARED = [
@@ -18,7 +18,7 @@ COMPARED = [
     "dissociations",
     "comparisons",
 ]  # tables that are computed from other tables
-VIEWS = queries.views()
+VIEWS = queries.list_view_files()
 
 
 localrules:
@@ -149,7 +149,7 @@ rule build_database:
 rule plot_figure:
     input:
         views=VIEWS,
-        queries=lambda w: [queries.query(name) for name in ASKED[w.figure]],
+        queries=lambda w: [queries.locate_query(name) for name in ASKED[w.figure]],
         tables=lambda w: expand("results/tables/{table}.parquet", table=FIGURES[w.figure]),
     output:
         output=report(
@@ -173,7 +173,7 @@ rule plot_figure:
     params:
         options=options(page.PlotFigure),
         code=code(page.PlotFigure),
-        about=lambda w: queries.comments(queries.query_text(ASKED[w.figure][0])),
+        about=lambda w: queries.list_comment_lines(queries.read_query(ASKED[w.figure][0])),
     script:
         "../workflow/scripts/plot_figure.py"
 

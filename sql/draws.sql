@@ -1,4 +1,5 @@
--- Replicates as one: means over draws of a calibration or a selector, and how far one draw is from another.
+-- Replicates combined: means over draws of a calibration or a selector, and how far one draw is
+-- from another.
 
 CREATE OR REPLACE VIEW relevance_means AS
 WITH drawn AS (
@@ -17,9 +18,9 @@ COMMENT ON COLUMN relevance_means.unit IS 'Unit: 12, 12.attention or 12.mlp.';
 COMMENT ON COLUMN relevance_means.layer IS 'Layer of the unit, 0 to L - 1.';
 COMMENT ON COLUMN relevance_means.component IS 'Kind of unit: layer, attention or mlp.';
 COMMENT ON COLUMN relevance_means.score IS 'Mean relevance of the draws that have one, in the unit of the metric.';
-COMMENT ON COLUMN relevance_means.spread IS 'Standard deviation of one draw from another; null for a single draw.';
+COMMENT ON COLUMN relevance_means.spread IS 'Standard deviation from one draw to another; null for a single draw.';
 COMMENT ON COLUMN relevance_means.n_draws IS 'Number of draws with a score.';
-COMMENT ON COLUMN relevance_means.n_samples IS 'Samples of all draws together; the same one may be in several.';
+COMMENT ON COLUMN relevance_means.n_samples IS 'Samples of all draws together; one sample may be in several draws.';
 COMMENT ON COLUMN relevance_means.reason IS 'Why a draw has no score; null in the ordinary case.';
 COMMENT ON COLUMN relevance_means.ci_low IS 'Lower end of the 95 % interval of score over draws, by Student''s t; null for a single draw.';
 COMMENT ON COLUMN relevance_means.ci_high IS 'Upper end of the 95 % interval of score over draws.';
@@ -34,8 +35,8 @@ drawn AS (
     FROM scores AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
     WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
 ),
--- draws of a calibration under one selector are no further selectors, and the other way round: first the mean over the
--- one, then the spread over the other
+-- Draws of a calibration under one selector are not further selectors, and the reverse: first the
+-- mean over the one, then the spread over the other.
 averaged AS (
     SELECT model, calibration, selector, removed, repair, healing, task, drawn_calibration, drawn_selector,
         avg(value) AS value, avg(kept) AS kept
@@ -64,21 +65,21 @@ means AS (
 )
 SELECT m.*, n_calibrations, n_selectors, spread, kept_spread, value - reach AS ci_low, value + reach AS ci_high
 FROM means AS m LEFT JOIN varied USING (model, calibration, selector, removed, repair, healing, task);
-COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors as one: the mean over draws.';
-COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, else its name.';
-COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, else its name.';
+COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors combined: the mean over draws.';
+COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, or its name without one.';
+COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, or its name without one.';
 COMMENT ON COLUMN score_means.own IS 'Whether the task is the calibration''s own (see own_tasks).';
 COMMENT ON COLUMN score_means.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
 COMMENT ON COLUMN score_means.base_value IS 'The base model''s number on the task.';
 COMMENT ON COLUMN score_means.base_stderr IS 'Standard error of base_value.';
-COMMENT ON COLUMN score_means.n_samples IS 'Number of test documents, the same ones for every draw.';
+COMMENT ON COLUMN score_means.n_samples IS 'Number of test documents, the same for every draw.';
 COMMENT ON COLUMN score_means.value IS 'Mean over draws of the measured number; infinite perplexities are left out.';
-COMMENT ON COLUMN score_means.spread IS 'Standard deviation of one draw from another: of selectors (means over the calibrations), of calibrations (means over the selectors), or both added in squares; null for a single draw.';
-COMMENT ON COLUMN score_means.n_draws IS 'Number of variants behind value: calibrations times selectors.';
+COMMENT ON COLUMN score_means.spread IS 'Standard deviation from one draw to another: of selectors (means over the calibrations), of calibrations (means over the selectors), or the root of the sum of both variances; null for a single draw.';
+COMMENT ON COLUMN score_means.n_draws IS 'Number of variants in value: calibrations times selectors.';
 COMMENT ON COLUMN score_means.n_calibrations IS 'Number of draws of the calibration among them.';
 COMMENT ON COLUMN score_means.n_selectors IS 'Number of draws of the selector among them.';
 COMMENT ON COLUMN score_means.stderr IS 'Standard error of one draw''s value over test documents, on average; draws share the documents. Null where one is unknown.';
 COMMENT ON COLUMN score_means.kept IS 'Mean over draws of the share of the base model''s number that is left.';
 COMMENT ON COLUMN score_means.kept_spread IS 'Standard deviation of kept from one draw to another, as spread.';
-COMMENT ON COLUMN score_means.ci_low IS 'Lower end of the 95 % interval of value over draws: Student''s t over n_selectors and over n_calibrations, added in squares; null for a single draw.';
+COMMENT ON COLUMN score_means.ci_low IS 'Lower end of the 95 % interval of value over draws: Student''s t over n_selectors and over n_calibrations, half widths added in squares; null for a single draw.';
 COMMENT ON COLUMN score_means.ci_high IS 'Upper end of the 95 % interval of value over draws.';

@@ -1,4 +1,5 @@
--- Units: their relevance by every metric, the order in which they go, and what searching whole sets of them found.
+-- Units: their relevance by every metric, the order in which they are removed, and what searches
+-- over sets of them found.
 
 CREATE OR REPLACE VIEW relevance_wide AS
 WITH base AS (SELECT * FROM relevance WHERE selector = 'base' AND removed = 0),
@@ -20,7 +21,7 @@ beside AS (
 ),
 wide AS (SELECT * FROM scores JOIN beside USING (model, calibration, component, layer, unit))
 SELECT *,
-    -- Equals share the mean of their places, which is what Spearman's correlation needs.
+    -- Equal scores share the mean of their ranks, which is what Spearman's correlation needs.
     CASE WHEN accuracy IS NOT NULL THEN rank() OVER (
         PARTITION BY model, calibration, component ORDER BY accuracy NULLS LAST)
         + (count(*) OVER (PARTITION BY model, calibration, component, accuracy) - 1) / 2 END AS accuracy_rank,
@@ -31,13 +32,13 @@ FROM wide;
 COMMENT ON VIEW relevance_wide IS 'One row per unit of the base model and calibration, one column per metric (null where not measured).';
 COMMENT ON COLUMN relevance_wide.accuracy_low IS 'Lower end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.accuracy_high IS 'Upper end of its 95 % interval.';
-COMMENT ON COLUMN relevance_wide.accuracy_samples IS 'Number of samples behind accuracy.';
+COMMENT ON COLUMN relevance_wide.accuracy_samples IS 'Number of samples that accuracy was measured on.';
 COMMENT ON COLUMN relevance_wide.accuracy_reason IS 'Why accuracy is null.';
 COMMENT ON COLUMN relevance_wide.cosine_low IS 'Lower end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.cosine_high IS 'Upper end of its 95 % interval.';
-COMMENT ON COLUMN relevance_wide.cosine_samples IS 'Number of samples behind cosine.';
-COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Place by accuracy among units of the kind, 1 = least relevant, ties share a place.';
-COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Place by cosine among units of the kind, 1 = least relevant, ties share a place.';
+COMMENT ON COLUMN relevance_wide.cosine_samples IS 'Number of samples that cosine was measured on.';
+COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Rank by accuracy among units of the kind, 1 = least relevant; ties share their mean rank.';
+COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Rank by cosine among units of the kind, 1 = least relevant; ties share their mean rank.';
 
 CREATE OR REPLACE VIEW removal_order AS
 WITH parted AS (  -- 7.@math has the part @math and a donor
@@ -55,7 +56,7 @@ run_starts AS (
         PARTITION BY model, calibration, selector, removed ORDER BY sublayer)
 ),
 run_counts AS (SELECT model, calibration, selector, removed, count(*) AS runs FROM run_starts GROUP BY ALL),
-lacking AS (  -- what each layer lacks
+lacking AS (  -- the units that each layer lacks
     SELECT model, calibration, selector, removed, layer, string_agg(part, '+' ORDER BY part) AS parts
     FROM parted GROUP BY ALL
 ),
@@ -81,7 +82,7 @@ ordered AS (
     FROM plans GROUP BY ALL
 )
 SELECT o.model, o.calibration, o.selector, o.removed, units,
-    -- sub-layers of both kinds count their shares of a layer, so that there are more of them than their size says
+    -- sub-layers of both kinds are counted by their shares of a layer, so there are more of them than `removed`
     CASE WHEN units IS NULL THEN NULL WHEN are_layers IS NOT FALSE THEN 'layer'
         WHEN n_kinds > 1 OR n_units > o.removed THEN 'both' ELSE part END AS component,
     CASE WHEN units IS NULL THEN NULL WHEN are_layers IS FALSE AND n_kinds = 1 AND n_units = o.removed
@@ -92,14 +93,14 @@ FROM ordered AS o
 LEFT JOIN kinds USING (model, calibration, selector, removed)
 LEFT JOIN run_counts USING (model, calibration, selector, removed)
 LEFT JOIN compositions USING (model, calibration, selector, removed);
-COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string, and what they come to.';
-COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a donor''s. Null for a refused plan.';
+COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string, and its size.';
+COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a layer of the donor math. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both (sub-layers, each counted by its share of a layer); null for a refused plan.';
-COMMENT ON COLUMN removal_order.layers IS 'Size of the plan in layers: removed, or half of it where the units are attentions alone or MLPs alone; null for a refused plan.';
+COMMENT ON COLUMN removal_order.layers IS 'Size of the plan in layers: removed, or half of removed where all units are attentions or all are MLPs; null for a refused plan.';
 COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones are one run, also 7.mlp and 8.attention; 0 where layers are replaced only; null for a refused plan.';
 COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp; plans of one composition make models of one size. Null for a refused plan.';
-COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before anything went, 0 to 1; null where not measured.';
-COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after everything went, 0 to 1; null where not measured.';
+COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before the first removal, 0 to 1; null where not measured.';
+COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after the last removal, 0 to 1; null where not measured.';
 
 CREATE OR REPLACE VIEW removals AS
 WITH seen AS (
@@ -129,14 +130,14 @@ SELECT p.* EXCLUDE (gone),
     root(accuracy_after * (1 - accuracy_after) / coalesce(n_search, n_after)) AS after_stderr
 FROM steps AS p LEFT JOIN measured USING (model, calibration, selector, removed, position)
 LEFT JOIN searched USING (model, calibration, selector, removed);
-COMMENT ON VIEW removals IS 'One row per plan and unit, as plans, with the samples behind its accuracies: a search holds samples back.';
-COMMENT ON COLUMN removals.n_before IS 'Calibration samples behind accuracy_before; null where nobody knows.';
+COMMENT ON VIEW removals IS 'One row per plan and unit, as plans, with the number of samples that its accuracies were measured on: a search holds samples back.';
+COMMENT ON COLUMN removals.n_before IS 'Calibration samples that accuracy_before was measured on; null where unknown.';
 COMMENT ON COLUMN removals.before_stderr IS 'Binomial standard error of accuracy_before.';
-COMMENT ON COLUMN removals.n_after IS 'Calibration samples behind accuracy_after.';
+COMMENT ON COLUMN removals.n_after IS 'Calibration samples that accuracy_after was measured on.';
 COMMENT ON COLUMN removals.after_stderr IS 'Binomial standard error of accuracy_after.';
 
 CREATE OR REPLACE VIEW task_agreements AS
-WITH placed AS (  -- equals share the mean of their places
+WITH placed AS (  -- equal scores share the mean of their ranks
     SELECT a.model, a.component, m.metric, a.calibration, a.unit,
         rank() OVER (PARTITION BY a.model, a.calibration, a.component, m.metric ORDER BY a.score)
             + (count(*) OVER (PARTITION BY a.model, a.calibration, a.component, m.metric, a.score) - 1) / 2 AS accuracy_rank,
@@ -151,7 +152,7 @@ correlated AS (
     SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
     FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank))
 ),
-reached AS (  -- as if the units were drawn from many [Bonett and Wright 2000]
+reached AS (  -- as if the units were a sample of many units [Bonett and Wright 2000]
     SELECT *, atanh(greatest(least(spearman, 0.999999), -0.999999)) AS z,
         CASE WHEN n_units > 4 THEN 1.959964 * sqrt((1 + spearman ** 2 / 2) / (n_units - 3)) END AS reach
     FROM correlated
@@ -160,10 +161,10 @@ SELECT model, component, metric, calibration, spearman,
     CASE WHEN reach > 0 THEN least(tanh(z - reach), spearman) END AS ci_low,
     CASE WHEN reach > 0 THEN greatest(tanh(z + reach), spearman) END AS ci_high, n_units
 FROM reached;
-COMMENT ON VIEW task_agreements IS 'One row per kind of unit, metric and calibration of the base model: how the metric agrees with accuracy within the task, which is what a selector goes by.';
+COMMENT ON VIEW task_agreements IS 'One row per kind of unit, metric and calibration of the base model: how the metric agrees with accuracy within the task, which is all that a selector sees.';
 COMMENT ON COLUMN task_agreements.metric IS 'The metric that is compared with accuracy.';
 COMMENT ON COLUMN task_agreements.spearman IS 'Rank correlation over all units, as measured: the noise of the samples makes it smaller. Null where a metric gives all units the same score.';
-COMMENT ON COLUMN task_agreements.ci_low IS 'Lower end of its 95 % interval, as if the units were drawn from many [Bonett and Wright 2000]; null for fewer than five.';
+COMMENT ON COLUMN task_agreements.ci_low IS 'Lower end of its 95 % interval, as if the units were a sample of many units [Bonett and Wright 2000]; null for fewer than five.';
 COMMENT ON COLUMN task_agreements.ci_high IS 'Upper end of its 95 % interval.';
 COMMENT ON COLUMN task_agreements.n_units IS 'Units that both metrics scored.';
 
@@ -174,7 +175,7 @@ SELECT model, calibration, component, layer, unit,
     accuracy_rank - cosine_rank AS rank_difference,
     count(*) OVER (PARTITION BY model, calibration, component) AS n_units
 FROM relevance_wide WHERE accuracy IS NOT NULL AND cosine IS NOT NULL;
-COMMENT ON VIEW disagreements IS 'One row per unit scored by both metrics: how far apart accuracy and cosine place it.';
+COMMENT ON VIEW disagreements IS 'One row per unit scored by both metrics: how far apart accuracy and cosine rank it.';
 COMMENT ON COLUMN disagreements.rank_difference IS 'accuracy_rank - cosine_rank: positive = accuracy finds the unit more relevant than cosine does.';
 COMMENT ON COLUMN disagreements.n_units IS 'Number of units ranked.';
 
@@ -196,12 +197,12 @@ LEFT JOIN (FROM ended WHERE removed = 0) AS b USING (model, calibration, selecto
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
         AND s.stage <> 'held back' AND s.removed = e.removed
 ) AS c;
-COMMENT ON VIEW search_results IS 'One row per search and size: what it ended with, what that is worth on samples it never saw, and what it cost; the unpruned model has removed = 0.';
-COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many. Of other samples than loss: compare it with search_loss_base.';
+COMMENT ON VIEW search_results IS 'One row per search and size: the set that it found, the loss of that set on held-out samples, and what the search cost; the base model has removed = 0.';
+COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as for any best of many. Its samples are not those of loss: compare it with search_loss_base.';
 COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
-COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the unpruned model on the same samples as search_loss.';
-COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back. A portfolio holds none back: it is that of the last half of its judge documents, corrected for the choice by cutting these in two many times, choosing on one part and measuring on the other.';
+COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the base model on the same samples as search_loss.';
+COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back. A portfolio holds none back: its loss is that on the last half of its judge documents, corrected for the choice by splitting these many times, choosing on one part and measuring on the other.';
 COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
-COMMENT ON COLUMN search_results.loss_base IS 'Mean loss of the unpruned model on the same samples as loss. It was not chosen, so there is nothing to correct.';
-COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search asked for, each once.';
-COMMENT ON COLUMN search_results.sets IS 'Different sets that it asked about.';
+COMMENT ON COLUMN search_results.loss_base IS 'Mean loss of the base model on the same samples as loss. It was not chosen, so there is nothing to correct.';
+COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search evaluated, each counted once.';
+COMMENT ON COLUMN search_results.sets IS 'Different sets that the search evaluated.';

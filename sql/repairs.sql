@@ -1,4 +1,4 @@
--- Two numbers of a task beside each other: repaired and not, chosen and written.
+-- Two numbers of a task compared: repaired and not repaired, chosen and written.
 
 CREATE OR REPLACE VIEW choices_and_generation AS
 SELECT
@@ -51,11 +51,11 @@ LEFT JOIN paired AS s ON s.model = v.model AND s.calibration = v.calibration AND
     AND s.removed = v.removed AND s.repair = v.repair AND s.healing = v.healing AND s.task = v.task
     AND s.metric = v.metric
 WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND NOT (v.repair = 'none' AND v.healing = 'none');
-COMMENT ON VIEW repairs IS 'One row per repaired variant and task: what repair and healing gave back against the same plan without repair.';
+COMMENT ON VIEW repairs IS 'One row per repaired variant and task: what repair and healing recovered compared with the same plan without repair.';
 COMMENT ON COLUMN repairs.metric IS 'Main metric of the task.';
 COMMENT ON COLUMN repairs.pruned_value IS 'The number after pruning, before repair.';
 COMMENT ON COLUMN repairs.value IS 'The number after repair.';
-COMMENT ON COLUMN repairs.gain IS 'What repair gave back, in the unit of the metric; positive = better.';
+COMMENT ON COLUMN repairs.gain IS 'What the repair recovered, in the unit of the metric; positive = better.';
 COMMENT ON COLUMN repairs.gain_stderr IS 'Standard error of gain, paired over documents where they are known.';
 COMMENT ON COLUMN repairs.loss IS 'What pruning had cost against the base model; positive = worse.';
 COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';

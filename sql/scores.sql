@@ -21,7 +21,7 @@ JOIN measured AS m ON m.model = s.model AND (
 )
 LEFT JOIN chances AS c ON c.model = s.model AND c.task = m.task
 GROUP BY ALL;
-COMMENT ON VIEW own_tasks IS 'Which benchmark tasks are a calibration''s own: those it was sampled from, or of its name; for text, every perplexity.';
+COMMENT ON VIEW own_tasks IS 'Which benchmark tasks are a calibration''s own: those that it was sampled from or that have its name; for text, every perplexity.';
 COMMENT ON COLUMN own_tasks.task IS 'Benchmark task that measures what the calibration was made for.';
 COMMENT ON COLUMN own_tasks.chance IS 'Accuracy of guessing on the calibration samples, 0 to 1; null for perplexity or where unknown.';
 
@@ -39,9 +39,9 @@ FROM benchmark_samples AS v
 JOIN benchmark_samples AS b USING (model, task, metric, sample)
 WHERE v.removed > 0 AND b.removed = 0 AND v.metric <> 'perplexity'
 GROUP BY ALL;
-COMMENT ON VIEW paired_differences IS 'One row per variant and task: difference to the base model over the same test documents.';
+COMMENT ON VIEW paired_differences IS 'One row per variant and task: difference from the base model over the same test documents.';
 COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base: -1 to 1 for accuracies, nats per token for nll.';
-COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference; of answers that are right or wrong with one document more that differs in each direction [Bonett and Price 2012].';
+COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference; for answers that are right or wrong, with one more document that differs in each direction [Bonett and Price 2012].';
 COMMENT ON COLUMN paired_differences.higher IS 'Documents on which the variant has the higher value.';
 COMMENT ON COLUMN paired_differences.lower IS 'Documents on which the variant has the lower value.';
 COMMENT ON COLUMN paired_differences.both_right IS 'Documents that both answer rightly.';
@@ -54,7 +54,7 @@ WITH base AS (
 ),
 joined AS (
     SELECT
-        -- of a perplexity that overflows nobody knows the error
+        -- the error of a perplexity that overflows is unknown
         m.* REPLACE (CASE WHEN isfinite(m.value) THEN m.stderr END AS stderr), base_value, base_stderr,
         m.value - base_value AS change,
         CASE
@@ -67,7 +67,7 @@ joined AS (
         p.stderr IS NOT NULL AS paired, p.stderr AS paired_stderr, is_right_or_wrong AND higher_is_better AS is_answers,
         both_right, higher, lower, p.n_samples AS n_paired,
         o.task IS NOT NULL AS own,
-        -- a choice can be guessed, what is written cannot
+        -- a choice can be guessed, a written answer cannot
         (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
             AND NOT is_of_writing(m.metric)) AS chance
     FROM benchmarks AS m
@@ -145,18 +145,18 @@ COMMENT ON COLUMN against_base.base_stderr IS 'Standard error of base_value.';
 COMMENT ON COLUMN against_base.change IS 'value - base_value, in the unit of the metric.';
 COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known; see paired_differences.';
 COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
-COMMENT ON COLUMN against_base.general_text IS 'Whether the number tells what happens to general text: every perplexity does that is not the calibration''s own; a calibration of text has none.';
-COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for what has no chance.';
+COMMENT ON COLUMN against_base.general_text IS 'Whether the number is a perplexity of general text: every perplexity that is not the calibration''s own; a calibration of text has none.';
+COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for metrics without chance.';
 COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
-COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; of answers that are right or wrong with one document more that differs in each direction; kept_luck is in it. Null where an error is unknown, a perplexity is infinite, or kept_reason says why.';
-COMMENT ON COLUMN against_base.kept_luck IS 'Part of kept_stderr that allows for a base model that is worse than it was measured, by up to three standard errors, since shares of bases at chance are not shown; 0 for perplexity and where chance is unknown.';
-COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model at it; kept itself for perplexity.';
-COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance taken as known; null where that of kept is.';
-COMMENT ON COLUMN against_base.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, as kept_luck.';
-COMMENT ON COLUMN against_base.kept_reason IS 'Why kept has no interval: at chance (the base model is, so nothing is kept), or too few (documents: the base model is not four standard errors above chance, and a share of so uncertain a number has no interval). Null in the ordinary case.';
+COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; for answers that are right or wrong, with one more document that differs in each direction. It contains kept_luck. Null where an error is unknown, a perplexity is infinite, or kept_reason says why.';
+COMMENT ON COLUMN against_base.kept_luck IS 'Part of kept_stderr that allows for a base model that is worse than it was measured, by up to three standard errors, since shares of base models at chance are not shown; 0 for perplexity and where chance is unknown.';
+COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model is at chance; kept itself for perplexity.';
+COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance being known exactly; null where kept_stderr is.';
+COMMENT ON COLUMN against_base.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, like kept_luck.';
+COMMENT ON COLUMN against_base.kept_reason IS 'Why kept has no interval: at chance (the base model is, so there is nothing to keep), or too few (too few documents: the base model is not four standard errors above chance, and a share of so uncertain a number has no interval). Null in the ordinary case.';
 
 CREATE OR REPLACE VIEW scores AS
-WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
+WITH chosen AS (  -- metrics of `generate` come last: they are extra to the main metric of a task
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
             CASE WHEN is_of_writing(metric) THEN 99 ELSE 98 END)) AS metric
@@ -185,30 +185,30 @@ SELECT model, calibration, selector, removed, repair, healing, tasks_of,
     max(CASE WHEN higher_is_better THEN 1 / (n_samples * (base_value - chance)) ELSE 0 END)
         FILTER (kept IS NOT NULL) / count(kept) AS kept_above_chance_step
 FROM asked GROUP BY ALL;
-COMMENT ON VIEW kept_means IS 'One row per variant and set of tasks: means of what it keeps. Tasks at which the base model is at chance are not in them.';
+COMMENT ON VIEW kept_means IS 'One row per variant and set of tasks: means of what it keeps. Tasks on which the base model is at chance are left out.';
 COMMENT ON COLUMN kept_means.tasks_of IS 'own: the calibration''s own tasks, or texts; others: the other tasks with an accuracy; all: every task with an accuracy.';
-COMMENT ON COLUMN kept_means.tasks IS 'The tasks, those at chance too.';
+COMMENT ON COLUMN kept_means.tasks IS 'The tasks, including those at chance.';
 COMMENT ON COLUMN kept_means.n_tasks IS 'Number of tasks in the means.';
 COMMENT ON COLUMN kept_means.n_at_chance IS 'Number of tasks left out because the base model is at chance.';
 COMMENT ON COLUMN kept_means.n_samples IS 'Test documents of the tasks in the means.';
-COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s number that is left, 1 = all; null where it is at chance on all of them.';
-COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents; null where that of one task is.';
-COMMENT ON COLUMN kept_means.kept_luck IS 'Part of kept_stderr that allows for base models measured too well; it adds up over tasks.';
-COMMENT ON COLUMN kept_means.kept_reason IS 'Why kept has no interval: too few documents for one of the tasks in it.';
-COMMENT ON COLUMN kept_means.kept_step IS 'Most that one wrong document more takes from kept.';
-COMMENT ON COLUMN kept_means.kept_above_chance IS 'Mean over the same tasks of the share counted from chance; null where chance is unknown for one.';
+COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s number that is left, 1 = all; null where the base model is at chance on all of them.';
+COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents; null where that of any task is.';
+COMMENT ON COLUMN kept_means.kept_luck IS 'Part of kept_stderr that allows for base models that were measured too well; it adds up over tasks.';
+COMMENT ON COLUMN kept_means.kept_reason IS 'Why kept has no interval: too few documents for one of its tasks.';
+COMMENT ON COLUMN kept_means.kept_step IS 'The most that one more wrong document takes from kept.';
+COMMENT ON COLUMN kept_means.kept_above_chance IS 'Mean over the same tasks of the share counted from chance; null where chance is unknown for any of them.';
 COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept_above_chance.';
-COMMENT ON COLUMN kept_means.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, as kept_luck.';
-COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
+COMMENT ON COLUMN kept_means.kept_above_chance_luck IS 'Part of kept_above_chance_stderr, like kept_luck.';
+COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'The most that one more wrong document takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS
-WITH joined AS (  -- texts whose documents are one stream, of which blocks of windows are the samples
+WITH joined AS (  -- texts whose documents are joined to one stream; their samples are blocks of windows
     SELECT model, task, coalesce(bool_or(task_version LIKE '% joined=%'), false) AS is_joined
     FROM benchmarks WHERE metric = 'perplexity' GROUP BY ALL
 )
 SELECT model, calibration, selector, removed, repair, healing,
     string_agg(task, ', ' ORDER BY task) AS texts,
-    -- of several texts the geometric mean, which is exp of the mean loss
+    -- for several texts the geometric mean, which is exp of the mean loss
     exp(avg(ln(value))) AS text_perplexity,
     exp(avg(ln(value))) * mean_stderr(value, stderr / value) AS text_perplexity_stderr,
     exp(avg(ln(base_value))) AS text_base,
@@ -219,7 +219,7 @@ SELECT model, calibration, selector, removed, repair, healing,
 FROM scores JOIN joined USING (model, task) WHERE general_text GROUP BY ALL;
 COMMENT ON VIEW general_texts IS 'One row per variant: what it does to general text, which is every perplexity that is not its calibration''s own.';
 COMMENT ON COLUMN general_texts.texts IS 'The texts.';
-COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; of several texts the geometric mean.';
+COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; for several texts the geometric mean.';
 COMMENT ON COLUMN general_texts.text_perplexity_stderr IS 'Standard error of text_perplexity.';
 COMMENT ON COLUMN general_texts.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN general_texts.text_ratio IS 'text_perplexity / text_base: 1 = nothing lost.';
@@ -235,7 +235,7 @@ owned AS MATERIALIZED (
     WINDOW variant AS (PARTITION BY model, calibration, selector, removed, repair, healing)
     QUALIFY (model, task) IN (FROM shared)
 ),
-documents AS (  -- what each adds to value and to both shares, as far as they differ from one document to another
+documents AS (  -- what each adds to value and to both shares, up to a constant
     SELECT o.*, d.sample, d.value AS v,
         CASE WHEN higher_is_better THEN (d.value - kept * b.value) / base_value
             ELSE kept * (b.value - d.value) END AS k,
@@ -260,7 +260,7 @@ known AS (
     WHERE x.calibration < y.calibration GROUP BY ALL
 )
 SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.calibration, y.calibration AS other_calibration,
-    -- of documents that are not known at most this
+    -- if the documents are unknown, this is an upper bound
     sum(coalesce(d.v, x.stderr * y.stderr) / x.n_values / y.n_values) AS value_covariance,
     sum(coalesce(d.k, x.kept_stderr * y.kept_stderr) / x.n_kept / y.n_kept) AS kept_covariance,
     sum(coalesce(d.a, x.kept_above_chance_stderr * y.kept_above_chance_stderr) / x.n_kept / y.n_kept)
@@ -270,9 +270,9 @@ LEFT JOIN known AS d ON d.model = x.model AND d.selector = x.selector AND d.remo
     AND d.repair = x.repair AND d.healing = x.healing AND d.task = x.task AND d.calibration = x.calibration
     AND d.other = y.calibration
 WHERE x.calibration < y.calibration GROUP BY ALL;
-COMMENT ON VIEW shared_errors IS 'One row per two variants of a selector, size and repair whose calibrations, draws of one for instance, have an own task in common: how their errors go together, since they share its test documents.';
+COMMENT ON VIEW shared_errors IS 'One row per two variants of a selector, size and repair whose calibrations, draws of one for instance, have an own task in common: how their errors are correlated, since they share its test documents.';
 COMMENT ON COLUMN shared_errors.calibration IS 'Calibration of the first.';
 COMMENT ON COLUMN shared_errors.other_calibration IS 'Calibration of the second.';
-COMMENT ON COLUMN shared_errors.value_covariance IS 'Covariance of the means over their own tasks, over test documents; where these are not known the most that it can be.';
-COMMENT ON COLUMN shared_errors.kept_covariance IS 'The same of the shares kept.';
-COMMENT ON COLUMN shared_errors.kept_above_chance_covariance IS 'The same of the shares counted from chance.';
+COMMENT ON COLUMN shared_errors.value_covariance IS 'Covariance of the means over their own tasks, over test documents; an upper bound where these are unknown.';
+COMMENT ON COLUMN shared_errors.kept_covariance IS 'The same for the shares kept.';
+COMMENT ON COLUMN shared_errors.kept_above_chance_covariance IS 'The same for the shares counted from chance.';

@@ -1,4 +1,4 @@
--- All that is known of a variant, which ones nothing beats, and which one to take.
+-- All that is known about a variant, which ones no other beats, and which one to take.
 
 CREATE OR REPLACE VIEW variants AS
 WITH told AS MATERIALIZED (FROM scores),
@@ -22,7 +22,7 @@ placed AS (
     SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units, r.composition, r.runs
     FROM described AS d LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 ),
-timed AS (  -- what was timed stands for all that cost the same; runs count where there is a patch at each
+timed AS (  -- a timed variant stands for all of the same cost; the number of runs matters only if each has a patch
     SELECT p.model, p.calibration, p.selector, p.removed, p.repair, p.healing, e.parameters_ratio, e.latency_ratio,
         e.latency_ratio_stderr, e.repeats,
         coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.repair,
@@ -49,22 +49,22 @@ LEFT JOIN (FROM means WHERE tasks_of = 'all') AS e USING (model, calibration, se
 LEFT JOIN general_texts USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN timed USING (model, calibration, selector, removed, repair, healing);
 COMMENT ON VIEW variants IS 'One row per variant: what it lacks, what it keeps of its own task and of all, how large and fast it is.';
-COMMENT ON COLUMN variants.layers IS 'Its size in layers: removed, or half of it where the units are attentions alone or MLPs alone.';
+COMMENT ON COLUMN variants.layers IS 'Its size in layers: removed, or half of removed where all units are attentions or all are MLPs.';
 COMMENT ON COLUMN variants.own_tasks IS 'The calibration''s own benchmark tasks.';
 COMMENT ON COLUMN variants.own_metric IS 'Main metrics of the own tasks.';
 COMMENT ON COLUMN variants.own_value IS 'Mean over the own tasks of the measured number; null where some are accuracies and others perplexities.';
 COMMENT ON COLUMN variants.own_stderr IS 'Standard error of own_value.';
 COMMENT ON COLUMN variants.own_base IS 'The base model''s number on the same tasks.';
-COMMENT ON COLUMN variants.own_at_chance IS 'Whether the base model is at chance on all own tasks, so that there is nothing to keep; null where nobody knows.';
-COMMENT ON COLUMN variants.own_kept IS 'Mean over the own tasks of the share kept, 1 = all; those at chance are not in it.';
+COMMENT ON COLUMN variants.own_at_chance IS 'Whether the base model is at chance on all own tasks, so that there is nothing to keep; null where unknown.';
+COMMENT ON COLUMN variants.own_kept IS 'Mean over the own tasks of the share kept, 1 = all; tasks at chance are left out.';
 COMMENT ON COLUMN variants.own_kept_stderr IS 'Standard error of own_kept.';
 COMMENT ON COLUMN variants.own_samples IS 'Test documents of the own tasks.';
-COMMENT ON COLUMN variants.mean_kept IS 'Mean over all tasks with an accuracy of the share kept, 1 = all; those at chance are not in it.';
+COMMENT ON COLUMN variants.mean_kept IS 'Mean over all tasks with an accuracy of the share kept, 1 = all; tasks at chance are left out.';
 COMMENT ON COLUMN variants.mean_kept_stderr IS 'Standard error of mean_kept.';
 COMMENT ON COLUMN variants.n_tasks IS 'Number of tasks in mean_kept.';
 COMMENT ON COLUMN variants.n_at_chance IS 'Number of tasks left out of it because the base model is at chance.';
-COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same composition (see removal_order) and, where a patch works at each, the same number of runs, with the same repair or one that builds the model alike. Null where none was.';
+COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions of latency_ratio.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same composition (see removal_order) and, where each run has a patch, the same number of runs, with the same repair or one that builds the same model. Null where none was measured.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS MATERIALIZED (
@@ -75,7 +75,7 @@ told AS MATERIALIZED (FROM scores),
 counted AS (
     SELECT model, removed, calibration, count(DISTINCT selector) AS selectors FROM measured GROUP BY ALL
 ),
-sets AS (  -- of calibrations: all that at least so many selectors have
+sets AS (  -- sets of calibrations: all that at least `least` selectors have
     SELECT model, removed, least, calibration, count(*) OVER (PARTITION BY model, removed, least) AS n
     FROM counted JOIN (SELECT DISTINCT model, removed, selectors AS least FROM counted) USING (model, removed)
     WHERE selectors >= least
@@ -91,7 +91,7 @@ shared AS (  -- means compare over the same calibrations: those that keep the mo
     FROM sets JOIN (SELECT model, removed, max_by(least, (variants, least)) AS least FROM worth GROUP BY ALL)
         USING (model, removed, least)
 ),
-read AS (  -- all read the same texts: the mean of each document first
+read AS (  -- all variants read the same texts: first the mean of each document
     SELECT s.model, s.removed, s.selector, s.repair, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
     FROM benchmark_samples AS s
     JOIN (FROM told WHERE general_text) AS g USING (model, calibration, selector, removed, repair, healing, task)
@@ -123,7 +123,7 @@ means AS (
             THEN root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*) END AS accuracy_stderr,
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
-        -- of documents that are not known at most this: their errors go together
+        -- if the documents are unknown, this is an upper bound: their errors are correlated
         exp(avg(ln(text_perplexity))) * CASE
             WHEN any_value(n_read) = count(*) AND count(*) > 1 THEN any_value(nll_stderr)
             ELSE joint_stderr(text_perplexity, text_perplexity_stderr / text_perplexity)
@@ -136,7 +136,7 @@ means AS (
     LEFT JOIN tested AS t USING (model, removed, selector, repair, healing)
     GROUP BY ALL
 ),
-comparable AS (  -- a repair that was tried on some of them only has another mean
+comparable AS (  -- a repair that was tried on only some of them has a mean over other calibrations
     SELECT * FROM means QUALIFY n_calibrations = max(n_calibrations) OVER (PARTITION BY model, removed)
 )
 SELECT *, NOT EXISTS (
@@ -146,18 +146,19 @@ SELECT *, NOT EXISTS (
 ) AS best
 FROM comparable AS c;
 COMMENT ON VIEW frontier IS 'One row per model, size, selector and repair: own accuracy against perplexity of general text, means over the calibrations of tasks.';
-COMMENT ON COLUMN frontier.layers IS 'The size in layers: attentions alone or MLPs alone count half.';
+COMMENT ON COLUMN frontier.layers IS 'The size in layers: units that are all attentions or all MLPs count half.';
 COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accuracy on their own tasks, 0 to 1.';
 COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy over distinct test documents, which draws of one calibration share; the choice of calibration samples is not in it.';
 COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
 COMMENT ON COLUMN frontier.perplexity IS 'Perplexity of general text (see general_texts); geometric mean over texts and calibrations.';
-COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity over documents, which all calibrations share: of the mean over calibrations of each (of equal weight).';
+COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity over documents, which all calibrations share: first the mean over calibrations of each document, then the error over documents of equal weight.';
 COMMENT ON COLUMN frontier.perplexity_base IS 'The base model''s perplexity on the same texts.';
-COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: of the size, those that keep the most variants comparable. Pairs not measured on all of them are left out.';
-COMMENT ON COLUMN frontier.n_samples IS 'Distinct test documents behind accuracy, over all calibrations.';
-COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both a higher accuracy and a lower perplexity (one may be equal).';
+COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: for each size, those that keep the most variants comparable. Pairs that were not measured on all of them are left out.';
+COMMENT ON COLUMN frontier.n_samples IS 'Distinct test documents of accuracy, over all calibrations.';
+COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size is better in accuracy or perplexity and at least equal in the other.';
 
--- A repair that hurt on held-out documents of the calibration answers nothing; in a recipe there is none in its place.
+-- A repair that hurt on held-out documents of the calibration is never an answer; a recipe then
+-- goes without repair.
 CREATE OR REPLACE VIEW answers AS
 WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
@@ -182,7 +183,7 @@ recipes AS (
         sum((k.kept_above_chance_stderr - k.kept_above_chance_luck) ** 2) AS variance_above_chance,
         avg(k.kept_above_chance_luck) AS kept_above_chance_luck,
         count(k.kept_above_chance_stderr) AS n_stderr_above_chance,
-        -- all of them read the same texts, and most were timed as one, so these errors go together
+        -- all of them read the same texts, and most share a timing, so these errors are correlated
         exp(avg(ln(text_ratio))) AS text_ratio,
         exp(avg(ln(text_ratio))) * joint_stderr(text_ratio, text_ratio_stderr / text_ratio) AS text_ratio_stderr,
         max(text_samples) AS text_samples, max(text_blocks) AS text_blocks, avg(parameters_ratio) AS parameters_ratio,
@@ -192,7 +193,7 @@ recipes AS (
         USING (model, calibration, selector, removed, repair, healing)
     GROUP BY ALL
 ),
-whole AS (  -- a mean over fewer calibrations is another question
+whole AS (  -- a mean over fewer calibrations answers another question
     FROM recipes QUALIFY n_calibrations > 1 AND n_calibrations = max(n_calibrations) OVER (PARTITION BY model)
 ),
 together AS (
@@ -200,7 +201,7 @@ together AS (
         sum(kept_above_chance_covariance) AS covariance_above_chance
     FROM shared_errors GROUP BY ALL
 ),
-tested AS (  -- a document is wrong in all draws of a calibration at once, and counts once
+tested AS (  -- a document that is wrong is so in all draws of a calibration, and counts once
     SELECT model, selector, removed, repair, healing, max(kept_step) AS kept_step,
         max(kept_above_chance_step) AS kept_above_chance_step, sum(n_samples) AS n_samples
     FROM (SELECT model, selector, removed, repair, healing, tasks, sum(kept_step) AS kept_step,
@@ -237,15 +238,15 @@ SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n
     text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
 FROM whole JOIN tested AS t USING (model, selector, removed, repair, healing)
 LEFT JOIN together USING (model, selector, removed, repair, healing);
-COMMENT ON VIEW answers IS 'One row per question of which model to take and variant that answers it: what it keeps of a calibration''s own tasks, of all tasks in one model, and of all calibrations'' own tasks by one recipe (a selector and a repair, with a plan for each).';
+COMMENT ON VIEW answers IS 'One row per variant and question that it may answer: what it keeps of a calibration''s own tasks (task), of all tasks in one model (model), or of all calibrations'' own tasks by one recipe (recipe: a selector and a repair, with a plan for each calibration).';
 COMMENT ON COLUMN answers.question IS 'task, model or recipe.';
-COMMENT ON COLUMN answers.name IS 'Calibration of a question about a task; empty for the others.';
-COMMENT ON COLUMN answers.n_tasks IS 'Number of tasks in the mean; of a recipe number of calibrations.';
+COMMENT ON COLUMN answers.name IS 'The calibration of question task; empty for the others.';
+COMMENT ON COLUMN answers.n_tasks IS 'Number of tasks in the mean; of a recipe, number of calibrations.';
 COMMENT ON COLUMN answers.component IS 'Kind of the units: layer, attention, mlp or both.';
-COMMENT ON COLUMN answers.n_samples IS 'Distinct test documents behind the share.';
-COMMENT ON COLUMN answers.n_others IS 'Number of other tasks with an accuracy, but for those at chance; questions about a task only.';
-COMMENT ON COLUMN answers.others_kept IS 'Mean over them of the share kept.';
+COMMENT ON COLUMN answers.n_samples IS 'Distinct test documents of the share.';
+COMMENT ON COLUMN answers.n_others IS 'Number of other tasks with an accuracy, without those at chance; only for question task.';
+COMMENT ON COLUMN answers.others_kept IS 'Mean over these tasks of the share kept.';
 COMMENT ON COLUMN answers.others_kept_stderr IS 'Standard error of others_kept.';
 COMMENT ON COLUMN answers.others_samples IS 'Test documents of the other tasks.';
-COMMENT ON COLUMN answers.variants IS 'The variant, of a recipe one for each calibration, as `make export` has it.';
+COMMENT ON COLUMN answers.variants IS 'The variant, or of a recipe one for each calibration, as `make export` takes it.';
 COMMENT ON COLUMN answers.at_chance IS 'Whether the base model is at chance on all own tasks, so that there is nothing to keep.';

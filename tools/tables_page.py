@@ -36,7 +36,7 @@ def page(views: str | Path = VIEWS) -> str:
         for file in files:
             store.write(file, store.schema(file.stem).empty_table())
         database.build(views, files, Path(folder) / "lamina.duckdb")
-        with database.opened(Path(folder) / "lamina.duckdb") as connection:
+        with database.open_database(Path(folder) / "lamina.duckdb") as connection:
             described = connection.execute(
                 """SELECT t.table_name, t.comment, c.column_name, c.data_type, c.comment
                 FROM duckdb_tables() AS t JOIN duckdb_columns() AS c USING (schema_name, table_name)

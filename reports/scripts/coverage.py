@@ -104,7 +104,7 @@ def measured() -> Iterator[tuple[str, float]]:
     for n in (20, 50, 300):
         for kind in ("exponential", "lognormal"):
             values = getattr(rng, kind)(size=(2000, n))
-            ends = [paired_tests.tested([each]) for each in values]
+            ends = [paired_tests.compute_paired_test([each]) for each in values]
             truth = {"exponential": 1.0, "lognormal": np.exp(0.5)}[kind]
             inside = [row["ci_low"] <= truth <= row["ci_high"] for row in ends]
             yield f"comparison of losses, {kind}, n = {n}", float(np.mean(inside))

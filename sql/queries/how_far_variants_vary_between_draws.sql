@@ -1,9 +1,10 @@
--- How much does what variants keep hang on which samples, or which seed, was drawn?
+-- How much does what variants keep depend on which samples, or which seed, were drawn?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_far_variants_vary_between_draws.sql
 --
--- One row per selector and calibration of which draws were made.
--- spread, most   standard deviation of a draw of the share kept of the own task, in points: median of n variants, largest
+-- One row per selector and calibration with several draws.
+-- spread, most   standard deviation between draws of the share kept of the own task, in points:
+--                median of n variants, and the largest
 -- Empty where no calibration and no selector is replicated.
 SELECT model, calibration, selector, max(n_draws) AS n_draws, 100 * median(kept_spread) AS spread,
     100 * max(kept_spread) AS most, count(*) AS n

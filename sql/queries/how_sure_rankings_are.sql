@@ -1,12 +1,15 @@
--- How sure is the ranking of layers by accuracy?
+-- How reliable is the ranking of layers by accuracy?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_sure_rankings_are.sql
 --
--- One row per calibration, the least sure first.
--- value                  correlation with the ranking by other samples as many, with its 95 % interval
--- other, other_value     of the metrics that order the layers of this task as accuracy does, with a rank correlation of at
---                        least `wanted` (a variable, 0.8), the one whose ranking is the surest, and how sure it is
--- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (view task_agreements)
+-- One row per calibration, the least reliable first.
+-- value                  correlation with the ranking by equally many other samples, with its 95 %
+--                        interval
+-- other, other_value     of the metrics that order the layers of this task as accuracy does, with a
+--                        rank correlation of at least `wanted` (a variable, 0.8), the one with the
+--                        most reliable ranking, and its reliability
+-- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (view
+--                                         task_agreements)
 -- Empty where no calibration has accuracy defined on layers.
 WITH sure AS (
     SELECT model, calibrations AS calibration, metric, value, ci_low, ci_high, n_samples, n_units

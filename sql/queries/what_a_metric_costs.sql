@@ -3,10 +3,11 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_a_metric_costs.sql
 --
 -- One row per pass over the base model and calibration, whole layers.
--- pass       what was run, with `measured`, the metrics that stand in table relevance
--- seconds    wall time of its jobs, starting included
--- A job's wildcards are text such as `block=0, calibration=facts, model=m, removed=0, selector=base/removal/layer`.
--- Empty where no sweep of an unpruned model was timed in this run.
+-- pass       what was run, and `measured`, the metrics that are in table relevance
+-- seconds    wall time of its jobs, including their start
+-- A job's wildcards are text such as `block=0, calibration=facts, model=m, removed=0,
+-- selector=base/removal/layer`.
+-- Empty where no sweep of a base model was timed in this run.
 WITH swept AS (
     SELECT regexp_extract(wildcards, 'calibration=([^,]+)', 1) AS calibration,
         regexp_extract(wildcards, 'model=([^,]+)', 1) AS model,

@@ -2,10 +2,13 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_papers_report.sql
 --
--- One row per number of config/papers/expected.csv that this run has measured too: models by their source, the rest by
--- the names that config/papers/*.yaml give. A column of several tasks is their mean.
--- published, ours       share of right answers; stderr: of ours, over n_samples test documents
--- within                whether they differ by at most two standard errors; null where the error is unknown
+-- One row per number of config/papers/expected.csv that this run has measured too: models by their
+-- source, the rest by the names that config/papers/*.yaml give. A column of several tasks is their
+-- mean.
+-- published, ours       share of right answers; stderr: standard error of ours over n_samples test
+--                       documents
+-- within                whether the two differ by at most two standard errors; null where the error
+--                       is unknown
 -- Empty where no variant of a paper was benchmarked on the tasks of its table.
 WITH published AS (
     UNPIVOT (SELECT * RENAME ("table" AS table_number) FROM read_csv('config/papers/expected.csv',

@@ -2,9 +2,11 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys.sql
 --
--- One row per timed variant: ratios to the base model that was measured in turn, `repeats` times.
--- component, composition, runs   kind of the removed units, how many layers lack what, and in how many contiguous runs
--- timed             variant that was measured where this one shares its timing
+-- One row per timed variant: ratios to the base model, which was measured in turn with it,
+-- `repeats` times.
+-- component, composition, runs   kind of the removed units, how many layers lack what, and in how
+--                                many contiguous runs
+-- timed             the variant that was measured, if this one shares its timing
 -- Empty where no efficiency benchmark was run.
 SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,

@@ -1,10 +1,12 @@
--- What does pruning cost, as layers go?
+-- What does pruning cost, as layers are removed?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_costs.sql
 --
--- One row per variant without repair and own task; replicated calibrations and selectors as one, their mean.
--- value, reach   the task's main metric, and half its 95 % interval: over test documents, of means over draws too
--- n_draws        variants behind the mean
+-- One row per variant without repair and own task; replicated calibrations and selectors combined,
+-- with their mean.
+-- value, reach   the task's main metric, and half the width of its 95 % interval: over test
+--                documents, and for means also over draws
+-- n_draws        variants in the mean
 -- Empty where no pruned variant was benchmarked on the task of its own calibration.
 WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL)
 SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * stderr AS reach, n_samples,

@@ -3,12 +3,15 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_for_one_task_costs_the_others.sql
 --
 -- One row per plan without repair and benchmark task; own marks the task the plan was made for.
--- value, stderr           on n_samples test documents (a perplexity where metric says so: lower is better)
--- change, change_stderr   against the base model, in the unit of metric, paired over the documents where paired is true
--- kept, kept_stderr       share of the base model's number that is left, 1 = all; null where that is at chance
+-- value, stderr           on n_samples test documents (a perplexity where metric says so: lower is
+--                         better)
+-- change, change_stderr   against the base model, in the unit of metric, paired over the documents
+--                         where paired is true
+-- kept, kept_stderr       share of the base model's number that is left, 1 = all; null where the
+--                         base model is at chance
 -- kept_reason             why kept or its error is null: at chance, or too few documents
--- certain                 other test documents would show a change of the same sign too, of all tasks of the plan at once;
---                         null where the error is unknown
+-- certain                 whether other test documents would show a change of the same sign too,
+--                         for all tasks of the plan at once; null where the error is unknown
 -- chance                  accuracy of guessing, where known
 -- Empty where no variant without repair was benchmarked.
 SELECT model, calibration, selector, removed, task, own, metric, higher_is_better, base_value, base_stderr, value, stderr,

@@ -1,17 +1,19 @@
--- What did repair and healing give back?
+-- What did repair and healing recover?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_repair_gave_back.sql
 --
--- One row per variant and own task or general text, of calibrations of which something was repaired; within a plan the
--- one without repair first, then the best gain.
+-- One row per variant and own task or general text, for calibrations with a repaired variant;
+-- within a plan the variant without repair first, then the best gain.
 -- own                   whether the task is the calibration's own; the others are texts
--- value, stderr         over n_samples test documents; pruned_value is that of the same plan without repair
--- gain, gain_stderr     against it; positive = better; paired over documents where known
+-- value, stderr         over n_samples test documents; pruned_value is that of the same plan
+--                       without repair
+-- gain, gain_stderr     difference from it; positive = better; paired over documents where known
 -- loss, loss_stderr     what pruning had cost
--- recovered             gain / loss: 1 = all given back, negative = repair made it worse; null where pruning cost less
---                       than two standard errors, so that there was nothing certain to give back
--- certain               other test documents would show a gain (or harm) too, of all repairs of the plan at once; null where
---                       the error is unknown
+-- recovered             gain / loss: 1 = all recovered, negative = repair made it worse; null where
+--                       pruning cost less than two standard errors, so that there was no
+--                       significant loss to recover
+-- certain               whether other test documents would show a gain (or harm) too, for all
+--                       repairs of the plan at once; null where the error is unknown
 -- refused               selectors that have no plan for the calibration
 -- Empty where no variant with a repair or a healing was benchmarked on its own task or on general text.
 WITH tested AS (

@@ -3,12 +3,16 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_was_removed.sql
 --
 -- One row per plan and unit; a refused plan has one row that says why.
--- unit                              7.@math: layer 7 is not removed, the donor's takes its place
--- position                          place in the order of removal, from 1
--- score                             relevance for which the unit was picked, in the unit of the selector's metric
--- accuracy_before, accuracy_after   on the calibration, around this removal; null where the selector does not measure it
--- before_stderr, after_stderr       their binomial standard errors, over n_before and n_after samples: a unit that won a
---                                   race was measured on some of the calibration, a search on what it does not hold back
+-- unit                              7.@math: layer 7 is not removed but replaced by the layer of
+--                                   the donor math
+-- position                          in the order of removal, from 1
+-- score                             relevance for which the unit was picked, in the unit of the
+--                                   selector's metric
+-- accuracy_before, accuracy_after   on the calibration, around this removal; null where the
+--                                   selector does not measure it
+-- before_stderr, after_stderr       their binomial standard errors, over n_before and n_after
+--                                   samples: a race measures a unit on part of the calibration, a
+--                                   search on the samples that it does not hold back
 -- Empty where no study prunes (`selectors` and `removed`).
 SELECT model, calibration, selector, removed, position, unit, score, accuracy_before, before_stderr, n_before,
     accuracy_after, after_stderr, n_after, refused

@@ -3,13 +3,15 @@
 --   duckdb results/lamina.duckdb -f sql/queries/where_metrics_disagree.sql
 --
 -- One row per layer and calibration, the widest disagreement first.
--- accuracy_rank, cosine_rank   place among the n_units layers, 1 = least relevant = goes first
--- rank_difference              positive: accuracy finds the layer more relevant than cosine does (cosine would remove
---                              what the task needs); negative: cosine keeps what the task does not need
+-- accuracy_rank, cosine_rank   rank among the n_units layers, 1 = least relevant = removed first
+-- rank_difference              positive: accuracy finds the layer more relevant than cosine does
+--                              (cosine would remove what the task needs); negative: cosine keeps
+--                              what the task does not need
 -- accuracy, cosine             the scores, each with its 95 % interval and sample count
 -- spearman                     rank correlation of the two over the layers of this calibration
--- confirmed                    accuracy's interval does not reach the score of the layer that accuracy has at cosine's
---                              place (of either one, where cosine's place is between two); null without an interval
+-- confirmed                    whether accuracy's interval excludes the score of the layer that
+--                              accuracy has at cosine's rank (of both layers, if cosine's rank is
+--                              between two); null without an interval
 -- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH placed AS (
     SELECT d.*, corr(accuracy_rank, cosine_rank) OVER (PARTITION BY model, calibration) AS spearman,

@@ -4,7 +4,8 @@
 --
 -- One row per rule, the most expensive first.
 -- n_jobs                       jobs that Snakemake timed
--- seconds                      wall time of all of them; jobs that ran side by side are counted each
+-- seconds                      wall time of all of them; jobs that ran at the same time are counted
+--                              in full
 -- mean_seconds, stderr         mean wall time of a job and its standard error over the jobs
 -- max_seconds, max_rss_mb      of the worst job
 -- Empty where no job has been timed, which snakemake does with --benchmark-extended, as `make run` has it.

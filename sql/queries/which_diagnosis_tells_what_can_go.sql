@@ -1,13 +1,16 @@
--- Which diagnosis of the unpruned model tells what accuracy loses when a layer goes?
+-- Which diagnosis of the base model predicts what accuracy loses when a layer is removed?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_diagnosis_tells_what_can_go.sql
 --
--- One row per diagnosis, its measure and task, over the layers of a model; the strongest first. The measure `depth` is
--- the layer's number: what rises or falls with depth alone tells no more than it.
+-- One row per diagnosis, its measure and task, over the layers of a model; the strongest first. The
+-- measure `depth` is the layer's number: a measure that only rises or falls with depth predicts no
+-- more than it.
 -- pearson, spearman    correlation of the measure with the accuracy relevance of the layer
--- ci_low, ci_high      95 % interval of spearman (Fisher's z, variance after Bonett and Wright); null for three layers
--- n_layers, n_samples  layers that have both numbers (a boundary goes with the layer behind it), and fewest samples of any
--- Empty where no study lists a diagnosis of layers (void, probe or patching) beside accuracy relevance of the same model.
+-- ci_low, ci_high      95 % interval of spearman (Fisher's z, variance after Bonett and Wright);
+--                      null for three layers
+-- n_layers, n_samples  layers that have both numbers (a boundary counts as the layer after it), and
+--                      fewest samples of any
+-- Empty where no study lists a diagnosis of layers (void, probe or patching) together with accuracy relevance of the same model.
 WITH measured AS (
     SELECT model, calibration, diagnosis, measure, layer, value, n_samples FROM diagnoses
     UNION ALL BY NAME

@@ -3,13 +3,17 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_layers_matter.sql
 --
 -- One row per unit of the base model and calibration, whole layers first, the most relevant first.
--- accuracy   share of the accuracy above chance that is lost without the unit: 1 = all, 0 = none, negative = better
---            without; null where the base model is at chance (see accuracy_reason)
--- verdict    matters: the interval lies above 0; can go: it includes 0; better without: it lies below 0
+-- accuracy   share of the accuracy above chance that is lost without the unit: 1 = all, 0 = none,
+--            negative = better without; null where the base model is at chance (see
+--            accuracy_reason)
+-- verdict    matters: the interval lies above 0; can go: it includes 0; better without: it lies
+--            below 0
 -- cosine     how far the unit turns the stream: 1 - cos
--- n_draws    of replicated calibrations: each is a row, in which n_draws is null, and so is their mean over so many draws
+-- n_draws    of replicated calibrations: each is a row, in which n_draws is null, and so is their
+--            mean over so many draws
 -- draw_of    label of the group that a replicated calibration is a draw of
--- *_low, *_high, *_samples, *_spread   95 % interval, samples behind it, standard deviation from draw to draw
+-- *_low, *_high, *_samples, *_spread   95 % interval, number of samples, standard deviation from
+--                                      draw to draw
 -- Empty where no relevance was measured: no sweep of a base model is part of this run.
 WITH measured AS (
     SELECT w.*, NULL AS n_draws, replicate_of AS draw_of, NULL AS accuracy_spread, NULL AS cosine_spread

@@ -2,9 +2,10 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_layers_one_task_needs_more.sql
 --
--- One row per pair of calibrations and whole layer of the base model, n_samples and n_rival samples.
--- difference   accuracy relevance for `calibration` less that for `rival`, with its 95 % interval
--- sure         whether it is none of chance, all layers and pairs taken together (q_value)
+-- One row per pair of calibrations and whole layer of the base model, n_samples and n_rival
+-- samples.
+-- difference   accuracy relevance for `calibration` minus that for `rival`, with its 95 % interval
+-- sure         whether it is significant, corrected for all layers and pairs (q_value)
 -- is_double    whether the pair has such layers on both sides
 -- Empty where no two tasks were swept on which the model is above chance.
 SELECT model, calibration, rival, layer, difference, ci_low, ci_high, q_value, null_low, null_high, sure,

@@ -2,17 +2,20 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_model_to_take.sql
 --
--- One row per question: for a task, for all tasks in one model, for all by one recipe (a selector and a repair): the
--- smallest variant that keeps what is asked for, or the nearest one where none does (kept_enough false).
--- Variables say what is asked for: keep (0.95), general_text (any; at most so many times the base model's perplexity),
--- counted_from ('zero' or 'chance') and repairs (any; a list): SET VARIABLE keep = 0.9.
--- share, certain       what is held against `keep`; whether other test documents would show it too, of all that answer
---                      the question
--- place                among all that answer it: the smallest that keeps enough first; of equally small ones those that
---                      are certain, of these the one that is best on general text, then the one that keeps most, then the
---                      one with less done to it (a healing of which no step was better is what it began from). Where none
---                      keeps enough, the one that keeps most
--- n_tried, n_variants  variants that answer the question, and all of the model; sizes and bare are of the former
+-- One row per question: for a task, for all tasks in one model, for all by one recipe (a selector
+-- and a repair): the smallest variant that keeps what is asked for, or the nearest one where none
+-- does (kept_enough false). Variables say what is asked for: keep (0.95), general_text (any; at
+-- most so many times the base model's perplexity), counted_from ('zero' or 'chance') and repairs
+-- (any; a list): SET VARIABLE keep = 0.9.
+-- share, certain       what is compared with `keep`; whether other test documents would show it
+--                      too, for all variants that answer the question at once
+-- place                rank among all that answer it: the smallest that keeps enough first; among
+--                      equally small ones those that are certain, then the one that is best on
+--                      general text, then the one that keeps most, then the one with less done to
+--                      it (a healing whose best step is step 0 changed nothing). Where none keeps
+--                      enough, the one that keeps most
+-- n_tried, n_variants  variants that answer the question, and all of the model; sizes and bare are
+--                      of the former
 -- Empty where no variant was tested on its own task, or on two tasks.
 WITH wanted AS (
     SELECT coalesce(getvariable('keep'), 0.95) AS keep, getvariable('general_text') AS text_at_most,

@@ -1,12 +1,14 @@
--- Which selector and which repair give the best model of a size, when general text may suffer so much?
+-- Which selector and which repair give the best model of a size, when general text may suffer so
+-- much?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_repair_when.sql
 --
--- One row per model, size and allowance for the perplexity of general text, relative to the unpruned model: the pair
--- with the highest mean accuracy on the calibrations' own tasks. No row where no pair stays within the allowance, or where
--- a looser allowance makes no other pair the best.
+-- One row per model, size and allowance for the perplexity of general text, relative to the base
+-- model: the pair with the highest mean accuracy on the calibrations' own tasks. No row where no
+-- pair stays within the allowance, or where a looser allowance makes no other pair the best.
 -- accuracy, perplexity   means over n_calibrations, with standard errors over their test documents
--- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is none
+-- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is
+--                        none
 -- Empty where no variant was tested both on its calibration's own task and on a text (`perplexity` under benchmarks).
 WITH allowed AS (
     SELECT f.*, a.allowance

@@ -2,8 +2,10 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_repairs_hurt.sql
 --
--- One row per plan and repair whose loss there is surely higher than that of the plan without it; `answers` leaves them out.
--- loss_bare, loss_repaired    nats per token, over n_loss held-out documents of the variant's own calibration
+-- One row per plan and repair whose loss there is significantly higher than that of the plan
+-- without it; `answers` leaves them out.
+-- loss_bare, loss_repaired    nats per token, over n_loss held-out documents of the variant's own
+--                             calibration
 -- loss_stderr                 of their paired difference
 -- Empty where no repair did.
 SELECT DISTINCT model, calibration, selector, removed, repair, loss_bare, loss_repaired, loss_stderr, n_loss

@@ -3,13 +3,16 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_selector_wins.sql
 --
 -- One row per model, size, repair and pair of selectors, over the calibrations' own tasks.
--- winner                    the one that is better on the mean over tasks at 5 % (Holm over the pairs); null where none is
--- difference                mean over tasks of selector less rival, on n_samples test documents that both answered;
---                           null where all own tasks are texts
+-- winner                    the one that is better on the mean over tasks at 5 % (Holm over the
+--                           pairs); null if neither is
+-- difference                mean over tasks of selector minus rival, on n_samples test documents
+--                           that both answered; null where all own tasks are texts
 -- ci_low, ci_high           its 95 % interval, of this pair alone
--- p_holm                    paired test of no difference, corrected for the pairs of the size and repair
--- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
--- n_accuracies, mean_accuracy   tasks with an accuracy, and the mean of their differences, each task by itself
+-- p_holm                    paired test of no difference, corrected for the pairs of the size and
+--                           repair
+-- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks),
+--                           and the rest
+-- n_accuracies, mean_accuracy   tasks with an accuracy, and the mean of their differences
 -- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
     SELECT model, removed, repair, healing, selector, rival,

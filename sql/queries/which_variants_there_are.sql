@@ -2,8 +2,10 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_variants_there_are.sql
 --
--- One row per variant, the base models first; its columns are those of view variants, with standard errors.
--- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general text by the base's
+-- One row per variant, the base models first; its columns are those of view variants, with standard
+-- errors.
+-- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general
+--                        text divided by the base model's
 -- Empty where nothing was benchmarked and nothing timed.
 FROM variants
 ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;

@@ -140,4 +140,4 @@ def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
 
     Raises LaminaError if the folder holds no database, or a damaged one.
     """
-    return database.opened(Path(folder) / "lamina.duckdb")
+    return database.open_database(Path(folder) / "lamina.duckdb")

@@ -12,7 +12,7 @@ from tests.given.configurations import REPOSITORY
 
 def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     raw = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text(encoding="utf-8"))
-    told = glossary.glossary(load(raw, REPOSITORY))
+    told = glossary.build_glossary(load(raw, REPOSITORY))
     assert {section: list(told[section]) for section in ("selectors", "repairs", "healings")} == {
         "selectors": ["portfolio", "accuracy", "cosine", "random"],
         "repairs": ["ghost", "ghost_mixed", "train_neighbour"],
@@ -51,14 +51,14 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     ],
 )
 def test_an_entry_in_words(entry: Choice, words: str) -> None:
-    assert glossary.words(entry) == words
+    assert glossary.describe_entry(entry) == words
 
 
 def test_what_is_in_the_loop_and_beside_is_told() -> None:
     entry = selectors.Selector.from_options(
         {"metric": "accuracy", "repair": "kept", "also": {"prose": 0.5}}
     )
-    told = glossary.words(entry)
+    told = glossary.describe_entry(entry)
     assert (
         "While units are scored, kept is in place." in told
         and "scored on prose (weight 0.5) as well" in told

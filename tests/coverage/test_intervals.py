@@ -254,7 +254,7 @@ def test_paired_difference_of_answers(n: int, lost: float, won: float) -> None:
     rng, held = np.random.default_rng(n), []
     for _ in range(1000):
         luck = rng.random(n)
-        found = paired_tests.tested(
+        found = paired_tests.compute_paired_test(
             [np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))]
         )
         held.append(found["ci_low"] <= won - lost <= found["ci_high"])
@@ -282,7 +282,7 @@ def test_paired_difference_of_losses(n: int, kind: str) -> None:
     if kind == "rare":
         values = np.where(values > 0.2, values, rng.normal(0, 0.05, (STUDIES, n)))
         truth = float(values.mean())
-    ends = [paired_tests.tested([study]) for study in values]
+    ends = [paired_tests.compute_paired_test([study]) for study in values]
     low, high = (np.array([row[end] for row in ends]) for end in ("ci_low", "ci_high"))
     least = {"lognormal": 0.91, "rare": 0.87}.get(kind, 0.93) if n == 20 else 0.93
     assert enough(share(low, high, truth), STUDIES, least, 0.98)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lamina.report import database
-from lamina.report.paired_tests import compared
+from lamina.report.paired_tests import compare_selectors
 from lamina.store import parquet as store
 
 PATCH = (
@@ -161,7 +161,7 @@ def write_study(
         for model, name in itertools.product(models, calibrations)
     ]
     files = write_tables(folder, **data)
-    found = list(compared(database.connect(VIEWS, files)))
+    found = list(compare_selectors(database.connect(VIEWS, files)))
     store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
     return files
 

@@ -183,7 +183,7 @@ def test_wilson_interval_is_the_published_one() -> None:
 def test_every_metric_has_a_column_and_a_line_in_the_docs() -> None:
     page = (REPOSITORY / "docs/choose.md").read_text(encoding="utf-8")
     first_cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
-    views = queries.views_text(REPOSITORY / "sql/views.sql")
+    views = queries.read_view_statements(REPOSITORY / "sql/views.sql")
     start = views.index("FOR metric IN (")
     end = views.index("COMMENT ON VIEW relevance_wide")
     wide_columns = views[start:end].split(")")[0]

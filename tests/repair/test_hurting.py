@@ -25,7 +25,7 @@ from lamina.repair import fitting, harm, protocol
 from lamina.repair.protocol import Fit
 from lamina.report import database
 from lamina.report.answers import rows as rows_of
-from lamina.report.summary import surprises
+from lamina.report.cautions import list_harmful_repairs
 from lamina.store import parquet as store
 from lamina.study import paths
 from tests import ROOT
@@ -205,7 +205,9 @@ def test_the_report_recommends_no_repair_that_hurts(two_models: Path, tmp_path: 
             (row["question"], row["removed"], *places(row["variants"])): row["variants"]
             for row in found
         }
-        return told, [sentence for sentence in surprises(connection) if "held-out" in sentence]
+        return told, [
+            sentence for sentence in list_harmful_repairs(connection) if "held-out" in sentence
+        ]
 
     def places(variants: list[str]) -> list[str]:
         return [variant.split("/")[1] for variant in variants]

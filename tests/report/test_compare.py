@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lamina.report import compare
+from lamina.report.paired_tests import correct_by_holm
 from lamina.store import parquet as store
 
 DOCUMENTS = 200
@@ -84,7 +85,7 @@ def test_what_was_planted_is_found_paired_and_nothing_else(tmp_path: Path) -> No
     first, second = drawn(20)
     second[4, np.flatnonzero(second[4])[:25]] = False
     second[9] = True
-    found = compare.compared(
+    found = compare.compare_folders(
         folder(tmp_path / "a", first, "x", (0.1, 0.5)),
         folder(tmp_path / "b", second, "x", (0.3, 0.51)),
     )
@@ -112,7 +113,7 @@ def test_what_was_planted_is_found_paired_and_nothing_else(tmp_path: Path) -> No
             )
             if wins == losses:
                 assert row["p_value"] == pytest.approx(1)
-    assert list(compare.headline(found))[0].startswith(
+    assert list(compare.summarise_comparisons(found))[0].startswith(
         "benchmarks: 2 of 20 numbers moved (1 better, 1 worse); 20 were"
     )
 
@@ -123,7 +124,7 @@ def test_where_nothing_moved_one_run_in_twenty_says_so_at_most(tmp_path: Path) -
     for kind, (a, b) in {"paired": ("x", "x"), "apart": ("x", "y")}.items():
         # Of unpaired runs the documents are others too.
         again = second if kind == "paired" else np.random.default_rng(2).random(second.shape) < 0.8
-        found = compare.compared(
+        found = compare.compare_folders(
             folder(tmp_path / f"{kind}a", first, a), folder(tmp_path / f"{kind}b", again, b)
         )
         assert {row["paired"] for row in found} == {kind == "paired"}
@@ -132,7 +133,7 @@ def test_where_nothing_moved_one_run_in_twenty_says_so_at_most(tmp_path: Path) -
         }
         p = np.array([values[removed] for removed in sorted(values)])
         assert (p < 0.05).mean() <= 0.08
-        wrong = sum(min(compare.holm(run)) < compare.LEVEL for run in p.reshape(40, 12))
+        wrong = sum(min(correct_by_holm(run)) < compare.LEVEL for run in p.reshape(40, 12))
         assert wrong <= 6  # 2 expected; more than 6 happens once in 300
 
 
@@ -164,9 +165,15 @@ def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(
 ) -> None:
     first, second = drawn(3)
     a, b = folder(tmp_path / "a", first, "x", (0.1,)), folder(tmp_path / "b", second, "x", (0.1,))
-    same = compare.compared(a, a)
-    assert list(compare.headline(same))[0] == "A and B hold the same 4 numbers: nothing could move"
-    assert not any(line.startswith("A and B") for line in compare.headline(compare.compared(a, b)))
+    same = compare.compare_folders(a, a)
+    assert (
+        list(compare.summarise_comparisons(same))[0]
+        == "A and B hold the same 4 numbers: nothing could move"
+    )
+    assert not any(
+        line.startswith("A and B")
+        for line in compare.summarise_comparisons(compare.compare_folders(a, b))
+    )
     # One more document either way, by half: the mean of DOCUMENTS + 2 differences of which two have size 1, once each.
     reach = {True: 1.96 * 2**0.5 / (DOCUMENTS + 2), False: 1.96 * 2**0.5 * 0.02 / 1.96}
     assert all(
@@ -179,10 +186,13 @@ def test_a_folder_is_read_by_its_own_name_and_not_as_a_pattern(tmp_path: Path) -
     first, second = drawn(1)
     folder(tmp_path / "run1", second)
     expected = [
-        row["a"] for row in compare.compared(folder(tmp_path / "plain", first), tmp_path / "plain")
+        row["a"]
+        for row in compare.compare_folders(folder(tmp_path / "plain", first), tmp_path / "plain")
     ]
     assert [
         row["a"]
-        for row in compare.compared(folder(tmp_path / "run[1]", first), tmp_path / "run[1]")
+        for row in compare.compare_folders(folder(tmp_path / "run[1]", first), tmp_path / "run[1]")
     ] == expected
-    assert expected != [row["a"] for row in compare.compared(tmp_path / "run1", tmp_path / "run1")]
+    assert expected != [
+        row["a"] for row in compare.compare_folders(tmp_path / "run1", tmp_path / "run1")
+    ]

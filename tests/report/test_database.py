@@ -371,7 +371,7 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     own = [dict(model="m", calibration="c", kind="choices", source="t")]
     write_tables(tmp_path, benchmarks=measured, calibrations=own)
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    assert summary.written(connection)[0].endswith(
+    assert summary.compare_writing_with_choosing(connection)[0].endswith(
         "writes them itself: no repair 50 % and 50 % (n = 1 variants)."
     )
     main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()

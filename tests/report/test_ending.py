@@ -14,7 +14,7 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
     files = write_study(
         tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60
     )
-    best, report, database = ending.lines(tmp_path, VIEWS)
+    best, report, database = ending.summarise_run(tmp_path, VIEWS)
     named = best.split()[2]
     measured = {
         f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
@@ -27,7 +27,7 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
 
 def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
-    assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS)[0]
+    assert "none keeps 95 %" in ending.summarise_run(tmp_path, VIEWS)[0]
 
 
 def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
@@ -41,7 +41,9 @@ def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
     variants = [(variant(name), cut) for name in ("c", "d")]
     asked = [{"calibration": "c", "source": "known"}, {"calibration": "d", "source": "guessed"}]
     write(tmp_path / "tables", base, variants, asked).close()
-    warnings = [line for line in ending.lines(tmp_path, VIEWS) if line.startswith("warning")]
+    warnings = [
+        line for line in ending.summarise_run(tmp_path, VIEWS) if line.startswith("warning")
+    ]
     assert len(warnings) == 1
     assert "the base model guesses: m on d. " in warnings[0]
 
@@ -52,7 +54,7 @@ def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Pa
     files = {file.stem: file for file in written}
     for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
         store.write(files[name], store.read(files[name]).slice(0, 0))
-    *layers, report, _ = ending.lines(tmp_path, VIEWS)
+    *layers, report, _ = ending.summarise_run(tmp_path, VIEWS)
     measured = {
         row["layer"]: row
         for row in store.read(files["relevance"]).to_pylist()

@@ -18,10 +18,10 @@ import yaml
 from lamina.checks.load import load
 from lamina.diagnosis.patching import POSITION_SETS
 from lamina.relevance.statistics import Z95
-from lamina.report import answers, database, explorer, page, summary
+from lamina.report import answers, cautions, database, explorer, page
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, draw_figure
-from lamina.stages.report import figures as figures_of_study
+from lamina.stages.report import list_figures
 from tests import ROOT
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
@@ -97,13 +97,13 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
     """The default study has no diagnoses; a study of maps on one calibration has few figures."""
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-    default_figures = figures_of_study(load(configuration, ROOT)).keys()
+    default_figures = list_figures(load(configuration, ROOT)).keys()
     assert FIGURES.keys() - default_figures == {"what_layers_do"}
 
     maps = configuration["studies"]["maps"]
     configuration["diagnoses"] = {"gaps": {"kind": "void"}}
     configuration["studies"] = {"maps": maps | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
-    assert figures_of_study(load(configuration, ROOT)).keys() == {
+    assert list_figures(load(configuration, ROOT)).keys() == {
         "relevance_maps",
         "metric_agreement",
         "calibration_size",
@@ -259,7 +259,7 @@ def render_page(folder: Path, figures: tuple[str, ...] = ()) -> str:
         files.append(file)
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    return page.render(connection, files, TEMPLATE, facts)
+    return page.render_report(connection, files, TEMPLATE, facts)
 
 
 @functools.cache
@@ -271,7 +271,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(study: Path) -> None:
     html = render_whole_page(study)
     assert len(html.encode()) < 5e6
     # The scripts name schemas and the editor, which nothing on the page asks for.
-    html = html.replace(explorer.scripts(), "")
+    html = html.replace(explorer.bundle_scripts(), "")
     assert "http" not in html
     assert not re.search(r'(src|href)="(?!#|data:)', html)
     identifiers = re.findall(r'\bid="([^"]+)"', html)
@@ -335,10 +335,10 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
     """One training lowers the loss by less than the error of the mean of its steps."""
     rows = [*training_curve("weak", 5.931), *training_curve("strong", 4.2)]
     write_tables(tmp_path, training=rows)
-    (sentence,) = summary.healings(database.connect(VIEWS, tmp_path.glob("*.parquet")))
-    expected = (
-        "weak after 2 out by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
+    (sentence,) = cautions.list_ineffective_healings(
+        database.connect(VIEWS, tmp_path.glob("*.parquet"))
     )
+    expected = "weak with 2 removed by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
     assert expected in sentence
     assert "strong" not in sentence
 

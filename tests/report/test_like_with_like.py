@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from lamina.report import answers, database, page, summary
+from lamina.report import answers, cautions, database, formatting
 from tests.given.planted_tables import BASE, variant
 from tests.given.plausible_tables import VIEWS, write_tables
 
@@ -56,7 +56,7 @@ def test_a_surer_metric_is_named_by_its_agreement_within_the_task(tmp_path: Path
     assert spearmanr(ORDER, FAR).statistic < 0.8 < spearmanr(ORDER, NEAR).statistic
     with database.connect(VIEWS, files) as connection:
         (row,) = answers.answer(connection, "how_sure_rankings_are")
-        (sentence,) = summary.power(connection)
+        (sentence,) = cautions.describe_reliability(connection)
     assert row["other"] == "perplexity" and row["other_value"] == pytest.approx(0.9)
     known = spearmanr(ORDER, NEAR).statistic
     reach = 1.959964 * np.sqrt((1 + known**2 / 2) / 9)
@@ -71,7 +71,7 @@ def test_no_metric_is_named_where_none_agrees_within_the_task(tmp_path: Path) ->
     files = write_relevance(tmp_path, {"accuracy": ORDER, "margin": FAR})
     with database.connect(VIEWS, files) as connection:
         (row,) = answers.answer(connection, "how_sure_rankings_are")
-        (sentence,) = summary.power(connection)
+        (sentence,) = cautions.describe_reliability(connection)
     assert row["other"] is None
     assert "margin" not in sentence
 
@@ -110,6 +110,6 @@ def test_blocks_of_joined_documents_are_not_called_texts(tmp_path: Path) -> None
     with database.connect(VIEWS, files) as connection:
         (found,) = answers.rows(connection, "FROM variants WHERE removed = 1")
     assert (found["text_samples"], found["text_blocks"]) == (60, 30)
-    assert page.text_counts(found) == "30 documents, 30 blocks of joined documents"
+    assert formatting.count_text_samples(found) == "30 documents, 30 blocks of joined documents"
     alone = {"text_samples": 30, "text_blocks": 30}
-    assert page.text_counts(alone) == "30 blocks of joined documents"
+    assert formatting.count_text_samples(alone) == "30 blocks of joined documents"

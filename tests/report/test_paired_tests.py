@@ -14,26 +14,35 @@ from tests.given.plausible_tables import VIEWS, write_tables
 
 def test_right_and_wrong_answers_give_mcnemars_exact_test() -> None:
     differences = np.repeat([1.0, -1.0, 0.0], [9, 2, 50])
-    assert paired_tests.flipped(differences) == pytest.approx(stats.binomtest(9, 11).pvalue)
-    assert paired_tests.flipped(differences / 7) == pytest.approx(stats.binomtest(9, 11).pvalue)
-    assert paired_tests.flipped(np.zeros(5)) == 1
+    assert paired_tests.compute_sign_flip_p_value(differences) == pytest.approx(
+        stats.binomtest(9, 11).pvalue
+    )
+    assert paired_tests.compute_sign_flip_p_value(differences / 7) == pytest.approx(
+        stats.binomtest(9, 11).pvalue
+    )
+    assert paired_tests.compute_sign_flip_p_value(np.zeros(5)) == 1
 
 
 def test_other_values_are_flipped_as_all_flips_would_be() -> None:
     values = np.random.default_rng(1).normal(0.4, 1, 12)
     every = np.array(list(product([-1, 1], repeat=12))) @ values
     exact = np.mean(np.abs(every) >= abs(values.sum()) - 1e-9)
-    assert paired_tests.flipped(values) == pytest.approx(exact, abs=0.02)
+    assert paired_tests.compute_sign_flip_p_value(values) == pytest.approx(exact, abs=0.02)
     many = np.random.default_rng(2).normal(0.2, 1, 60)
     signs = np.random.default_rng(3).choice([-1, 1], (20000, 60))
-    assert paired_tests.flipped(many) == pytest.approx(
+    assert paired_tests.compute_sign_flip_p_value(many) == pytest.approx(
         np.mean(abs(signs @ many) >= abs(many.sum())), abs=0.02
     )
 
 
 def test_holm_multiplies_the_smallest_by_their_number_and_keeps_the_order() -> None:
-    assert paired_tests.holm([0.04, 0.01, 0.03, 0.5]) == pytest.approx([0.09, 0.04, 0.09, 0.5])
-    assert paired_tests.holm([0.9, 0.6]) == [1, 1] and paired_tests.holm([]) == []
+    assert paired_tests.correct_by_holm([0.04, 0.01, 0.03, 0.5]) == pytest.approx(
+        [0.09, 0.04, 0.09, 0.5]
+    )
+    assert (
+        paired_tests.correct_by_holm([0.9, 0.6]) == [1, 1]
+        and paired_tests.correct_by_holm([]) == []
+    )
 
 
 def tables(
@@ -74,7 +83,7 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
         "cosine": {"sums": [0] * 12 + [1] * 8, "facts": [1] * 9 + [0] * 11},
         "deepest": {"sums": [0] * 6 + [1] * 14},
     }
-    found = list(paired_tests.compared(tables(tmp_path, right)))
+    found = list(paired_tests.compare_selectors(tables(tmp_path, right)))
     by = {(row["selector"], row["rival"], row["task"]): row for row in found}
     assert set(by) == {
         *(("accuracy", "cosine", task) for task in ("sums", "facts", "all")),
@@ -104,7 +113,7 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
         0,
         1,
     )
-    sentence, table = summary.contests(views, [])
+    sentence, table = summary.compare_selectors(views, [])
     assert isinstance(table, list) and "selector accuracy against the others" in sentence
     found = {row["against"]: list(row.values())[1:] for row in table}
     assert found["cosine"] == [1, 0, 1, "+32.5"] and found["deepest"][:3] == [0, 0, 1]

@@ -31,7 +31,7 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
     for (model, calibration), row in found.items():
         mine = [
             v
-            for v in explorer.variants(connection)
+            for v in explorer.list_variants(connection)
             if (v["model"], v["calibration"]) == (model, calibration)
         ]
         enough = [v for v in mine if v["own_kept"] >= 0.9 and v["text_ratio"] <= 1.8]
@@ -54,7 +54,7 @@ def test_a_recipe_is_a_mean_over_all_tasks(two_models):
     (recipe,) = [row for row in rows if (row["model"], row["question"]) == ("a", "recipe")]
     same = {"model": "a"} | {key: recipe[key] for key in RECIPE}
     parts = [
-        variant for variant in explorer.variants(connection) if same.items() <= variant.items()
+        variant for variant in explorer.list_variants(connection) if same.items() <= variant.items()
     ]
     assert recipe["n_tasks"] == len(parts) == 2
     assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)

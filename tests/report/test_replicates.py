@@ -12,7 +12,7 @@ from scipy import stats
 
 from lamina.checks import load as configuration
 from lamina.errors import LaminaError
-from lamina.report import answers, database, summary
+from lamina.report import answers, cautions, database
 from lamina.report.figures import style
 from lamina.report.figures.drawing import draw_figure
 from lamina.store import parquet as store
@@ -208,7 +208,7 @@ def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnecti
     spreads = [
         row["spread"] for row in answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")
     ]
-    told = summary.replicates(run)
+    told = cautions.describe_spread_of_draws(run)
     assert (
         f"standard deviation of {np.median(spreads):.3f} from draw to draw in the median of 4 layers"
         in told[0]

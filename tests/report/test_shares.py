@@ -146,5 +146,5 @@ def test_a_share_of_a_weak_base_is_said_to_have_too_few_documents(tmp_path):
     assert (score["kept"], score["kept_stderr"], score["kept_reason"]) == (1, None, "too few")
     (card,) = recommendations(run, 0.95, None)
     assert (card["kept_reason"], card["certain"]) == ("too few", None)
-    best = ending.lines(tmp_path, VIEWS)[0]
+    best = ending.summarise_run(tmp_path, VIEWS)[0]
     assert "keeps 100.0 % of t (60 documents, too few for an interval)" in best

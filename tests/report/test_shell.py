@@ -31,7 +31,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.Duck
 def test_numbers_are_rounded_for_reading_and_nothing_else_is() -> None:
     values = [0.123456, 12345.678, 1234567, None, True, [1.23456, None], "a|b", 2.0]
     assert (
-        "; ".join(map(shell.shown, values)) == "0.1235; 12346; 1234567; ; True; [1.235, ]; a|b; 2"
+        "; ".join(map(shell.format_value, values))
+        == "0.1235; 12346; 1234567; ; True; [1.235, ]; a|b; 2"
     )
 
 
@@ -41,7 +42,7 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(shell, "QUERIES", QUERIES)
-    monkeypatch.setattr(database, "opened", lambda file: connection.cursor())
+    monkeypatch.setattr(database, "open_database", lambda file: connection.cursor())
     name = str(QUERIES / "what_pruning_costs.sql")
     shell.main([name])
     cut = capsys.readouterr().out.splitlines()
@@ -58,19 +59,19 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     value = next(text for text in values[0] if text.startswith("0.") and len(text) > 6)
     assert f"{float(value):.4g}" in wide[wide.index("") + 3]
     assert (
-        shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2]
+        shell.format_answer(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2]
         == 99 * "x" + "…"
     )
 
 
 def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> None:
-    assert shell.query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
+    assert shell.find_query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
     with pytest.raises(
         LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"
     ):
-        shell.query("which_layer_matters", QUERIES)
+        shell.find_query("which_layer_matters", QUERIES)
     with pytest.raises(LaminaError, match="make run"):
-        database.opened("nowhere.duckdb")
+        database.open_database("nowhere.duckdb")
 
 
 def test_every_question_says_when_it_has_no_answer(
@@ -79,9 +80,9 @@ def test_every_question_says_when_it_has_no_answer(
     monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
     with database.connect(VIEWS, write_tables(tmp_path)) as connection:
         for file in QUERIES.glob("*.sql"):
-            *_, reason = shell.answered(connection, file.read_text()).splitlines()
+            *_, reason = shell.format_answer(connection, file.read_text()).splitlines()
             assert reason.startswith("Empty where ") and reason.endswith("."), file.stem
-    assert shell.answered(duckdb.connect(), "SELECT 1 AS n") == "n\n-\n1\n(1 rows)"
+    assert shell.format_answer(duckdb.connect(), "SELECT 1 AS n") == "n\n-\n1\n(1 rows)"
 
 
 def test_without_a_question_the_shell_of_duckdb_opens_the_database(tmp_path: Path) -> None:

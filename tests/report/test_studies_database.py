@@ -149,7 +149,7 @@ def test_names_of_studies_are_neither_patterns_nor_partitions(
     names = {"mine[1]": "first", "mine1": "second", "lr=0.1": "studies", "a*{b,c}?": "first"}
     for name, study in names.items():
         database.build(VIEWS, tables[study], "results/lamina.duckdb", name)
-    with database.opened("results/lamina.duckdb") as connection:
+    with database.open_database("results/lamina.duckdb") as connection:
         found = connection.execute(
             "SELECT study, list(DISTINCT removed ORDER BY 1) FROM studies.plans GROUP BY ALL"
         )
@@ -169,5 +169,5 @@ def test_a_database_that_another_program_writes_to_is_not_called_damaged(tmp_pat
         with pytest.raises(
             LaminaError, match=r"lamina.duckdb is held open for writing by another program"
         ):
-            database.opened(file)
+            database.open_database(file)
         holder.communicate("")

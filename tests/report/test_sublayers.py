@@ -9,8 +9,8 @@ import pytest
 
 from lamina.evaluation.efficiency import composition
 from lamina.models.surgery import runs
-from lamina.report import answers, page
-from lamina.report.paired_tests import compared
+from lamina.report import answers, formatting
+from lamina.report.paired_tests import compare_selectors
 from tests.given.planted_tables import variant, write
 
 N_LAYERS = 12
@@ -120,7 +120,7 @@ def test_so_many_attentions_are_not_compared_with_so_many_layers(tmp_path: Path)
     connection = benchmarked(
         tmp_path, plans, {"attentions": 38, "mlps": 38, "layers": 30, "both": 34}
     )
-    pairs = {frozenset((row["selector"], row["rival"])) for row in compared(connection)}
+    pairs = {frozenset((row["selector"], row["rival"])) for row in compare_selectors(connection)}
     assert pairs == {frozenset(("attentions", "mlps")), frozenset(("layers", "both"))}
 
 
@@ -135,4 +135,4 @@ def test_so_many_attentions_are_not_compared_with_so_many_layers(tmp_path: Path)
 )
 def test_a_recipe_is_named_by_what_it_removes(removed: int, component: str, words: str) -> None:
     row = {"units": None, "removed": removed, "component": component}
-    assert page.removal(row, N_LAYERS) == words
+    assert formatting.describe_removal(row, N_LAYERS) == words

@@ -192,7 +192,7 @@ def test_another_studys_damage_is_left_out_with_warning(
 
 def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
-    database.opened("results/lamina.duckdb").close()
+    database.open_database("results/lamina.duckdb").close()
     Path("results/lamina.duckdb").write_bytes(b"\0" * 5000)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):
-        database.opened("results/lamina.duckdb")
+        database.open_database("results/lamina.duckdb")

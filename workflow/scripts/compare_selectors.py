@@ -1,15 +1,17 @@
-"""Test every selector against every other one at equal size and repair, on the documents that both were tested on."""
+"""Test every pair of selectors at equal size and repair, on the documents of both."""
 
 from pathlib import Path
 
 from lamina.report import database
-from lamina.report.paired_tests import compared
+from lamina.report.paired_tests import compare_selectors
 from lamina.runtime.script import running
 from lamina.stages.report import CompareSelectors
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CompareSelectors.read(snakemake)
-        rows = compared(database.connect(Path(job.views[0]), [Path(table) for table in job.tables]))
-        store.write(job.output, store.from_rows("comparisons", rows))
+        tables = [Path(table) for table in job.tables]
+        connection = database.connect(Path(job.views[0]), tables)
+        rows = compare_selectors(connection)
+        parquet.write(job.output, parquet.from_rows("comparisons", rows))

@@ -3,27 +3,30 @@
 from pathlib import Path
 
 from lamina.report import database
-from lamina.report import page as report
+from lamina.report.page import render_report
 from lamina.runtime.script import running
 from lamina.stages.report import RenderReport
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 
-COMPUTED = ("against_base", "repairs", "variants", "answers")  # views that many questions read
+REPEATED_VIEWS = ("against_base", "repairs", "variants", "answers")  # many questions read them
 
 if __name__ == "__main__":
     with running(snakemake):
         job = RenderReport.read(snakemake)
-        tables = [Path(table) for table in job.tables]
-        connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
-        facts = seal.read_json(job.facts)
-        options = (
-            facts,
-            job.report.keep,
-            job.report.general_text,
-            job.names,
-            job.report.counted_from,
-            job.sizes,
+        connection = database.connect(
+            Path(job.views[0]),
+            [Path(table) for table in job.tables],
+            computed=REPEATED_VIEWS,
         )
-        page = report.render(connection, map(Path, job.figures), Path(job.template), *options)
-        store.write_text(job.output, page)
+        page = render_report(
+            connection,
+            figures=[Path(figure) for figure in job.figures],
+            template=Path(job.template),
+            facts=checksum.read_json(job.facts),
+            keep=job.report.keep,
+            general_text=job.report.general_text,
+            names=job.names,
+            counted_from=job.report.counted_from,
+            sizes=job.sizes,
+        )
+        parquet.write_text(job.output, page)

@@ -9,26 +9,26 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from lamina.report.queries import query_text
+from lamina.report.queries import read_query
 
-# What a variant keeps, whether that is enough and certain, and its place among all that answer.
+# What a variant keeps, whether that is enough and certain, and its rank among all that answer.
 RECOMMENDED = "which_model_to_take"
 
 
 def answer(
     connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
 ) -> list[dict[str, Any]]:
-    """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
-    with _given(connection, variables):
-        return rows(connection, query_text(question))
+    """Answer to a question of `sql/queries`. The question declares its variables and defaults."""
+    with _variables_set(connection, variables):
+        return rows(connection, read_query(question))
 
 
 def answer_table(
     connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
 ) -> pa.Table:
     """The same answer as a table, for long answers."""
-    with _given(connection, variables):
-        return connection.sql(query_text(question)).to_arrow_table()
+    with _variables_set(connection, variables):
+        return connection.sql(read_query(question)).to_arrow_table()
 
 
 def recommendations(
@@ -38,21 +38,24 @@ def recommendations(
     counted_from: str = "zero",
     repairs: list[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per question, for each task and over all of them: the smallest variant that keeps enough, or the nearest
-    one if none does (`kept_enough` false).
+    """The smallest variant that keeps enough: one for each task, and over all of them.
+
+    If none does, the nearest one, with `kept_enough` false.
 
     keep: share of the base model's number that must be left, above 0 to 1
-    general_text: most that the perplexity of general text may be, times the base model's; None allows anything
+    general_text: highest perplexity of general text, as a multiple of the base model's; None allows
+        anything
     counted_from: `zero`, or `chance`: what the share is counted from
-    repairs: those that come into question, `none` for variants without one; None allows all
+    repairs: those that may be recommended, `none` for variants without one; None allows all
     """
-    asked = {
-        "keep": keep,
-        "general_text": general_text,
-        "counted_from": counted_from,
-        "repairs": repairs,
-    }
-    return answer(connection, RECOMMENDED, **asked)
+    return answer(
+        connection,
+        RECOMMENDED,
+        keep=keep,
+        general_text=general_text,
+        counted_from=counted_from,
+        repairs=repairs,
+    )
 
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
@@ -66,21 +69,25 @@ def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ..
     """Rows by the values of some columns, in the order of their first rows."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in data:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+        values = tuple(row[key] for key in keys)
+        groups.setdefault(values, []).append(row)
     return groups
 
 
-def as_csv(answered: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(data: Sequence[Mapping[str, Any]]) -> str:
     """Rows as the text of a CSV file, with the columns of the first one."""
     text = io.StringIO()
-    table = csv.DictWriter(text, answered[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(answered)
+    writer = csv.DictWriter(text, data[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(data)
     return text.getvalue()
 
 
 @contextmanager
-def _given(connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]) -> Iterator[None]:
+def _variables_set(
+    connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]
+) -> Iterator[None]:
+    """Set variables of SQL while the context is open."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = $value", {"value": value})
     try:

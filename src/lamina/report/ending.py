@@ -1,8 +1,9 @@
-"""The last lines of a run that ended well: the best variant or which layers matter, the report, the database.
+"""The last lines of a run that succeeded: the best variant or which layers matter, and its files.
 
-`python -m lamina.report.ending` writes them from the tables under the current folder's `results/`.
+`python -m lamina.report.ending` prints them, from the tables under the current folder's `results/`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,98 +13,124 @@ from lamina.errors import explained
 from lamina.models.units import replacement
 from lamina.report import database, shell
 from lamina.report.answers import answer, recommendations
-from lamina.report.page import glance, percent
+from lamina.report.formatting import format_percent
+from lamina.report.page import CalibrationGlance, glance_at_calibrations
 from lamina.study import paths
 
 KEEP = 0.95
-SHOWN = 5  # calibrations, and layers of each, that are named
+MAX_NAMED = 5  # calibrations, and layers of each, that are named
 
 
-def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
-    """What to look at first. Of the variants that the report recommends for single tasks it is the one without the most
-    layers; one that keeps 95 % for certain comes before others. If nothing was pruned, the lines say which layers can
-    go and which matter.
+def summarise_run(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
+    """What to look at first in a folder of results.
+
+    The best variant is the one with the most layers removed among those that the report recommends
+    for single tasks; one that keeps 95 % with certainty comes before others. If nothing was pruned,
+    the lines say which layers can be removed and which matter.
     """
-    with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
+    tables = sorted(Path(results, "tables").glob("*.parquet"))
+    with database.connect(views, tables) as connection:
         recommended = recommendations(connection, KEEP, None)
-        maps = _maps(connection)
-    made = [
-        row
-        for row in recommended
-        if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
-    ]
-    best = max(made, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None)
-    said = _best(best) if best else "none keeps 95 % of its calibration's task"
+        layer_lines = _describe_layers(connection)
+    if recommended or not layer_lines:
+        first_lines = [f"best variant  {_describe_best(recommended)}"]
+    else:
+        first_lines = layer_lines
     return [
-        *(maps if maps and not recommended else [f"best variant  {said}"]),
-        *_at_chance(recommended),
+        *first_lines,
+        *_warn_of_guessing(recommended),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (make sql, make query)",
     ]
 
 
-def _at_chance(recommended: list[dict[str, Any]]) -> list[str]:
-    """A line about the calibrations whose task the base model does not do."""
-    names = [
+def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
+    candidates = [
+        row
+        for row in recommended
+        if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
+    ]
+    if not candidates:
+        return "none keeps 95 % of its calibration's task"
+    best = max(candidates, key=lambda row: (row["certain"], row["layers"], row["kept"]))
+
+    removed_units = [unit for unit in best["units"].split() if not replacement(unit)]
+    kind = "layers"
+    if best["component"] != "layer":
+        kind = "sub-layers (attentions and MLPs)"
+    few_documents = ", too few for an interval" if best["kept_reason"] else ""
+    doubt = "" if best["certain"] else ", perhaps less than 95 %"
+    return (
+        f"{best['variants'][0]} keeps {format_percent(best['kept'], best['kept_stderr'])} % of "
+        f"{best['tasks']} ({best['n_samples']} documents{few_documents}) without "
+        f"{len(removed_units)} of its {kind}{doubt}"
+    )
+
+
+def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
+    """A line about the calibrations at whose task the base model is at chance."""
+    guessed = [
         f"{row['model']} on {row['name']}"
         for row in recommended
         if row["question"] == "task" and row["at_chance"]
     ]
-    if not names:
+    if not guessed:
         return []
     return [
-        f"warning       the base model guesses: {', '.join(names)}. Nothing can be lost there, so these scores say "
-        "nothing of layers. Take another task, examples in the prompt (num_fewshot), or its chat template."
+        f"warning       the base model guesses: {', '.join(guessed)}. Nothing can be lost there, "
+        "so these scores say nothing about layers. Use another task, examples in the prompt "
+        "(num_fewshot), or the model's chat template."
     ]
 
 
-def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """For some calibrations: the layers that can go one at a time, those that matter most, and how sure this is."""
-    sure = {
+def _describe_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Of the first calibrations: which layers can be removed one at a time, and which matter."""
+    reliabilities = {
         (row["model"], row["calibration"]): row["value"]
         for row in answer(connection, "how_sure_rankings_are")
     }
-    measured = [
-        row
-        for row in glance(answer(connection, "which_layers_matter"))
-        if row["free"] or row["top"]
+    glances = [
+        glance
+        for glance in glance_at_calibrations(answer(connection, "which_layers_matter"))
+        if glance["free"] or glance["top"]
     ]
-    shown = []
-    for row in measured[:SHOWN]:
-        value = sure.get((row["model"], row["calibration"]))
-        shown.append(
-            f"{row['model']} on {row['calibration']}: {_some(row['free'])} of {row['n_layers']} layers can go one at a "
-            f"time, as far as {row['n_samples']} samples can tell; {_some([top['layer'] for top in row['top']])} "
-            "matter most" + ("" if value is None else f" (reliability of the ranking {value:.2f})")
-        )
-    more = len(measured) - SHOWN
-    return [f"layers        {line}" for line in shown] + [
-        f"              and {more} more calibrations"
-    ] * (more > 0)
+    lines = []
+    for glance in glances[:MAX_NAMED]:
+        reliability = reliabilities.get((glance["model"], glance["calibration"]))
+        lines.append(f"layers        {_describe_glance(glance, reliability)}")
+    if len(glances) > MAX_NAMED:
+        lines.append(f"              and {len(glances) - MAX_NAMED} more calibrations")
+    return lines
 
 
-def _some(layers: list[int]) -> str:
-    """The first few layers as text, in order."""
+def _describe_glance(glance: CalibrationGlance, reliability: float | None) -> str:
+    free_layers = _list_layers(glance["free"])
+    top_layers = _list_layers([row["layer"] for row in glance["top"]])
+    sentence = (
+        f"{glance['model']} on {glance['calibration']}: {free_layers} of {glance['n_layers']} "
+        f"layers can go one at a time, as far as {glance['n_samples']} samples can tell; "
+        f"{top_layers} matter most"
+    )
+    if reliability is None:
+        return sentence
+    return f"{sentence} (reliability of the ranking {reliability:.2f})"
+
+
+def _list_layers(layers: Sequence[int]) -> str:
+    """The first few layers as text, in the order given."""
     if not layers:
         return "none"
-    return ", ".join(map(str, layers[:SHOWN])) + (
-        f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
-    )
+    listed = ", ".join(str(layer) for layer in layers[:MAX_NAMED])
+    n_more = len(layers) - MAX_NAMED
+    return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
-def _best(row: dict[str, Any]) -> str:
-    units = [unit for unit in row["units"].split() if not replacement(unit)]
-    kind = "layers" if row["component"] == "layer" else "sub-layers (attentions and MLPs)"
-    sure = "" if row["certain"] else ", not certainly 95 %"
-    few = ", too few for an interval" if row["kept_reason"] else ""
-    return (
-        f"{row['variants'][0]} keeps {percent(row['kept'], row['kept_stderr'])} % of {row['tasks']} "
-        f"({row['n_samples']} documents{few}) without {len(units)} of its {kind}{sure}"
-    )
+def main() -> None:
+    lines = summarise_run()
+    database.open_database(shell.DATABASE).close()  # before anybody is sent there
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
     with explained():
-        said = lines()
-        database.opened(shell.DATABASE).close()  # before anybody is sent there
-        print("\n".join(said))
+        main()

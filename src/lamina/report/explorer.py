@@ -1,6 +1,7 @@
-"""The figures of the report that follow its controls, as Vega-Lite specifications over one table of variants.
+"""The figures of the report that follow its controls: Vega-Lite over one table of variants.
 
-The same specification is drawn here without a browser, for paper and for pages without scripts, and by the page itself.
+The same specification is drawn here without a browser, for paper and for pages without scripts, and
+by the page itself.
 """
 
 import json
@@ -31,98 +32,138 @@ SHAPES = (
     "triangle-left",
 )
 TEMPLATE = paths.own("workflow/report/explorer.json")
+STILL_WIDTH = 760  # pixels, of a figure that on the page is as wide as its container
+
+# Attributes of SVG with the values that they have anyway.
+_DEFAULT_ATTRIBUTES = (
+    r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
+)
+_COORDINATES = re.compile(r'(?<= )(?:d|x2|y2|transform)="[^"]*"')
+
+Specification = dict[str, Any]  # of a figure, in Vega-Lite's JSON
 
 
-def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Every variant, including the base models, with `id`, its row on the page, and `repair`, its repairs."""
-    rows = answer(connection, QUESTION)
-    for number, row in enumerate(rows):
-        row |= {
-            "id": f"variant-{number}",
-            "repaired_by": format_repair(row["repair"], row["healing"]),
-        }
-    return rows
+def list_variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """Every variant, including the base models.
 
-
-def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pruned variants that the figures draw and the controls filter, each number with the ends of its interval."""
-    drawn = []
-    for row in rows:
-        point = {
-            name: row[name]
-            for name in ("id", "model", "calibration", "selector", "removed", "repaired_by")
-        }
-        point |= {"tasks": row["own_tasks"], "n": row["own_samples"]}
-        point |= {"n_texts": row["text_samples"], "parameters": row["parameters_ratio"]}
-        for name, column, unit in (("kept", "own_kept", 100), ("text", "text_ratio", 1)):
-            if row["removed"] and row[column] is not None:
-                value, stderr = row[column] * unit, row[f"{column}_stderr"]
-                ends = {name: value}
-                if stderr is not None:
-                    reach = Z95 * stderr * unit
-                    ends |= {f"{name}_low": value - reach, f"{name}_high": value + reach}
-                point |= {key: round(number, 5) for key, number in ends.items() if isfinite(number)}
-        drawn.append(point)
-    return drawn
-
-
-def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[str, Any]]:
-    """Specification of each figure that has data, by name, without the rows, which are the data set `variants`.
-
-    The file TEMPLATE has both, with names that begin with $ where the selectors and repairs of the rows belong.
+    `id` is its row on the page, and `repaired_by` the name of its repair and healing.
     """
-    pruned = [row for row in drawn if "kept" in row]
-    selectors = sorted(
-        {row["selector"] for row in pruned}, key=lambda name: (name != "accuracy", name)
-    )
-    repairs = sorted(
-        {row["repaired_by"] for row in pruned},
-        key=lambda name: (name != "no repair", " + " in name, name),
-    )
-    filled = {
+    variants = answer(connection, QUESTION)
+    for index, variant in enumerate(variants):
+        variant["id"] = f"variant-{index}"
+        variant["repaired_by"] = format_repair(variant["repair"], variant["healing"])
+    return variants
+
+
+def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the figures draw and the controls filter: a point for each variant.
+
+    A base model has no numbers to draw. Each number has the ends of its 95 % interval.
+    """
+    points = []
+    for variant in variants:
+        point = {
+            "id": variant["id"],
+            "model": variant["model"],
+            "calibration": variant["calibration"],
+            "selector": variant["selector"],
+            "removed": variant["removed"],
+            "repaired_by": variant["repaired_by"],
+            "tasks": variant["own_tasks"],
+            "n": variant["own_samples"],
+            "n_texts": variant["text_samples"],
+            "parameters": variant["parameters_ratio"],
+        }
+        if variant["removed"]:
+            kept = variant["own_kept"]
+            text_ratio = variant["text_ratio"]
+            point |= _make_interval_fields("kept", kept, variant["own_kept_stderr"], scale=100)
+            point |= _make_interval_fields(
+                "text", text_ratio, variant["text_ratio_stderr"], scale=1
+            )
+        points.append(point)
+    return points
+
+
+def _make_interval_fields(
+    name: str, value: float | None, stderr: float | None, scale: int
+) -> dict[str, float]:
+    """The number and the ends of its interval, as far as they are known and finite."""
+    if value is None:
+        return {}
+    fields = {name: value * scale}
+    if stderr is not None:
+        half_width = Z95 * stderr * scale
+        fields[f"{name}_low"] = value * scale - half_width
+        fields[f"{name}_high"] = value * scale + half_width
+    return {key: round(number, 5) for key, number in fields.items() if isfinite(number)}
+
+
+def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[str, Specification]:
+    """The specification of each figure that has data, by name.
+
+    The rows are not in it: they are its data set `variants`. The file TEMPLATE has both
+    specifications, with names that begin with $ where the selectors and repairs of the rows belong.
+
+    keep: share of the base model's number that a dashed line shows
+    """
+    pruned = [point for point in points if "kept" in point]
+    selectors = sorted({point["selector"] for point in pruned}, key=_accuracy_first)
+    repairs = sorted({point["repaired_by"] for point in pruned}, key=_simple_repairs_first)
+    values = {
         "asked": 100 * keep,
-        "colour": _nominal("selector", selectors, COLOURS),
-        "marker": _nominal("selector", selectors, SHAPES),
-        "shape": _nominal("repaired_by", repairs, SHAPES),
+        "colour": _encode_names("selector", selectors, COLOURS),
+        "marker": _encode_names("selector", selectors, SHAPES),
+        "shape": _encode_names("repaired_by", repairs, SHAPES),
         "repairs": repairs,
-        "sizes": sorted({row["removed"] for row in pruned}),
+        "sizes": sorted({point["removed"] for point in pruned}),
     }
     text = Path(TEMPLATE).read_text(encoding="utf-8")
-    for name, value in filled.items():
+    for name, value in values.items():
         text = text.replace(f'"${name}"', json.dumps(value))
     template = json.loads(text)
-    shown = ["frontier"] if any("text" in row for row in pruned) else []
-    return {
-        name: template["shared"] | template[name]
-        for name in [*shown, *(["curves"] if pruned else [])]
-    }
+
+    specifications = {}
+    if any("text" in point for point in pruned):
+        specifications["frontier"] = template["shared"] | template["frontier"]
+    if pruned:
+        specifications["curves"] = template["shared"] | template["curves"]
+    return specifications
 
 
-def _nominal(field: str, names: list[str], marks: Sequence[str]) -> dict[str, Any]:
+def _accuracy_first(selector: str) -> tuple[bool, str]:
+    return selector != "accuracy", selector
+
+
+def _simple_repairs_first(name: str) -> tuple[bool, bool, str]:
+    is_combined = " + " in name  # a repair and a healing
+    return name != "no repair", is_combined, name
+
+
+def _encode_names(field: str, names: Sequence[str], marks: Sequence[str]) -> dict[str, Any]:
     """An encoding that gives each name its mark, the same in every figure."""
-    scale = {"domain": names, "range": [marks[place % len(marks)] for place in range(len(names))]}
+    marks_of_names = [marks[index % len(marks)] for index in range(len(names))]
+    scale = {"domain": names, "range": marks_of_names}
     return {"field": field, "type": "nominal", "scale": scale}
 
 
-def still(specification: dict[str, Any], drawn: list[dict[str, Any]], model: str) -> str:
-    """The figure as SVG, for one model."""
-    values = [row for row in drawn if row["model"] == model]
-    width = {"width": 760} if specification.get("width") == "container" else {}
-    text = vl_convert.vegalite_to_svg(
-        specification | width | {"data": {"name": "variants", "values": values}}
-    )
-    usual = r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
-    text = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{usual}', "", text)
-    return re.sub(
-        r'(?<= )(?:d|x2|y2|transform)="[^"]*"',
-        lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]),
-        text,
-    )
+def draw_still(specification: Specification, points: Sequence[dict[str, Any]], model: str) -> str:
+    """The figure as SVG, for one model, without needless attributes and digits."""
+    rows = [point for point in points if point["model"] == model]
+    drawn = specification | {"data": {"name": "variants", "values": rows}}
+    if specification.get("width") == "container":
+        drawn["width"] = STILL_WIDTH
+    svg = vl_convert.vegalite_to_svg(drawn)
+    svg = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{_DEFAULT_ATTRIBUTES}', "", svg)
+    return _COORDINATES.sub(_keep_one_decimal, svg)
+
+
+def _keep_one_decimal(coordinates: re.Match[str]) -> str:
+    return re.sub(r"(\.\d)\d+", r"\1", coordinates[0])
 
 
 @cache
-def scripts() -> str:
+def bundle_scripts() -> str:
     """The script of Vega-Lite and its renderer, which the page holds once."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", r"<\/script"
-    )
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", r"<\/script")

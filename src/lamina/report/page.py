@@ -1,41 +1,34 @@
-"""The report of a run: one HTML file that needs no other file. Every sentence in it is computed from the tables.
+"""The report of a run: one HTML file that needs no other file.
 
-All intervals are 95 % intervals, as in the figures: 1.96 standard errors on either side.
+Every sentence in it is computed from the tables. All intervals are 95 % intervals, as in the
+figures: 1.96 standard errors on either side.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import duckdb
 import jinja2
 from markupsafe import Markup
 
 from lamina.config.metrics import METRICS
-from lamina.registry import declared
 from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, grouped, rows
-from lamina.report.figures.style import format_interval
-from lamina.report.paired_tests import NOISY, ratio_interval
+from lamina.report.formatting import FILTERS
+from lamina.report.inline_svg import read_figures
 
-DISAGREEMENTS_SHOWN = 15
-DEFAULT = "config/config.yaml"  # what `make` takes where no other configuration is named
-NUMBERS = (
-    300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
-)
+MAX_DISAGREEMENTS = 15  # rows of their table
+N_TOP_LAYERS = 3  # layers of a calibration that "At a glance" calls the most relevant
+DEFAULT_CONFIGURATION = "config/config.yaml"  # what `make` takes if no other one is named
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
-CHOICES = (
-    "model",
-    "calibration",
-    "selector",
-    "removed",
-    "repaired_by",
-)  # what the controls of the page choose by
 
-# The question of `sql/queries` that each section answers: figures name their own.
-ASKED = {
+# Columns of a variant by which the controls of the page select.
+CONTROLS = ("model", "calibration", "selector", "removed", "repaired_by")
+
+# The question of `sql/queries` that a section of the page answers; figures name their own.
+SECTION_QUESTIONS = {
     "refused": "which_plans_were_refused",
     "glance": "which_layers_matter",
     "repairs": "which_repair_when",
@@ -45,14 +38,27 @@ ASKED = {
     "diagnoses": "what_diagnoses_found",
 }
 QUESTIONS = {
-    **{section: (question,) for section, question in ASKED.items()},
+    **{section: (question,) for section, question in SECTION_QUESTIONS.items()},
     "take": (answers.RECOMMENDED,),
     "explore": (explorer.QUESTION,),
     "summary": summary.QUESTIONS,
 }
 
 
-def render(
+class CalibrationGlance(TypedDict):
+    """What removing single layers did on one calibration: a row of the section "At a glance"."""
+
+    model: str
+    calibration: str
+    free: list[int]  # layers that can be removed one at a time, least relevant first
+    better_without: list[int]  # those of them whose removal raises accuracy significantly
+    top: list[dict[str, Any]]  # rows of the most relevant layers
+    n_layers: int
+    n_samples: int
+    reason: str | None  # why a layer has no accuracy relevance
+
+
+def render_report(
     connection: duckdb.DuckDBPyConnection,
     figures: Iterable[Path],
     template: Path,
@@ -68,236 +74,172 @@ def render(
     connection: views of the run's tables (`lamina.report.database.connect`)
     figures: the figures as `{name}.svg`, each with `{name}.csv` beside it
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
-    keep, general_text: what a model must keep to be recommended (`lamina.report.answers.recommendations`)
+    keep, general_text, counted_from: what a model must keep to be recommended
+        (`lamina.report.answers.recommendations`)
     names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
-    counted_from: where the share `keep` starts, at zero or at chance
-    sizes: the sizes that were asked for, and what they came to
+    sizes: the sizes that were asked for, and how many layers each is
     """
+    answers_by_section = {
+        section: answer(connection, question) for section, question in SECTION_QUESTIONS.items()
+    }
+    recommended = answers.recommendations(connection, keep, general_text, counted_from)
+    stock_repairs = ["none", *names.get("stock", ())]
+    stock_answers = answers.recommendations(
+        connection, keep, general_text, counted_from, stock_repairs
+    )
+    variants = explorer.list_variants(connection)
+
+    contents = answers_by_section | {
+        "models": rows(connection, "FROM models ORDER BY model"),
+        "calibrations": rows(connection, "FROM calibrations ORDER BY model, calibration"),
+        "questions": QUESTIONS,
+        "summary": _summarise_with_sizes(connection, recommended, sizes),
+        "keep": keep,
+        "general_text": general_text,
+        "counted_from": counted_from,
+        "recommended": recommended,
+        "recommended_stock": {
+            (row["model"], row["question"], row["name"]): row for row in stock_answers
+        },
+        "stock_repairs": stock_repairs if names.get("repairs") else None,
+        "how_chosen": names.get("chosen", {}),
+        "make_option": _format_make_option(facts),
+        "names": _explain_names(connection, names),
+        "glance": glance_at_calibrations(answers_by_section["glance"]),
+        "figures": read_figures(figures),
+        "disagreements": answers_by_section["disagreements"][:MAX_DISAGREEMENTS],
+        "variants": variants,
+        "diagnoses": [row for row in answers_by_section["diagnoses"] if row["layer"] is None],
+        "facts": flatten_facts(facts),
+        **_fill_explorer(variants, keep),
+    }
+    return _make_environment(template.parent).get_template(template.name).render(contents)
+
+
+def _make_environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for function in (share, measured, percent, timed, apart, decimal, removal, text_counts):
+    for function in FILTERS:
         environment.filters[function.__name__] = function
-    environment.filters["capitalised"] = lambda text: text[:1].upper() + text[1:]
-    page = environment.get_template(template.name)
+    return environment
+
+
+def _summarise_with_sizes(
+    connection: duckdb.DuckDBPyConnection,
+    recommended: Sequence[Mapping[str, Any]],
+    sizes: Sequence[str],
+) -> dict[str, Sequence[summary.Statement]]:
+    topics: dict[str, Sequence[summary.Statement]] = {}
+    if sizes:
+        topics["Sizes"] = sizes
+    return topics | summary.summarise_results(connection, recommended)
+
+
+def _format_make_option(facts: Mapping[str, Any]) -> str:
+    """What a command of the page says to `make` about the configuration of the run."""
     configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
-    found = {section: answer(connection, question) for section, question in ASKED.items()}
-    variants = explorer.variants(connection)
-    drawn = explorer.points(variants)
-    specifications = explorer.specifications(drawn, keep)
-    take = answers.recommendations(connection, keep, general_text, counted_from)
-    stock = ["none", *names.get("stock", ())]
-    loadable = {
-        (row["model"], row["question"], row["name"]): row
-        for row in answers.recommendations(connection, keep, general_text, counted_from, stock)
-    }
+    if configuration in ("", DEFAULT_CONFIGURATION):
+        return ""
+    return f"CONFIG={configuration} "
+
+
+def _explain_names(
+    connection: duckdb.DuckDBPyConnection, names: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """The sections of "What the names mean": of the configuration, and metrics with scores."""
+    meanings: dict[str, Mapping[str, str]] = {}
+    for section in ("selectors", "repairs", "healings"):
+        if names.get(section):
+            meanings[section] = names[section]
+
     scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
-    return page.render(
-        found,
-        models=rows(connection, "FROM models ORDER BY model"),
-        calibrations=rows(connection, "FROM calibrations ORDER BY model, calibration"),
-        questions=QUESTIONS,
-        summary=({"Sizes": sizes} if sizes else {}) | summary.summary(connection, take),
-        keep=keep,
-        general_text=general_text,
-        counted_from=counted_from,
-        take=take,
-        loadable=loadable,
-        stock=stock if names.get("repairs") else None,
-        chosen=names.get("chosen", {}),
-        option="" if configuration in ("", DEFAULT) else f"CONFIG={configuration} ",
-        names={
-            **{
-                section: names[section]
-                for section in ("selectors", "repairs", "healings")
-                if names.get(section)
-            },
-            "metrics": {
-                name: f"Of a unit: {metric.help}."
-                for name, metric in METRICS.items()
-                if name in scored
-            },
-        },
-        glance=glance(found["glance"]),
-        figures=drawings(figures),
-        disagreements=found["disagreements"][:DISAGREEMENTS_SHOWN],
-        variants=variants,
-        choices={
-            key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES
-        },
-        stills={
-            name: [
-                Markup(explorer.still(each, drawn, model))
-                for model in dict.fromkeys(row["model"] for row in drawn)
-            ]
-            for name, each in specifications.items()
-        },
-        explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
-        scripts=Markup(explorer.scripts()) if specifications else "",
-        diagnoses=[row for row in found["diagnoses"] if row["layer"] is None],
-        facts=flatten(facts),
-    )
+    meanings["metrics"] = {
+        name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored
+    }
+    return meanings
 
 
-def drawings(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """Those of the figures that have data, in the order of the page, as SVG and caption."""
-    titles, positions, questions, leads = (
-        declared("lamina.report.figures", name) for name in ("TITLE", "POSITION", "QUERIES", "LEAD")
-    )
-    shown: list[dict[str, Any]] = []
-    for number, path in enumerate(sorted(files, key=lambda file: positions[file.stem])):
-        name, text = path.stem, path.read_text(encoding="utf-8")
-        if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
-            drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name])
-            numbers = path.with_suffix(".csv")
-            csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
-            figure = {
-                "name": name,
-                "title": titles[name],
-                "questions": questions[name],
-                "lead": leads.get(name, 0),
-            }
-            held = Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""
-            shown.append(figure | {"svg": drawing, "caption": Markup(caption[1]), "csv": held})
-    return shown
+def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any]:
+    """What the section "Explore" needs: its controls, its figures as pictures, and their data."""
+    points = explorer.list_points(variants)
+    specifications = explorer.fill_specifications(points, keep)
+    pruned_points = [point for point in points if point["removed"]]
+    models = dict.fromkeys(point["model"] for point in points)
+
+    controls = {
+        column: list(dict.fromkeys(point[column] for point in pruned_points)) for column in CONTROLS
+    }
+    stills: dict[str, list[Markup]] = {}
+    for name, specification in specifications.items():
+        drawings = [explorer.draw_still(specification, points, model) for model in models]
+        stills[name] = [Markup(drawing) for drawing in drawings]
+
+    data = {"variants": points, "figures": specifications}
+    return {
+        "controls": controls,
+        "stills": stills,
+        "explorer_data": Markup(format_json(data)),
+        "vega_scripts": Markup(explorer.bundle_scripts()) if specifications else "",
+    }
 
 
-def as_json(value: Any) -> str:
+def format_json(value: Any) -> str:
     """JSON in which no text can end the script element around it."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def inline(svg: str, prefix: str, title: str) -> Markup:
-    """An SVG file as an element of the page, without prologue and addresses. Only ids in use stay; they begin with the
-    prefix.
+def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlance]:
+    """For each calibration: layers that can be removed one at a time, and the most relevant ones.
+
+    layers: the answer to `which_layers_matter`, the most relevant units first
     """
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body).replace("xlink:href", "href")
-    pointed_at = list(dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', body)))
-    own = {identity: f"{prefix}-{number}" for number, identity in enumerate(pointed_at)}
-    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own[m[1]]}"' if m[1] in own else "", body)
-    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own[m[2]], body)
-    head, rest = body.split(">", 1)
-    width = re.search(r'width="([\d.]+)pt"', head)
-    pixels = round(float(width.group(1)) * 4 / 3) if width else 900
-    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
-    style = f'style="--width:{pixels}px"'
-    return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
+    layer_rows = [
+        row
+        for row in layers
+        if row["component"] == "layer"
+        and row["n_draws"] is None
+        and (row["accuracy"] is not None or row["accuracy_reason"])
+    ]
+    groups = grouped(layer_rows, "model", "calibration").items()
+    return [
+        _glance_at_calibration(model, calibration, calibration_rows)
+        for (model, calibration), calibration_rows in groups
+    ]
 
 
-def removal(row: Mapping[str, Any], depth: int) -> str:
-    """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
-    units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
-    if not units:
-        removed, component = row["removed"], row["component"]
-        if component == "layer":
-            return f"{removed} of {depth} layers"
-        if component == "both":
-            return f"sub-layers worth {removed} of {depth} layers"
-        name = {"attention": "attention", "mlp": "MLP"}[component]
-        return f"{removed} {name} sub-layer{'s' * (removed > 1)}"
-    kind = (
-        ("layer " if len(units) == 1 else "layers ")
-        if all(unit.isdigit() for unit in units)
-        else ""
-    )
-    return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (
-        f" of {depth}" if kind else ""
+def _glance_at_calibration(
+    model: str, calibration: str, layer_rows: list[dict[str, Any]]
+) -> CalibrationGlance:
+    scored_rows = [row for row in layer_rows if row["accuracy"] is not None]
+    reasons = [row["accuracy_reason"] for row in layer_rows if row["accuracy"] is None]
+    removable = [row["layer"] for row in scored_rows if row["verdict"] != "matters"]
+    relevant_rows = [row for row in scored_rows if row["verdict"] == "matters"]
+    return CalibrationGlance(
+        model=model,
+        calibration=calibration,
+        free=removable[::-1],
+        better_without=[row["layer"] for row in scored_rows if row["verdict"] == "better without"],
+        top=relevant_rows[:N_TOP_LAYERS],
+        n_layers=len(layer_rows),
+        n_samples=max(row["accuracy_samples"] or 0 for row in layer_rows),
+        reason=reasons[0] if reasons else None,
     )
 
 
-def text_counts(row: Mapping[str, Any]) -> str:
-    """How many samples of general text a variant was measured on: documents, and blocks of joined ones."""
-    blocks = int(row["text_blocks"])
-    documents = int(row["text_samples"]) - blocks
-    counts = []
-    if documents:
-        counts.append(f"{documents:,} documents")
-    if blocks:
-        counts.append(f"{blocks:,} blocks of joined documents")
-    return ", ".join(counts)
-
-
-def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
-    layers = [row for row in layers if row["component"] == "layer" and row["n_draws"] is None]
-    layers = [row for row in layers if row["accuracy"] is not None or row["accuracy_reason"]]
-    table = []
-    for (model, calibration), mine in grouped(layers, "model", "calibration").items():
-        known = [row for row in mine if row["accuracy"] is not None]
-        table.append(
-            {
-                "model": model,
-                "calibration": calibration,
-                "free": [row["layer"] for row in reversed(known) if row["verdict"] != "matters"],
-                "better_without": [
-                    row["layer"] for row in known if row["verdict"] == "better without"
-                ],
-                "top": [row for row in known if row["verdict"] == "matters"][:3],
-                "n_layers": len(mine),
-                "n_samples": max((row["accuracy_samples"] or 0 for row in mine), default=0),
-                "reason": next(
-                    (row["accuracy_reason"] for row in mine if row["accuracy"] is None), None
-                ),
-            }
-        )
-    return table
-
-
-def flatten(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
     flat: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")
         if isinstance(value, Mapping):
-            flat += flatten(value, f"{label} · ")
+            flat += flatten_facts(value, f"{label} · ")
+        elif isinstance(value, str):
+            flat.append((label, value))
         else:
-            flat.append(
-                (label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            )
+            flat.append((label, json.dumps(value, ensure_ascii=False)))
     return flat
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    """A number for a table cell; a dash if there is none."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
-
-
-def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
-    """A measured number with its 95 % interval."""
-    return decimal(value) if value is None else format_interval(value, stderr, digits)
-
-
-def percent(value: float | None, stderr: float | None) -> str:
-    """A share in percent with its 95 % interval."""
-    return (
-        "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
-    )
-
-
-def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str:
-    """A ratio of times in percent with its 95 % interval, which is not symmetric."""
-    if ratio is None or stderr is None or repeats is None or repeats < 2:
-        return "–" if ratio is None else f"{100 * ratio:.1f}"
-    low, high = ratio_interval(ratio, stderr, int(repeats))
-    if high > NOISY * low:
-        return "too noisy"
-    return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def apart(ratio: float, stderr: float | None, repeats: int | None) -> bool:
-    """Whether the 95 % interval of a ratio of times leaves out 1."""
-    if stderr is None or repeats is None or repeats < 2:
-        return False
-    low, high = ratio_interval(ratio, stderr, int(repeats))
-    return not low <= 1 <= high
-
-
-def share(value: float | None) -> str:
-    """A share in percent without an interval: a count, not a measurement."""
-    return "–" if value is None else f"{100 * value:.1f}"

@@ -1,18 +1,21 @@
-"""The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
+"""What a run found, in the few sentences and tables that its report calls "In short".
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
-from math import isfinite
-from statistics import fmean, median, stdev
+Each is computed from the tables; poor numbers are reported like good ones.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
 import duckdb
 
 from lamina.relevance.statistics import Z95
-from lamina.relevance.true_scores import SUFFICIENT_RELIABILITY, samples_for
+from lamina.report import cautions
 from lamina.report.answers import answer, grouped
 from lamina.report.figures import style
 from lamina.report.figures.style import format_repair
+from lamina.report.formatting import DASH, format_signed
 
 QUESTIONS = (
     "which_layers_matter",
@@ -31,400 +34,294 @@ QUESTIONS = (
     "which_questions_no_score_decides",
     "which_repairs_hurt",
 )
-WAY = ("repair", "healing")
 Rows = Sequence[Mapping[str, Any]]
-Told = str | list[dict[str, Any]]  # a sentence, or a table
+Statement = str | list[dict[str, Any]]  # a sentence, or a table
 
 
-def summary(
-    connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]
-) -> dict[str, Sequence[Told]]:
-    """The results in a few plain sentences and tables by topic, topics without any left out; poor numbers are reported
-    like good ones.
+def summarise_results(
+    connection: duckdb.DuckDBPyConnection, recommended: Rows
+) -> dict[str, list[Statement]]:
+    """The results by topic, topics without any left out.
+
+    recommended: the variants that the report recommends (`lamina.report.answers.recommendations`)
     """
-    topics: dict[str, Sequence[Told]] = {
-        "Layers that can go": free_layers(connection),
-        "Metrics": agreement(connection),
-        "Selectors": contests(connection, take),
-        "Repairs": repairs(answer(connection, "what_repair_gave_back")),
+    topics: dict[str, list[Statement]] = {
+        "Layers that can go": [*describe_removable_layers(connection)],
+        "Metrics": compare_metrics_with_accuracy(connection),
+        "Selectors": compare_selectors(connection, recommended),
+        "Repairs": describe_repairs(connection),
         "With care": [
-            *surprises(connection),
-            *healings(connection),
-            *power(connection),
-            *written(connection),
-            *replicates(connection),
-            *filter(None, [not_finite(connection)]),
-            *shared_documents(connection),
-            *cut_questions(connection),
-            *undecided_questions(connection),
+            *cautions.list_harmful_repairs(connection),
+            *cautions.list_worse_smaller_removals(connection),
+            *cautions.list_ineffective_healings(connection),
+            *cautions.describe_reliability(connection),
+            *compare_writing_with_choosing(connection),
+            *cautions.describe_spread_of_draws(connection),
+            *cautions.list_nonfinite_units(connection),
+            *cautions.describe_shared_documents(connection),
+            *cautions.count_truncated_questions(connection),
+            *cautions.count_undecided_questions(connection),
         ],
     }
-    return {topic: sentences for topic, sentences in topics.items() if sentences}
+    return {topic: statements for topic, statements in topics.items() if statements}
 
 
-def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
-    known = [
-        row for row in _layers(connection) if row["n_draws"] is None and row["accuracy"] is not None
+def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many layers each model can lose one at a time without a significant loss of accuracy.
+
+    The numbers are those of the calibrations with the fewest and the most such layers.
+    """
+    layer_rows = [
+        row
+        for row in answer(connection, "which_layers_matter")
+        if row["component"] == "layer" and row["n_draws"] is None and row["accuracy"] is not None
     ]
     sentences = []
-    for (model,), mine in grouped(known, "model").items():
+    for (model,), model_rows in grouped(layer_rows, "model").items():
         counts = {
-            calibration: sum(
-                row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers
-            )
-            for (calibration,), layers in grouped(mine, "calibration").items()
+            calibration: sum(_is_removable(row) for row in calibration_rows)
+            for (calibration,), calibration_rows in grouped(model_rows, "calibration").items()
         }
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        spread = (
-            f"{counts[least] or 'none'} of {len({row['layer'] for row in mine})} layers on {least}"
-        )
-        spread += f" to {counts[most]} on {most}" if most != least else ""
+        fewest = min(counts, key=counts.__getitem__)
+        most = max(counts, key=counts.__getitem__)
+        n_layers = len({row["layer"] for row in model_rows})
+        n_samples = max(row["accuracy_samples"] for row in model_rows)
+
+        found = f"{counts[fewest] or 'none'} of {n_layers} layers on {fewest}"
+        if most != fewest:
+            found += f" to {counts[most]} on {most}"
         sentences.append(
-            f"{model}: taken out one at a time, {spread} cost no accuracy that "
-            f"{max(row['accuracy_samples'] for row in mine)} samples can show."
+            f"{model}: removed one at a time, {found} cost no accuracy that {n_samples} samples "
+            "can show."
         )
     return sentences
 
 
-def _layers(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    return [row for row in answer(connection, "which_layers_matter") if row["component"] == "layer"]
+def _is_removable(row: Mapping[str, Any]) -> bool:
+    return row["accuracy_low"] is not None and row["accuracy_low"] <= 0
 
 
-def agreement(connection: duckdb.DuckDBPyConnection) -> list[Told]:
+def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     """How each metric orders the layers of a task, compared with accuracy."""
-    found = answer(connection, "how_metrics_agree")
-    known = [row for row in found if row["component"] == "layer" and row["within"] is not None]
-    told: list[Told] = []
-    for (model,), mine in grouped(known, "model").items():
-        tasks = max(row["n_calibrations"] for row in mine)
-        over = f", mean and range over at most {tasks} tasks" if tasks > 1 else ""
-        told.append(
-            f"{model}: rank correlation within a task with what single removals cost in accuracy{over}."
-        )
-        table = [{"metric": row["metric"], "correlation": _signed(row["within"])} for row in mine]
-        for entry, row in zip(table, mine if tasks > 1 else (), strict=False):
-            entry["least to most"] = (
-                f"{_signed(row['within_low'])} to {_signed(row['within_high'])}"
-            )
-        told.append(table)
-    return told
-
-
-def _signed(value: float, form: str = ".2f") -> str:
-    return f"{value:{form}}".replace("-", "−")
-
-
-def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Variants that a repair made worse, and those that keep surely less than one without more units."""
-    told = [
+    layer_rows = [
         row
-        for row in answer(connection, "what_repair_gave_back")
-        if row["own"] and row["gain"] is not None
+        for row in answer(connection, "how_metrics_agree")
+        if row["component"] == "layer" and row["within"] is not None
     ]
-    hurt = [row for row in told if row["certain"] and row["gain"] < 0]
-    lines = [
-        f"{format_repair(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on "
-        f"{row['calibration']} ({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
-        for row in hurt
-    ]
-    sentences = [f"A repair hurt: {_first(lines)}."] if lines else []
-    lines = [
-        f"{row['repair']} after {row['removed']} out by {row['selector']} on {row['calibration']} "
-        f"({row['loss_bare']:.3g} to {row['loss_repaired']:.3g} nats per token, n = {row['n_loss']})"
-        for row in answer(connection, "which_repairs_hurt")
-    ]
-    if lines:
-        sentences.append(
-            f"A repair hurt on held-out documents of its calibration, and none is taken: {_first(lines)}."
+    statements: list[Statement] = []
+    for (model,), model_rows in grouped(layer_rows, "model").items():
+        n_tasks = max(row["n_calibrations"] for row in model_rows)
+        over_tasks = f", mean and range over at most {n_tasks} tasks" if n_tasks > 1 else ""
+        statements.append(
+            f"{model}: rank correlation within a task with what single removals cost in accuracy"
+            f"{over_tasks}."
         )
-    lines = []
-    known = [
-        row
-        for row in answer(connection, "which_variants_there_are")
-        if row["own_kept_stderr"] is not None
-    ]
-    recipes = grouped(known, "model", "calibration", "selector", "repair", "healing").values()
-    for small, large in (
-        (one, other) for sizes in recipes for one, other in combinations(sizes, 2)
-    ):
-        if small["removed"] > large["removed"]:
-            small, large = large, small
-        reach = Z95 * (small["own_kept_stderr"] ** 2 + large["own_kept_stderr"] ** 2) ** 0.5
-        if small["removed"] and large["own_kept"] - small["own_kept"] > reach:
-            lines.append(
-                f"{small['selector']} on {small['calibration']}, {format_repair(small['repair'], small['healing'])}: "
-                f"{100 * small['own_kept']:.0f} % kept with {small['removed']} out, "
-                f"{100 * large['own_kept']:.0f} % with {large['removed']}"
-            )
-    return sentences + ([f"Fewer out is worse than more out: {_first(lines)}."] if lines else [])
+        table = []
+        for row in model_rows:
+            entry = {"metric": row["metric"], "correlation": format_signed(row["within"])}
+            if n_tasks > 1:
+                low = format_signed(row["within_low"])
+                high = format_signed(row["within_high"])
+                entry["least to most"] = f"{low} to {high}"
+            table.append(entry)
+        statements.append(table)
+    return statements
 
 
-def healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Trainings that lowered the loss on held-out samples by less than the error of the mean loss of their steps."""
-    runs = grouped(
-        answer(connection, "how_healing_went"),
-        *("selector", "calibration", "model", "removed"),
-        *WAY,
-    )
-    lines = []
-    for (selector, calibration, _, removed, *way), steps in runs.items():
-        losses = [row["loss"] for row in steps if row["loss"] is not None]
-        checked = [row for row in steps if row["validation_loss"] is not None]
-        left = [row["validation_loss"] for row in checked if row["chosen"]]
-        if len(losses) < 2 or checked[0]["step"] or not left:
-            continue
-        first, last = checked[0]["validation_loss"], left[-1]
-        if first - last < Z95 * stdev(losses) / len(losses) ** 0.5:
-            rising = max(steps, key=lambda row: row["learning_rate"] or 0)["step"]
-            lines.append(
-                f"{format_repair(*way)} after {removed} out by {selector} on {calibration}: {first:.3f} to {last:.3f} in "
-                f"{len(losses)} steps, the learning rate rising over {rising}"
-            )
-    return [f"A healing moved the loss by less than its error: {_first(lines)}."] if lines else []
+def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) -> list[Statement]:
+    """The selectors that matter most against all others with the same repair and healing.
 
-
-def _first(lines: list[str], most: int = 4) -> str:
-    return "; ".join(lines[:most]) + (
-        f"; and {len(lines) - most} more" if len(lines) > most else ""
-    )
-
-
-def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
-    reliabilities = answer(connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY)
-    sentences = []
-    for (model,), mine in grouped(reliabilities, "model").items():
-        least = mine[0]
-        sure = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in mine)
-        sentence = (
-            f"{model}: a ranking of layers by accuracy is sure (Spearman's correlation with one from other samples is "
-            f"{SUFFICIENT_RELIABILITY:.2f} or more) on {sure} of {len(mine)} calibrations. "
-            f"The least sure is {least['calibration']}: "
-            f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
-            f"{', too few to say' if least['ci_high'] - least['ci_low'] > 0.5 else ''}"
-        )
-        if least["value"] < SUFFICIENT_RELIABILITY:
-            fewest, most = (
-                samples_for(SUFFICIENT_RELIABILITY, least[end], least["n_samples"])
-                for end in ("ci_high", "ci_low")
-            )
-            if not isfinite(fewest):
-                sentence += "; nothing says how many would do"
-            elif not isfinite(most):
-                sentence += f"; {_rounded(fewest)} or more would do"
-            else:
-                sentence += f"; some {_rounded(fewest)} to {_rounded(most)} would do"
-        if least["other"] and least["other_value"] > least["value"]:
-            agreement = _signed(least["other_spearman"])
-            if least["other_low"] is not None:
-                agreement += f" [{_signed(least['other_low'])}, {_signed(least['other_high'])}]"
-            sentence += (
-                f", where {least['other']} has {least['other_value']:.2f} from the same samples and orders the layers "
-                f"of this task much as accuracy does (rank correlation {agreement})"
-            )
-        sentences.append(f"{sentence}.")
-    return sentences
-
-
-def _rounded(count: float) -> str:
-    """A number with two digits that count."""
-    return f"{float(f'{count:.2g}'):,.0f}"
-
-
-def contests(
-    connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]
-) -> list[Told]:
-    """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
-    one) against the others without repair; over own tasks and sizes."""
+    These are the selector of each recommended recipe, and without repair selector accuracy (or the
+    first one if the run has no such selector); over the calibrations' own tasks and all sizes.
+    """
     pairs = answer(connection, "which_selector_wins")
-    recipes = [row for row in take if row["question"] == "recipe"] or [
-        row for row in take if row["kept_enough"]
-    ][:1]
-    asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
-    names = sorted({row["selector"] for row in pairs}, key=lambda name: (name != "accuracy", name))
-    asked |= dict.fromkeys((name, "none", "none") for name in names[:1])
-    found = answer(connection, "what_searching_found")
-    mended = {row["selector"] for row in found if row["repair"] not in (None, "none")}
-    return [told for champion in asked for told in contest(pairs, mended, *champion)]
+    champions = [row for row in recommended if row["question"] == "recipe"]
+    if not champions:
+        champions = [row for row in recommended if row["kept_enough"]][:1]
+    recipes = [(row["selector"], row["repair"], row["healing"]) for row in champions]
+
+    selectors = {row["selector"] for row in pairs}
+    if selectors:
+        first = min(selectors, key=lambda name: (name != "accuracy", name))
+        recipes.append((first, "none", "none"))
+
+    search_rows = answer(connection, "what_searching_found")
+    chose_for_repair = {
+        row["selector"] for row in search_rows if row["repair"] not in (None, "none")
+    }
+    statements: list[Statement] = []
+    for selector, repair, healing in dict.fromkeys(recipes):
+        table = _tabulate_rivals(pairs, selector, repair, healing, chose_for_repair)
+        if not table:
+            continue
+        recipe = "Without repair"
+        if (repair, healing) != ("none", "none"):
+            recipe = f"With repair {format_repair(repair, healing)}"
+        statements.append(
+            f"{recipe}, selector {selector} against the others on the same tasks and sizes, by "
+            "paired tests at 5 %, corrected for their number."
+        )
+        statements.append(table)
+    return statements
 
 
-def contest(
-    pairs: Rows, mended: Collection[str], champion: str, repair: str, healing: str
-) -> list[Told]:
-    """A selector against every other one with the same repair; empty if it was not compared.
+@dataclass(frozen=True)
+class RivalResult:
+    """A selector against a rival at one size: on how many tasks it is better or worse."""
 
-    mended: selectors that chose plans with a repair in place.
+    rival: str
+    n_better: int
+    n_worse: int
+    n_undecided: int
+    n_accuracies: int  # tasks with an accuracy
+    mean_gain: (
+        float  # of accuracy over these tasks; positive: the selector is better than its rival
+    )
+
+
+def _tabulate_rivals(
+    pairs: Rows, selector: str, repair: str, healing: str, chose_for_repair: Collection[str]
+) -> list[dict[str, Any]]:
+    """A row for each rival of the selector; empty if the selector was not compared.
+
+    chose_for_repair: selectors that chose their plans with a repair in place, so that without one
+        they are not at their best
     """
-    met: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-    for row in pairs:
-        if (row["repair"], row["healing"]) == (repair, healing) and champion in (
-            row["selector"],
-            row["rival"],
-        ):
-            other, sign = (
-                (row["rival"], 1) if row["selector"] == champion else (row["selector"], -1)
-            )
-            met.setdefault(other, []).append((sign, row))
+    results: dict[str, list[RivalResult]] = {}
+    for result in _list_rival_results(pairs, selector, repair, healing):
+        results.setdefault(result.rival, []).append(result)
+
     table = []
-    for other, rows in sorted(met.items()):
-        won, lost = (
-            sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1)
-        )
-        tasks = sum(row["n_accuracies"] for _, row in rows)
-        points = sum(
-            100 * sign * (row["mean_accuracy"] or 0) * row["n_accuracies"] for sign, row in rows
-        )
-        name = other + " (chose for a repair)" * (repair == "none" and other in mended)
-        counts = {
+    for rival, rival_results in sorted(results.items()):
+        name = rival
+        if repair == "none" and rival in chose_for_repair:
+            name = f"{rival} (chose for a repair)"
+        n_tasks = sum(result.n_accuracies for result in rival_results)
+        points = sum(100 * result.mean_gain * result.n_accuracies for result in rival_results)
+        entry = {
             "against": name,
-            "better": won,
-            "worse": lost,
-            "undecided": sum(row["undecided"] for _, row in rows),
+            "better": sum(result.n_better for result in rival_results),
+            "worse": sum(result.n_worse for result in rival_results),
+            "undecided": sum(result.n_undecided for result in rival_results),
+            "points of accuracy, mean": format_signed(points / n_tasks, "+.1f")
+            if n_tasks
+            else DASH,
         }
-        table.append(
-            counts | {"points of accuracy, mean": _signed(points / tasks, "+.1f") if tasks else "–"}
-        )
-    how = (
-        "Without repair"
-        if repair == healing == "none"
-        else f"With repair {format_repair(repair, healing)}"
-    )
-    by = "on the same tasks and sizes, by paired tests at 5 %, corrected for their number."
-    return [f"{how}, selector {champion} against the others {by}", table] if table else []
+        table.append(entry)
+    return table
 
 
-def repairs(changes: Rows) -> list[Told]:
-    """How often each kind of repair helped and hurt on the calibrations' own tasks, and on texts that it was not fitted
-    on.
-    """
-    table = []
-    for way, rows in _ways([row for row in changes if row["gain"] is not None]):
-        if mine := [row for row in rows if row["own"] and row["metric"] != "perplexity"]:
-            gain, loss = (100 * fmean(row[kind] for row in mine) for kind in ("gain", "loss"))
-            mean = f"{_signed(gain, '+.1f')} points of {_signed(loss, '.1f')} lost"
-            table.append(
-                {"repair": way, "measured on": "own tasks"} | _counted(mine) | {"given back": mean}
+def _list_rival_results(
+    pairs: Rows, selector: str, repair: str, healing: str
+) -> Iterator[RivalResult]:
+    """The comparisons with that repair and healing that the selector is in, seen from its side."""
+    for row in pairs:
+        if (row["repair"], row["healing"]) != (repair, healing):
+            continue
+        mean_gain = row["mean_accuracy"] or 0
+        counts = {"n_undecided": row["undecided"], "n_accuracies": row["n_accuracies"]}
+        if row["selector"] == selector:
+            yield RivalResult(
+                row["rival"], row["better"], row["worse"], mean_gain=mean_gain, **counts
             )
-        texts = [row for row in rows if not row["own"] or row["metric"] == "perplexity"]
-        for (task,), tested in sorted(grouped(texts, "task").items()):
-            bare, mended, worst = (
-                f"{of([row[key] for row in tested]):.1f}"
-                for of, key in ((median, "pruned_value"), (median, "value"), (max, "value"))
+        elif row["rival"] == selector:
+            yield RivalResult(
+                row["selector"], row["worse"], row["better"], mean_gain=-mean_gain, **counts
             )
-            seen = f"perplexity {bare} → {mended}, at worst {worst} (base {tested[0]['base_value']:.2f})"
-            table.append(
-                {"repair": way, "measured on": task} | _counted(tested) | {"given back": seen}
-            )
-    return (
-        ["What they gave back: means of points of accuracy, medians of perplexities.", table]
-        if table
-        else []
-    )
 
 
-def _counted(changes: Rows) -> dict[str, int]:
-    """How many gains lie above 0 with all their 95 % interval, and how many below."""
-    reached = [
-        (row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None
+def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
+    """How often each repair helped and hurt, on the calibrations' own tasks and on other texts."""
+    changes = [
+        row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None
     ]
-    better, worse = (
-        sum(gain > reach for gain, reach in reached),
-        sum(gain < -reach for gain, reach in reached),
+    table: list[dict[str, Any]] = []
+    for repair, repair_rows in _group_by_repair(changes):
+        task_rows = [row for row in repair_rows if not _is_of_text(row)]
+        if task_rows:
+            table.append(_tabulate_accuracies(repair, task_rows))
+        text_rows = [row for row in repair_rows if _is_of_text(row)]
+        for (text,), rows_of_text in sorted(grouped(text_rows, "task").items()):
+            table.append(_tabulate_perplexities(repair, text, rows_of_text))
+    if not table:
+        return []
+    return ["What repairs recovered: means of points of accuracy, medians of perplexities.", table]
+
+
+def _is_of_text(row: Mapping[str, Any]) -> bool:
+    return not row["own"] or row["metric"] == "perplexity"
+
+
+def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
+    mean_gain = 100 * fmean(row["gain"] for row in changes)
+    mean_loss = 100 * fmean(row["loss"] for row in changes)
+    recovered = (
+        f"{format_signed(mean_gain, '+.1f')} points of {format_signed(mean_loss, '.1f')} lost"
     )
-    return {"variants": len(changes), "surely helped": better, "surely hurt": worse}
+    return {
+        "repair": repair,
+        "measured on": "own tasks",
+        **_count_significant(changes),
+        "recovered": recovered,
+    }
 
 
-def _ways(changes: Rows) -> list[tuple[str, Rows]]:
+def _tabulate_perplexities(repair: str, text: str, changes: Rows) -> dict[str, Any]:
+    values = [row["value"] for row in changes]
+    pruned = median(row["pruned_value"] for row in changes)
+    repaired = median(values)
+    recovered = (
+        f"perplexity {pruned:.1f} → {repaired:.1f}, at worst {max(values):.1f} "
+        f"(base {changes[0]['base_value']:.2f})"
+    )
+    return {
+        "repair": repair,
+        "measured on": text,
+        **_count_significant(changes),
+        "recovered": recovered,
+    }
+
+
+def _count_significant(changes: Rows) -> dict[str, int]:
+    """How many gains have a 95 % interval that lies above 0, and how many one that lies below."""
+    n_helped = 0
+    n_hurt = 0
+    for row in changes:
+        if row["gain_stderr"] is None:
+            continue
+        half_width = Z95 * row["gain_stderr"]
+        n_helped += row["gain"] > half_width
+        n_hurt += row["gain"] < -half_width
+    return {
+        "variants": len(changes),
+        "significantly helped": n_helped,
+        "significantly hurt": n_hurt,
+    }
+
+
+def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
     """The rows of each repair under its name: repairs first, then healings, then both."""
     groups = grouped(changes, "repair", "healing")
-    return [(format_repair(*way), groups[way]) for way in style.list_repairs(changes)]
-
-
-def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many right choices are left, and how many right answers to the same questions if the model writes them."""
-    shares = [
-        f"{ways} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
-        f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
-        for ways, mine in _ways(answer(connection, "what_is_left_of_choosing_and_writing"))
+    return [
+        (format_repair(repair, healing), groups[repair, healing])
+        for repair, healing in style.list_repairs(changes)
     ]
+
+
+def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many right choices are left, and how many right answers that the model itself writes."""
+    shares = []
+    variants = answer(connection, "what_is_left_of_choosing_and_writing")
+    for repair, repair_rows in _group_by_repair(variants):
+        choice_kept = 100 * fmean(row["choice_kept"] for row in repair_rows)
+        written_kept = 100 * fmean(row["written_kept"] for row in repair_rows)
+        shares.append(
+            f"{repair} {choice_kept:.0f} % and {written_kept:.0f} % "
+            f"(n = {len(repair_rows)} variants)"
+        )
     if not shares:
         return []
     return [
-        "Left on average of the base model's right choices, and of its right answers to the same questions where it "
-        f"writes them itself: {'; '.join(shares)}."
-    ]
-
-
-def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How much the relevance of layers and the scores of variants depend on the samples, or the seed, that were
-    drawn.
-    """
-    drawn = [row for row in _layers(connection) if row["accuracy_spread"] is not None]
-    kept = answer(connection, "how_far_variants_vary_between_draws")
-    sentences = []
-    for (model, calibration), layers in sorted(grouped(drawn, "model", "calibration").items()):
-        widest = max(layers, key=lambda row: row["accuracy_spread"])
-        sentences.append(
-            f"{calibration}, drawn {max(row['n_draws'] for row in layers)} times: the accuracy relevance of a layer of "
-            f"{model} has a standard deviation of {median(row['accuracy_spread'] for row in layers):.3f} from draw to "
-            f"draw in the median of {len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
-            f"{widest['layer']})."
-        )
-    return sentences + [
-        f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
-        f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
-        f"the median of {row['n']} variants, and of {row['most']:.1f} at most."
-        for row in kept
-    ]
-
-
-def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
-    """Where a removal gave numbers that are not finite: they count as wrong, and readers must know this."""
-    units = answer(connection, "where_outputs_were_not_finite")
-    if not units:
-        return ""
-    named = ", ".join(
-        f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5]
-    )
-    more = f" and {len(units) - 5} more" if len(units) > 5 else ""
-    return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
-
-
-def cut_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many questions are longer than the context of their model."""
-    return [
-        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of "
-        f"{row['model']}: their oldest tokens are left out, as lm-eval does."
-        for row in answer(connection, "which_questions_were_cut")
-    ]
-
-
-def undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many questions have a right choice whose tokens are those of a wrong one."""
-    treatment = {
-        "calibration": "they are left out",
-        "benchmark": "the first of equal choices counts, as in lm-eval",
-    }
-    return [
-        f"{row['undecided']} of {row['questions']} questions of {row['source']} ({row['use']}) have a right choice "
-        f"with the tokens of a wrong one for {row['model']}, so that no score decides them: {treatment[row['use']]}."
-        for row in answer(connection, "which_questions_no_score_decides")
-    ]
-
-
-def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many documents of calibrations share passages with test documents. Equal documents were refused before."""
-    pairs = answer(connection, "what_calibrations_share_with_tests")
-    if not pairs:
-        return []
-    shared = "; ".join(
-        f"{pair['sharing']} of the {pair['documents']} documents of {pair['calibration']} with the {pair['tested']} of "
-        f"{pair['task']} ({pair['near']} near duplicates)"
-        for pair in pairs
-        if pair["sharing"]
-    )
-    return [
-        "Passages of 13 words that calibrations share with test documents, in "
-        f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of them: {shared or 'nothing is shared'}."
+        "Left on average of the base model's right choices, and of its right answers to the same "
+        f"questions where it writes them itself: {'; '.join(shares)}."
     ]

@@ -1,15 +1,24 @@
-"""Jobs of rules/report.smk: tables of a run, what they say of metrics, tasks and selectors, the database, the page."""
+"""Jobs of rules/report.smk: tables, what is computed from them, the database, the page."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Report
 from lamina.config.entry import Options
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
-from lamina.report.glossary import glossary
+from lamina.report.glossary import build_glossary
 from lamina.stages.job import READ, WRITTEN, Job
 from lamina.study import requests, tables
 from lamina.tables import TABLES
+
+# A table that is computed from others has rows if this one has.
+_SOURCE_TABLES = {
+    "agreements": "relevance",
+    "dissociations": "sweeps",
+    "comparisons": "benchmarks",
+    "jobs": "models",
+}
 
 
 class FromTables(Job):
@@ -19,61 +28,72 @@ class FromTables(Job):
     tables: Annotated[list[str], READ] = []
 
 
-# What tables that are computed from others need.
-_COMPUTED = {
-    "agreements": "relevance",
-    "dissociations": "sweeps",
-    "comparisons": "benchmarks",
-    "jobs": "models",
-}
+def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
+    """The figures that have something to show, each with the tables that it reads.
 
-
-def figures(config: Configuration) -> dict[str, tuple[str, ...]]:
-    """The tables that each figure reads, of the figures that have something to show: the studies ask for all of these
-    tables, for the kinds of diagnosis in a figure's KINDS, and for as many names as its NEEDS say.
+    Such a figure has data in all of its TABLES, has a diagnosis of its KINDS, and as many names of
+    each section as its NEEDS say; `lamina.report.figures` explains these.
     """
-    kinds, needs = (declared("lamina.report.figures", name) for name in ("KINDS", "NEEDS"))
-    asked = {config.diagnoses[name].kind for _, _, name in requests.diagnoses(config)}
-    held = requests.variants(config)
-    counts = {
+    tables_by_figure = declared("lamina.report.figures", "TABLES")
+    kinds_by_figure = declared("lamina.report.figures", "KINDS")
+    needs_by_figure = declared("lamina.report.figures", "NEEDS")
+    diagnosis_kinds = {config.diagnoses[name].kind for _, _, name in requests.diagnoses(config)}
+    counts = _count_names(config)
+
+    figures = {}
+    for figure, figure_tables in tables_by_figure.items():
+        kinds = kinds_by_figure.get(figure)
+        has_kind = kinds is None or bool(diagnosis_kinds.intersection(kinds))
+        needs = needs_by_figure.get(figure, {})
+        has_names = all(counts[section] >= least for section, least in needs.items())
+        if has_kind and has_names and _have_data(config, figure_tables):
+            figures[figure] = figure_tables
+    return figures
+
+
+def _count_names(config: Configuration) -> dict[str, int]:
+    """How many names of a section the studies use; of repairs, pairs of a repair and a healing."""
+    variants = requests.variants(config)
+    repairs = {(variant.repair, variant.healing) for variant in variants}
+    return {
         "calibrations": len(set(requests.calibrations(config))),
-        "selectors": len({each.selector for each in held}),
+        "selectors": len({variant.selector for variant in variants}),
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
-        "repairs": len({(each.repair, each.healing) for each in held} - {("none", "none")}),
+        "repairs": len(repairs - {("none", "none")}),
     }
-    return {
-        name: read
-        for name, read in declared("lamina.report.figures", "TABLES").items()
-        if all(tables.parts(config, _COMPUTED.get(table, table)) for table in read)
-        and (name not in kinds or asked.intersection(kinds[name]))
-        and all(counts[key] >= least for key, least in needs.get(name, {}).items())
-    }
+
+
+def _have_data(config: Configuration, table_names: Collection[str]) -> bool:
+    """Whether the studies ask for files that each of these tables is gathered from."""
+    sources = [_SOURCE_TABLES.get(table, table) for table in table_names]
+    return all(tables.parts(config, source) for source in sources)
 
 
 class GatherTable(Job):
-    """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
-    calibrations that do not compare choices by acc_norm.
-    """
+    """One table from its `parts`, the files of the jobs that measured it."""
 
     table: str
-    groups: dict[str, str] = {}
-    scores: dict[str, str] = {}
+    groups: dict[str, str] = {}  # labels of entries that are replicates, by name
+    scores: dict[
+        str, str
+    ] = {}  # scores of calibrations that compare choices by another than acc_norm
     parts: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        sections: dict[str, dict[str, Any]] = {
-            "calibrations": config.calibrations,
-            "plans": config.selectors,
-        }
-        groups = {
-            name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group
-        }
-        entries = config.calibrations if w.table == "calibrations" else {}
-        scores = {
-            name: str(entry.score) for name, entry in entries.items() if entry.score != "acc_norm"
-        }
+        entries: dict[str, Any] = {}
+        scores: dict[str, str] = {}
+        if w.table == "plans":
+            entries = config.selectors
+        if w.table == "calibrations":
+            entries = config.calibrations
+            scores = {
+                name: str(entry.score)
+                for name, entry in config.calibrations.items()
+                if entry.score != "acc_norm"
+            }
+        groups = {name: entry.group for name, entry in entries.items() if entry.group}
         return cls(table=w.table, groups=groups, scores=scores)
 
     @property
@@ -88,7 +108,7 @@ class GatherJobs(Job):
 
 
 class CompareTasks(Job):
-    """How tasks differ in the units that they need, from sweeps of unpruned models."""
+    """How tasks differ in the units that they need, from sweeps of base models."""
 
     WRITES = ("dissociations",)
 
@@ -125,7 +145,7 @@ class BuildDatabase(FromTables):
 
 
 class PlotFigure(FromTables):
-    """One figure from the tables that it declares. It opens no other: another job may be writing that one anew."""
+    """One figure from the tables that it declares, and no others, which may be being written."""
 
     figure: str
     queries: Annotated[list[str], READ] = []
@@ -133,22 +153,20 @@ class PlotFigure(FromTables):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        # Scores that the figure computes anew.
-        scored = declared("lamina.report.figures", "METRICS").get(self.figure, ())
-        return (
-            f"lamina.report.figures.{self.figure}",
-            *sorted({METRICS[metric].module for metric in scored}),
-        )
+        # Metrics whose scores the figure computes itself.
+        metrics = declared("lamina.report.figures", "METRICS").get(self.figure, ())
+        metric_modules = sorted({METRICS[metric].module for metric in metrics})
+        return (f"lamina.report.figures.{self.figure}", *metric_modules)
 
 
 class CollectFacts(Job):
-    """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
+    """Versions, commit, wall time and machine of the run."""
 
     FOLLOWED = ("lamina.version",)
 
     seed: int
-    files: str
-    started: str
+    files: str  # configuration files of the run
+    started: str  # a file that was touched when the run began
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -156,13 +174,11 @@ class CollectFacts(Job):
 
 
 class RenderReport(FromTables):
-    """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it, and
-    `sizes` says what sizes were asked for and what they come to.
-    """
+    """The page of the whole run."""
 
-    report: Options[Report]
-    names: dict[str, Any]
-    sizes: list[str] = []
+    report: Options[Report]  # what a variant must keep to be recommended
+    names: dict[str, Any]  # what the names in the report mean, by section
+    sizes: list[str] = []  # the sizes that were asked for, and how many layers each is
     template: Annotated[str, READ] = ""
     included: Annotated[list[str], READ] = []
     queries: Annotated[list[str], READ] = []
@@ -173,11 +189,15 @@ class RenderReport(FromTables):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(report=config.report, names=glossary(config), sizes=requests.outcomes(config))
+        return cls(
+            report=config.report,
+            names=build_glossary(config),
+            sizes=requests.outcomes(config),
+        )
 
 
 class CheckRefusals(Job):
-    """The last job of a run: all else is done by then."""
+    """Which plans and repairs were refused; the last job of a run."""
 
     plans: Annotated[str, READ] = ""
     patches: Annotated[str, READ] = ""

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from lamina.modules import load
 from lamina.report.answers import answer, as_csv
 from lamina.report.figures import style
-from lamina.report.queries import query_text, why_empty
+from lamina.report.queries import explain_empty_answer, read_query
 
 
 class Drawing(NamedTuple):
@@ -27,7 +27,7 @@ def draw_figure(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     has_own_rows = hasattr(module, "read_rows")
     rows = module.read_rows(connection) if has_own_rows else answer(connection, question)
     if not rows:
-        figure = style.draw_empty(why_empty(query_text(question)))
+        figure = style.draw_empty(explain_empty_answer(read_query(question)))
         return Drawing(figure, style.render_svg(figure, name), "", "")
     figure = module.draw(rows, style.Theme(connection))
     caption = module.write_caption(rows)
