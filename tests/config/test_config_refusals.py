@@ -351,7 +351,7 @@ SELECTOR_MISMATCHES = [
     ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative"),
     (
         "metric: cosine, cost: latency, units: mlp",
-        "cost: latency | 'mlp' all count the same | units: both",
+        "cost: latency | units: mlp all units count the same | units: both",
     ),
     ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
     ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
@@ -372,7 +372,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "metric: taylor, strategy: one_shot, repair: ghost",
-        "repair: 'ghost' | metric 'taylor' | not measured by that",
+        "repair: 'ghost' | metric 'taylor' | not measured by removing units",
     ),
     ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
     ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
@@ -395,7 +395,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "metric: cosine, strategy: evolutionary",
-        "metric: 'cosine' | which strategy 'evolutionary' compares | accuracy, ",
+        "metric: 'cosine' | which is what strategy 'evolutionary' compares | accuracy, ",
     ),
     ("strategy: evolutionary", "metric: is missing | accuracy or output_kl"),
     (

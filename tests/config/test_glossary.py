@@ -25,7 +25,7 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     [
         (
             selectors.Selector.from_options({"strategy": "random"}),
-            "Draws what goes: the baseline, which measures nothing.",
+            "Draws what is removed: the baseline, which measures nothing.",
         ),
         (
             selectors.Selector.from_options(

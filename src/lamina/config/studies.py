@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from lamina.config.entry import Choice, Name, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
-from lamina.config.selectors import Units, check_halves, units_option
+from lamina.config.selectors import Units, check_sublayers, units_option
 
 
 def _share(text: str) -> str:
@@ -139,7 +139,7 @@ class Maps(Study):
                 "[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.",
                 "metrics",
             )
-        check_halves(self.units, self.metrics)
+        check_sublayers(self.units, self.metrics)
         return self
 
 
