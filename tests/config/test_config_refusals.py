@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         *("benchmarks.tasks.mine.choices", "./mine.jsonl", None),
         ["calibrations.mine.choices: 'mine.jsonl'", "benchmarks.tasks.mine", "Split the file"],
     ),
-    ("selectors.accuracy.protect", [8], "", ["8 is no layer of 'small'", "Write 0 to 7"]),
+    ("selectors.accuracy.protect", [8], "", ["8 is not a layer of 'small'", "Write 0 to 7"]),
     # No such model or file.
     *(
         ("models.small.source", name, "", [f"there is no folder '{name}'", "Write the path"])
@@ -482,7 +482,10 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
     for method in ("replaceme", "streamline"):
         put(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
-        assert "'ghost' folds its repair into weights" in message and "write train: lora" in message
+        assert (
+            "'ghost' is folded into weights and leaves no patch" in message
+            and "write train: lora" in message
+        )
 
 
 def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
