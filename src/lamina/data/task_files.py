@@ -175,7 +175,7 @@ def check_code(paths: Iterable[Path], where: str) -> None:
 @functools.lru_cache(maxsize=256)
 def _loaded(path: Path, *_stamp: int) -> Mapping[str, Any]:
     """The keys of a file, cached because many jobs of a graph ask for the same file."""
-    return text.load(path, {"!function": functools.partial(_function, path)})
+    return text.read_task_file(path, {"!function": functools.partial(_function, path)})
 
 
 def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
