@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from lamina.checks import files, held_out, names, removals, variants
 from lamina.config.configuration import Configuration
-from lamina.config.explain import nearest, refusal
+from lamina.config.explain import describe_error, nearest
 from lamina.config.models import Merged, Model, Sibling
 from lamina.config.replicates import expand_checkpoints, replicate
 from lamina.config.studies import Prune
@@ -36,7 +36,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     try:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
-        raise refusal(Configuration, error, raw) from None
+        raise describe_error(Configuration, error, raw) from None
 
     _fill_in(config, root)
     _check(config, root)

@@ -1,6 +1,6 @@
 """What all entries of the configuration have in common: strict pydantic models, and the options of a job.
 
-The fields of an entry are its keys, with default, bounds and help; nothing else repeats them. `explain.refusal` turns
+The fields of an entry are its keys, with default, bounds and help; nothing else repeats them. `explain.describe_error` turns
 pydantic's errors into sentences.
 """
 
@@ -123,7 +123,7 @@ class Entry(BaseModel):
         try:
             return cls.model_validate(dict(options))
         except ValidationError as error:
-            raise explain.refusal(cls, error, options) from None
+            raise explain.describe_error(cls, error, options) from None
 
     @pydantic.model_validator(mode="before")
     @classmethod
