@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from lamina.config.calibrations import NUM_FEWSHOT, TEXT, trust_code_option
-from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
+from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, UserPath, option
 from lamina.config.explain import wrong
 
 
@@ -58,7 +58,7 @@ class Task(Entry):
         None,
         ge=1,
     )
-    choices: Place | None = option(
+    choices: UserPath | None = option(
         "A .jsonl file of your own test questions; the name is then yours to choose.", None
     )
     trust_code: bool = trust_code_option()
@@ -71,7 +71,7 @@ class Task(Entry):
 class Perplexity(Entry):
     """How well the next token of a text is predicted."""
 
-    text: Place = TEXT
+    text: UserPath = TEXT
     split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from lamina.config import entry
-from lamina.config.entry import Choice, Documents, Filled, Place, Weights, option
+from lamina.config.entry import Choice, Documents, Filled, UserPath, Weights, option
 from lamina.config.explain import wrong
 
 CORPUS = "microworld_corpus"
@@ -158,7 +158,7 @@ class Text(Calibration):
 
     MARKS = ("text",)
 
-    text: Place = TEXT
+    text: UserPath = TEXT
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     split: Split = _SPLIT
@@ -176,7 +176,7 @@ class Hub(Calibration):
 
     MARKS = ("hub",)
 
-    hub: Place = option("Id of a data set (`organisation/name`), or a folder that holds one.")
+    hub: UserPath = option("Id of a data set (`organisation/name`), or a folder that holds one.")
     name: Filled | None = option(
         "Which of its configurations, such as `en`; null where it has one.", None
     )
@@ -225,7 +225,7 @@ class Choices(Calibration):
 
     MARKS = ("choices",)
 
-    choices: Place = option(
+    choices: UserPath = option(
         "A .jsonl file of your own questions with `query`, `choices` and `gold` in each line."
     )
     limit: int | None = _LIMIT

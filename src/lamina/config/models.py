@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import Choice, Entry, Filled, Place, Spelt, option
+from lamina.config.entry import Choice, Entry, Filled, Spelt, UserPath, option
 from lamina.config.explain import wrong
 
 PLACE = "{checkpoint}"  # a checkpoint replaces this text
@@ -18,7 +18,7 @@ class Model(Entry):
     that quantising left.
     """
 
-    source: Place = option(
+    source: UserPath = option(
         "A folder with config.json and safetensors weights, a .gguf file, or a hub id (`organisation/model`)."
     )
     revision: str | None = option(
@@ -107,7 +107,7 @@ class Sibling(Donor):
 
     MARKS: ClassVar[tuple[str, ...]] = ("source",)
 
-    source: Place = option(
+    source: UserPath = option(
         "A folder with config.json and safetensors weights, or a hub id (`organisation/model`)."
     )
     revision: str | None = option("Commit, tag or branch of a hub model.", None)
