@@ -149,5 +149,5 @@ def _asks_questions(config: Configuration, study: Study) -> bool:
 
 def _is_text(config: Configuration, calibration: str) -> bool:
     """Whether a calibration, or every part of a mixture, is running text."""
-    parts: list[Calibration] = list(config.parts(calibration).values())
-    return all(isinstance(part, Text | Hub) for part in parts)
+    entries: list[Calibration] = list(config.parts(calibration).values())
+    return all(isinstance(entry, Text | Hub) for entry in entries)

@@ -71,10 +71,12 @@ def _describe_folder(key: str, model: Model, folder: Path) -> Model:
     )
 
 
-def _check_stated(key: str, name: str, stated: object, found: object, file: str) -> None:
+def _check_stated(key: str, name: str, stated: object, value_in_file: object, file: str) -> None:
     """Refuse a value in the entry of a model that its file contradicts."""
-    if stated and found and stated != found:
-        raise LaminaError(f"{key}.{name}: '{file}' says {found}, not {stated}. Leave `{name}` out.")
+    if stated and value_in_file and stated != value_in_file:
+        raise LaminaError(
+            f"{key}.{name}: '{file}' says {value_in_file}, not {stated}. Leave `{name}` out."
+        )
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, content: str) -> None:
@@ -309,9 +311,11 @@ def _check_sample_lengths(
 ) -> None:
     extra = _extra_calibrations(config, study).difference(study.calibrations)
     for name in [*study.calibrations, *sorted(extra)]:
-        for part, entry in config.parts(name).items():
+        for calibration, entry in config.parts(name).items():
             if isinstance(entry, Text | Hub):
-                checkpoint.check_fits(f"calibrations.{part}.length", entry.length, limit, model)
+                checkpoint.check_fits(
+                    f"calibrations.{calibration}.length", entry.length, limit, model
+                )
 
 
 def _check_benchmark_lengths(config: Configuration, model: str, limit: int | None) -> None:

@@ -42,11 +42,11 @@ def _check_mixtures(config: Configuration) -> None:
         if not isinstance(mixture, Mixture):
             continue
         where = f"calibrations.{name}.mixture"
-        for part in mixture.mixture:
-            check_defined(where, part, "calibrations", config.calibrations)
-            if isinstance(config.calibrations[part], Mixture):
+        for mixed_name in mixture.mixture:
+            check_defined(where, mixed_name, "calibrations", config.calibrations)
+            if isinstance(config.calibrations[mixed_name], Mixture):
                 raise LaminaError(
-                    f"{where}: '{part}' is a mixture itself. Name the calibrations that it mixes."
+                    f"{where}: '{mixed_name}' is a mixture itself. Name the calibrations that it mixes."
                 )
 
 

@@ -81,8 +81,8 @@ def check_own_tasks(config: Configuration, where: str, study: Prune) -> None:
         measures_text = bool(config.benchmarks.perplexity)
 
     for name in study.calibrations:
-        parts = config.parts(name).values()
-        is_text = all(isinstance(part, Text | Hub) for part in parts)
+        entries = config.parts(name).values()
+        is_text = all(isinstance(entry, Text | Hub) for entry in entries)
         # Text has no task of its own; where perplexity is measured, its variants are measured.
         if is_text and measures_text:
             continue
@@ -94,8 +94,8 @@ def check_own_tasks(config: Configuration, where: str, study: Prune) -> None:
 def _describe_lacking_task(config: Configuration, calibration: str) -> str:
     """Say which benchmark task is missing for a calibration, and what to write."""
     task_names: list[str] = []
-    for name, part in config.parts(calibration).items():
-        task_names += [name] if isinstance(part, Choices) else part.drawn
+    for name, entry in config.parts(calibration).items():
+        task_names += [name] if isinstance(entry, Choices) else entry.drawn
 
     lacking = "belongs to it."
     if task_names:

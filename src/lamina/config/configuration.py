@@ -175,10 +175,10 @@ class Configuration(Entry):
         entry = self.calibrations[calibration]
         tasks = self.benchmarks.tasks
         if isinstance(entry, Mixture):
-            found: set[str] = set()
-            for part in entry.mixture:
-                found.update(self.own_tasks(part))
-            return sorted(found)
+            task_names: set[str] = set()
+            for mixed_name in entry.mixture:
+                task_names.update(self.own_tasks(mixed_name))
+            return sorted(task_names)
         if isinstance(entry, Choices):
             names = (calibration, entry.group)
             return [name for name, task in tasks.items() if task.choices and name in names]

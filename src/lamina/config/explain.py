@@ -280,7 +280,7 @@ class _Explanation:
 
         marked_kinds = choice.marked(self.value)
         if marked_kinds:
-            marks = [next(key for key in kind.MARKS if key in self.value) for kind in marked_kinds]
+            marks = [self._mark_of(kind) for kind in marked_kinds]
             message = (
                 f"has both '{marks[0]}' and '{marks[1]}', which exclude each other. Keep one of "
                 "them."
@@ -303,6 +303,10 @@ class _Explanation:
         value = self.value[choice.BY]
         suggestion = _suggest(value, titles)
         return key, f"{as_yaml(value)} is not allowed. Write {allowed}.{suggestion}"
+
+    def _mark_of(self, kind: Any) -> str:
+        """The first key of the entry that marks a kind."""
+        return next(key for key in kind.MARKS if key in self.value)
 
     def _suggest_mark(self, key: str) -> str:
         """'Did you mean' for an unknown key that is nearly one that marks a kind."""

@@ -191,18 +191,18 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return children
 
 
-def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -> None:
+def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[int]) -> None:
     """Refuse a key that is given twice in one mapping.
 
     where: The dotted key of the node.
-    seen: Ids of the nodes that were checked, which aliases reach again.
+    checked_ids: Ids of the nodes that were checked, which aliases reach again.
     """
-    if id(node) in seen:
+    if id(node) in checked_ids:
         return
-    seen.add(id(node))
+    checked_ids.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, entry in enumerate(node.value):
-            _check_keys(path, entry, f"{where}[{index}]", seen)
+            _check_keys(path, entry, f"{where}[{index}]", checked_ids)
     if not isinstance(node, yaml.MappingNode):
         return
 
@@ -219,7 +219,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
                 "rename one."
             )
         line_by_key[key.value] = line
-        _check_keys(path, value, name, seen)
+        _check_keys(path, value, name, checked_ids)
 
 
 def _json_mapping(text: str) -> dict[str, Any] | None:

@@ -46,12 +46,12 @@ def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
         )
 
     folder = Path(results, "studies")
-    others = sorted(folder.iterdir()) if folder.is_dir() else []
-    for other in others:
-        if other.name != name and other.name.lower() == name.lower():
+    kept_studies = sorted(folder.iterdir()) if folder.is_dir() else []
+    for kept_study in kept_studies:
+        if kept_study.name != name and kept_study.name.lower() == name.lower():
             raise LaminaError(
-                f"{folder} holds a study '{other.name}' already, and DuckDB takes '{name}' for the "
-                f"same. Rename the configuration file, or delete {other}."
+                f"{folder} holds a study '{kept_study.name}' already, and DuckDB takes '{name}' for the "
+                f"same. Rename the configuration file, or delete {kept_study}."
             )
     return name
 

@@ -16,10 +16,10 @@ from lamina.study.variant import Variant
 
 def variants(config: Configuration) -> list[Variant]:
     """Variants of all studies, without the base models."""
-    found: set[Variant] = set()
+    all_variants: set[Variant] = set()
     for study in _prune_studies(config):
-        found.update(_study_variants(config, study))
-    return sorted(found)
+        all_variants.update(_study_variants(config, study))
+    return sorted(all_variants)
 
 
 def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
@@ -77,12 +77,12 @@ def sizes(
     config: Configuration, model: str, calibration: str, selector: str, repair: str
 ) -> list[int]:
     """Numbers of removed units for which a repair's patch is used."""
-    found: set[int] = set()
+    patch_sizes: set[int] = set()
     for study in _prune_studies(config):
         for variant in _study_variants(config, study, model, calibration):
             if variant.selector == selector and variant.repair == repair:
-                found.add(variant.removed)
-    return sorted(found)
+                patch_sizes.add(variant.removed)
+    return sorted(patch_sizes)
 
 
 def block_variants(
@@ -97,14 +97,14 @@ def block_variants(
         is_measured = block == 0 and task in _base_tasks(config, model)
         return [Variant.base(model)] if is_measured else []
 
-    found: set[Variant] = set()
+    measured_variants: set[Variant] = set()
     for study in _prune_studies(config):
         if task not in _study_tasks(config, study, calibration):
             continue
         for variant in _study_variants(config, study, model, calibration):
             if _block_of(config, variant) == block:
-                found.add(variant)
-    return sorted(found)
+                measured_variants.add(variant)
+    return sorted(measured_variants)
 
 
 def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
@@ -138,10 +138,10 @@ def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
 
 def captures(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that a study uses."""
-    found: set[tuple[str, str]] = set()
+    captured: set[tuple[str, str]] = set()
     for study in config.studies.values():
-        found.update(product(study.models, study.calibrations))
-    return sorted(found)
+        captured.update(product(study.models, study.calibrations))
+    return sorted(captured)
 
 
 def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
@@ -169,25 +169,25 @@ def trained_on(config: Configuration, calibration: str, healing: str) -> dict[st
 
 def read_by(config: Configuration, variant: Variant) -> set[str]:
     """Calibrations that a variant was made from, by its selector, its repair and its healing."""
-    own = variant.calibration
+    calibration = variant.calibration
     return {
-        own,
-        *fitted_on(config, own, variant.repair),
-        *trained_on(config, own, variant.healing),
-        *chosen_on(config, own, variant.selector),
+        calibration,
+        *fitted_on(config, calibration, variant.repair),
+        *trained_on(config, calibration, variant.healing),
+        *chosen_on(config, calibration, variant.selector),
     }
 
 
 def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str]:
     """The calibrations that a selector reads in addition to a variant's own."""
     options = config.selectors[selector]
-    read = set(beside(config, calibration, selector))
+    calibrations_read = set(beside(config, calibration, selector))
     if options.judge:
-        read.add(options.judge)
+        calibrations_read.add(options.judge)
     for repair in [options.repair, *options.repairs]:
         if repair:
-            read.update(fitted_on(config, calibration, repair))
-    return read - {calibration}
+            calibrations_read.update(fitted_on(config, calibration, repair))
+    return calibrations_read - {calibration}
 
 
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
@@ -195,10 +195,10 @@ def calibrations(config: Configuration) -> list[tuple[str, str]]:
 
     They are those of studies, and others from which variants are made.
     """
-    found = set(captures(config))
+    calibrations_read = set(captures(config))
     for variant in variants(config):
-        found.update((variant.model, name) for name in read_by(config, variant))
-    return sorted(found)
+        calibrations_read.update((variant.model, name) for name in read_by(config, variant))
+    return sorted(calibrations_read)
 
 
 def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
@@ -206,14 +206,14 @@ def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
 
     Calibration `none` stands for the file of a diagnosis that reads one.
     """
-    found: set[tuple[str, str, str]] = set()
+    diagnosis_keys: set[tuple[str, str, str]] = set()
     for study in config.studies.values():
         for model, calibration, name in product(study.models, study.calibrations, study.diagnoses):
             if config.diagnoses[name].FILED:
-                found.add((model, "none", name))
+                diagnosis_keys.add((model, "none", name))
             else:
-                found.add((model, calibration, name))
-    return sorted(found)
+                diagnosis_keys.add((model, calibration, name))
+    return sorted(diagnosis_keys)
 
 
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
@@ -226,11 +226,11 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """
     if config.benchmarks.efficiency is None:
         return []
-    found: set[Variant] = set()
+    timed_variants: set[Variant] = set()
     for study in _prune_studies(config):
         for variant in _study_variants(config, study, model):
-            found.add(replace(variant, healing="none"))
-    return sorted(found)
+            timed_variants.add(replace(variant, healing="none"))
+    return sorted(timed_variants)
 
 
 def structures(config: Configuration, model: str) -> int:
@@ -253,10 +253,12 @@ def _study_variants(
     models = [name for name in study.models if model in (None, name)]
     calibrations = [name for name in study.calibrations if calibration in (None, name)]
     for model_name in models:
-        for own, selector, entry in product(calibrations, study.selectors, study.removed):
+        for calibration_name, selector, entry in product(
+            calibrations, study.selectors, study.removed
+        ):
             n_removed = config.n_removed(model_name, selector, entry)
             for repair, healing in product(study.repairs, study.healings):
-                yield Variant(model_name, own, selector, n_removed, repair, healing)
+                yield Variant(model_name, calibration_name, selector, n_removed, repair, healing)
 
 
 def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:

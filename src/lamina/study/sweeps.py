@@ -26,13 +26,13 @@ class SweepSelector:
     """What stands in a sweep's path where a plan has its selector.
 
     `base/{pass}/{units}` is the base model, whose sweep all selectors and maps share. `{selector}`
-    goes on from the plans of a selector, and `for/{own}/{selector}` from those that it made for
+    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it made for
     another calibration.
     """
 
     name: str
     """`base`, or the name of a selector."""
-    own: str = ""
+    plan_calibration: str = ""
     """The calibration of the plans, if it is not the one that is swept."""
     pass_: str = ""
     """Of the base model."""
@@ -45,15 +45,15 @@ class SweepSelector:
         match text.split("/"):
             case ["base", pass_, units]:
                 return cls("base", pass_=pass_, units=units)
-            case ["for", own, name]:
-                return cls(name, own)
+            case ["for", plan_calibration, name]:
+                return cls(name, plan_calibration)
         return cls(text)
 
     def __str__(self) -> str:
         if self.name == "base":
             return f"base/{self.pass_}/{self.units}"
-        if self.own:
-            return f"for/{self.own}/{self.name}"
+        if self.plan_calibration:
+            return f"for/{self.plan_calibration}/{self.name}"
         return self.name
 
     def entry(self, config: Configuration) -> Selector | None:
@@ -62,7 +62,7 @@ class SweepSelector:
 
     def planned_on(self, calibration: str) -> str:
         """The calibration of the plans that a sweep of `calibration` goes on from."""
-        return self.own or calibration
+        return self.plan_calibration or calibration
 
     def settings(self, config: Configuration) -> tuple[str, str]:
         """Pass and kind of unit."""
@@ -114,18 +114,18 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         for model, calibration, pass_, units in maps(config)
     }
     step_sweeps: set[tuple[str, str, str, int]] = set()
-    for model, own, selector, n_removed in plans(config):
+    for model, plan_calibration, selector, n_removed in plans(config):
         pass_ = step_pass(config, selector)
         if pass_ is None:
             continue
         entry = config.selectors[selector]
-        swept_calibrations = [own]
+        swept_calibrations = [plan_calibration]
         if carried:
-            swept_calibrations += beside(config, own, selector)
+            swept_calibrations += beside(config, plan_calibration, selector)
         for calibration in swept_calibrations:
             if starts_shared(entry):
                 base_sweeps.add(_BaseSweep(model, calibration, entry.units, pass_))
-            name = str(SweepSelector(selector, "" if calibration == own else own))
+            name = str(_sweep_selector(selector, plan_calibration, calibration))
             for step in _own_steps(entry, n_removed):
                 step_sweeps.add((model, calibration, name, step))
 
@@ -162,11 +162,11 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
             metrics = metrics_by_sweep.setdefault((model, calibration, study.units), set())
             metrics.update(study.metrics)
 
-    found: list[tuple[str, str, str, str]] = []
+    base_sweeps: list[tuple[str, str, str, str]] = []
     for (model, calibration, units), metrics in metrics_by_sweep.items():
         for pass_ in passes(metrics):
-            found.append((model, calibration, pass_, units))
-    return sorted(found)
+            base_sweeps.append((model, calibration, pass_, units))
+    return sorted(base_sweeps)
 
 
 def starts_shared(entry: Selector) -> bool:
@@ -189,17 +189,24 @@ def step_pass(config: Configuration, selector: str) -> str | None:
 
 
 def sweep_of_step(
-    config: Configuration, selector: str, n_removed: int, own: str, calibration: str
+    config: Configuration, selector: str, n_removed: int, plan_calibration: str, calibration: str
 ) -> SweepSelector:
     """The selector of the sweep that a step of a selector reads.
 
-    own: The calibration of the plans.
+    plan_calibration: The calibration of the plans.
     calibration: The calibration that is swept.
     """
     entry = config.selectors[selector]
     if n_removed == 0 and starts_shared(entry):
         return SweepSelector("base", pass_=step_pass(config, selector) or "", units=entry.units)
-    return SweepSelector(selector, "" if calibration == own else own)
+    return _sweep_selector(selector, plan_calibration, calibration)
+
+
+def _sweep_selector(selector: str, plan_calibration: str, calibration: str) -> SweepSelector:
+    """The selector of a sweep of `calibration` that goes on from plans for `plan_calibration`."""
+    if calibration == plan_calibration:
+        return SweepSelector(selector)
+    return SweepSelector(selector, plan_calibration)
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:

@@ -23,20 +23,11 @@ def parts(config: Configuration, table: str) -> list[str]:
             captures = requests.captures(config)
             return [paths.activations(model, calibration) for model, calibration in captures]
         case "sweeps":
-            return [
-                paths.sweep(f"{model}/{calibration}/{selector}", removed)
-                for model, calibration, selector, removed in sweeps(config)
-            ]
+            return [paths.sweep("/".join(key), removed) for *key, removed in sweeps(config)]
         case "relevance":
-            return [
-                paths.relevance(f"{model}/{calibration}/{selector}", removed)
-                for model, calibration, selector, removed in sweeps(config)
-            ]
+            return [paths.relevance("/".join(key), removed) for *key, removed in sweeps(config)]
         case "plans":
-            return [
-                paths.plan(f"{model}/{calibration}/{selector}", removed)
-                for model, calibration, selector, removed in requests.plans(config)
-            ]
+            return [paths.plan("/".join(key), removed) for *key, removed in requests.plans(config)]
         case "searches":
             return [paths.search("/".join(key)) for key in requests.searches(config)]
         case "patches":
