@@ -423,8 +423,8 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(
 def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
     raw = put(minimal(), "repairs.fold", {"method": "replaceme"})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
-    assert message.startswith("selectors.odd.repair: 'fold' is of method 'replaceme'")
-    assert "no linear map of the stream" in message and "or leave `repair` out" in message
+    assert message.startswith("selectors.odd.repair: 'fold' uses method 'replaceme'")
+    assert "not a linear map of the stream" in message and "or leave `repair` out" in message
     raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
     assert (

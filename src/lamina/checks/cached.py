@@ -32,8 +32,8 @@ def _check_snapshot(where: str, model: Model) -> None:
     except errors.LocalEntryNotFoundError as error:
         download = f"hf download {model.source} --revision {model.revision}"
         raise LaminaError(
-            f"{where}: '{model.source}' of revision '{model.revision}' is not in the cache of the "
-            "hub, and HF_HUB_OFFLINE forbids downloads. Unset HF_HUB_OFFLINE for this run, run "
+            f"{where}: '{model.source}' (revision '{model.revision}') is not in the hub's cache, and "
+            "HF_HUB_OFFLINE forbids downloads. Unset HF_HUB_OFFLINE for this run, run "
             f"`{download}` on a machine with network access, or write a folder here."
         ) from error
     folder = Path(snapshot)

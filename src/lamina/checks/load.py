@@ -30,8 +30,8 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     """
     if "studies" in raw and not raw["studies"]:
         raise LaminaError(
-            f"studies: {raw['studies']!r} lists no study, so there is nothing to run. Add one, "
-            "such as `maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
+            "studies: there is no study, so there is nothing to run. Add one, such as "
+            "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
         )
     try:
         config = Configuration.model_validate(dict(raw))

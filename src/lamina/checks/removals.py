@@ -50,8 +50,8 @@ def _check_unknown_depth(where: str, study: Prune, model: str) -> None:
     for entry in study.removed:
         if isinstance(entry, str):
             raise LaminaError(
-                f"{where}.removed: '{entry}' is a share of the layers of '{model}', whose number is "
-                f"not known here. Write layers: N in models.{model}, or a number of layers here."
+                f"{where}.removed: '{entry}' is a share of the layers of '{model}', but their number is "
+                f"not known yet. Write layers: N in models.{model}, or a number of layers here."
             )
 
 
@@ -94,7 +94,7 @@ class RemovalChecks:
             if not -self.n_layers <= index < self.n_layers:
                 raise LaminaError(
                     f"selectors.{selector}.protect: {index} is not a layer of '{self.model}', "
-                    f"which has {self.n_layers}. Write 0 to {self.n_layers - 1}, or -1 to "
+                    f"which has {self.n_layers} layers. Write 0 to {self.n_layers - 1}, or -1 to "
                     f"-{self.n_layers} to count from the end."
                 )
 
@@ -109,7 +109,7 @@ class RemovalChecks:
         if whole <= limit:
             raise LaminaError(
                 f"{self.where}: {size} leaves '{self.model}' as it is "
-                f"({size.share(whole, whole)}). Write less."
+                f"({size.share(whole, whole)}). Write a smaller size."
             )
 
         # Whichever units a plan removes, it saves at least what the smallest ones do.
@@ -121,7 +121,7 @@ class RemovalChecks:
             raise LaminaError(
                 f"{self.where}: {size} cannot be reached: selector '{selector}' removes at most "
                 f"{largest} of the {self.n_layers} layers of '{self.model}', and without them up "
-                f"to {size.share(left[largest], whole)} are left. Write more{context}."
+                f"to {size.share(left[largest], whole)} are left. Write a larger size{context}."
             )
 
         n_removed = sum(amount > limit for amount in left)

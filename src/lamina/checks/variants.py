@@ -27,7 +27,7 @@ def _check_repair_in_loop(config: Configuration, where: str, key: str, name: str
 
     if not repair.LINEAR:
         raise LaminaError(
-            f"{where}: '{name}' is of method '{repair.method}', which is no linear map of the "
+            f"{where}: '{name}' uses method '{repair.method}', which is not a linear map of the "
             "stream and so cannot be in place while units are scored. Name a repair of method "
             f"{Repair.of_stream()}, or leave `{key}` out."
         )

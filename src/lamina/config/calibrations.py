@@ -123,7 +123,8 @@ class Calibration(Choice):
             self._check_no_answer_options()
         elif getattr(self, "prompt", 0) >= getattr(self, "length", 1):
             raise wrong(
-                "the prompt leaves no token to write. Write fewer tokens than `length`.", "prompt"
+                "the prompt leaves no room for an answer. Write a prompt shorter than `length`.",
+                "prompt",
             )
         return self
 

@@ -68,8 +68,8 @@ class Repair(Choice):
     def _check_auto(self) -> Self:
         if AUTO in self.data.values() and not self.LINEAR:
             raise wrong(
-                f"'{AUTO}' tries repairs inside one pass, but '{self.method}' is no linear map of "
-                "the stream. Write a number such as 0.1, or a method that is one: "
+                f"'{AUTO}' tries repairs inside one pass, but '{self.method}' is not a linear map "
+                "of the stream. Write a number such as 0.1, or a method that is one: "
                 f"{Repair.of_stream()}.",
                 "data",
             )

@@ -50,8 +50,8 @@ def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
     for kept_study in kept_studies:
         if kept_study.name != name and kept_study.name.lower() == name.lower():
             raise LaminaError(
-                f"{folder} holds a study '{kept_study.name}' already, and DuckDB takes '{name}' for the "
-                f"same. Rename the configuration file, or delete {kept_study}."
+                f"{folder} already holds a study '{kept_study.name}', and DuckDB takes '{name}' for "
+                f"the same. Rename the configuration file, or delete {kept_study}."
             )
     return name
 
