@@ -29,7 +29,7 @@ METRIC_NAMES: Mapping[str, set[str]] = {
     },  # what the page compares; measures of benchmarks have such names
     "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
     "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
-    "checks/load.py": {"perplexity"},  # a key of the section `benchmarks`
+    "checks/names.py": {"perplexity"},  # a key of the section `benchmarks`
     "diagnosis/probe.py": {"accuracy"},  # a measure of the probe
     "repair/methods/replaceme.py": {"cosine"},  # an objective of the method
     "healing/": {"random"},  # weights and generators

@@ -11,7 +11,7 @@ from typing import Any, get_origin
 
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Choice, Entry
-from lamina.config.explain import allowed, inside
+from lamina.config.explain import describe_allowed, entry_class_of
 from lamina.config.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -33,7 +33,7 @@ def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[tuple
     """Dotted place and class of every entry, in the order of the keys; for a choice, its base class."""
     yield place, model
     for key, field in model.model_fields.items():
-        if entry := inside(field.annotation):
+        if entry := entry_class_of(field.annotation):
             name = ".NAME" if get_origin(field.annotation) is dict else ""
             yield from parts(entry, f"{place}.{key}{name}".lstrip("."))
 
@@ -82,12 +82,12 @@ def _table(model: type[Entry], keys: list[str]) -> str:
     rows = ["| key | may be | default | meaning |", "|---|---|---|---|"]
     for key in keys:
         field, rule = model.model_fields[key], properties[key]
-        kind = "see below" if inside(field.annotation) else allowed(rule)
+        kind = "see below" if entry_class_of(field.annotation) else describe_allowed(rule)
         shown = "{}" if isinstance(usual := rule.get("default"), dict) else usual
         shown = shown if isinstance(shown, str) else json.dumps(shown)
         default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{shown}`"
         if issubclass(model, Choice) and key == model.BY:
-            kind = allowed({"enum": [leaf.title() for leaf in model.kinds()]})
+            kind = describe_allowed({"enum": [leaf.title() for leaf in model.kinds()]})
             default = f"`{model.USUAL}`" if model.USUAL else "*needed*"
         rows.append(f"| `{key}` | {kind} | {default} | {field.description} |")
     return "\n".join(rows) + "\n"

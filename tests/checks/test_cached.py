@@ -55,7 +55,7 @@ def fill_cache(folder: Path) -> None:
 def test_a_model_that_is_not_in_the_cache_is_refused_before_any_job(tmp_path: Path) -> None:
     done = dry_run(tmp_path, HF_HUB_OFFLINE="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "mine.yaml, line 2: models.hub.source: 'lab/words' of revision 'main'" in done.stderr
+    assert "mine.yaml, line 2: models.hub.source: 'lab/words' (revision 'main')" in done.stderr
     assert "hf download lab/words --revision main" in done.stderr
 
 

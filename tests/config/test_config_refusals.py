@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
         *("benchmarks.tasks.mine.choices", "./mine.jsonl", None),
         ["calibrations.mine.choices: 'mine.jsonl'", "benchmarks.tasks.mine", "Split the file"],
     ),
-    ("selectors.accuracy.protect", [8], "", ["8 is no layer of 'small'", "Write 0 to 7"]),
+    ("selectors.accuracy.protect", [8], "", ["8 is not a layer of 'small'", "Write 0 to 7"]),
     # No such model or file.
     *(
         ("models.small.source", name, "", [f"there is no folder '{name}'", "Write the path"])
@@ -351,7 +351,7 @@ SELECTOR_MISMATCHES = [
     ("metric: cosine, strategy: block, units: both", "units: 'both' | strategy: iterative"),
     (
         "metric: cosine, cost: latency, units: mlp",
-        "cost: latency | 'mlp' all count the same | units: both",
+        "cost: latency | units: mlp all units count the same | units: both",
     ),
     ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
     ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
@@ -372,7 +372,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "metric: taylor, strategy: one_shot, repair: ghost",
-        "repair: 'ghost' | metric 'taylor' | not measured by that",
+        "repair: 'ghost' | metric 'taylor' | not measured by removing units",
     ),
     ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
     ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
@@ -395,7 +395,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "metric: cosine, strategy: evolutionary",
-        "metric: 'cosine' | which strategy 'evolutionary' compares | accuracy, ",
+        "metric: 'cosine' | which is what strategy 'evolutionary' compares | accuracy, ",
     ),
     ("strategy: evolutionary", "metric: is missing | accuracy or output_kl"),
     (
@@ -423,8 +423,8 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(
 def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
     raw = put(minimal(), "repairs.fold", {"method": "replaceme"})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
-    assert message.startswith("selectors.odd.repair: 'fold' is of method 'replaceme'")
-    assert "no linear map of the stream" in message and "or leave `repair` out" in message
+    assert message.startswith("selectors.odd.repair: 'fold' uses method 'replaceme'")
+    assert "not a linear map of the stream" in message and "or leave `repair` out" in message
     raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
     assert (
@@ -482,7 +482,10 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
     for method in ("replaceme", "streamline"):
         put(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
-        assert "'ghost' folds its repair into weights" in message and "write train: lora" in message
+        assert (
+            "'ghost' is folded into weights and leaves no patch" in message
+            and "write train: lora" in message
+        )
 
 
 def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:

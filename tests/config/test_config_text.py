@@ -13,8 +13,8 @@ from lamina.errors import LaminaError
 BROKEN = [
     ("a: 1\nb: {c: x\nd: [1\n", 3, "comma", "line 2"),
     ("a: 1\nb: text: more\n", 2, "colon", "quotes"),
-    ("a:\n\t- 1\n", 2, "tab", "blanks"),
-    ("a:\n  b: 1\n c: 2\n", 3, "no part of", "neighbours"),
+    ("a:\n\t- 1\n", 2, "tab", "spaces"),
+    ("a:\n  b: 1\n c: 2\n", 3, "does not belong", "neighbours"),
     ("a: 1\nb: 'x\nc: 2\n", 2, "never closed", "Close it"),
     ('a: 1\nb: "x\\q"\n', 2, "no meaning", "single quotes"),
     ("a: *x\n", 1, "anchor", "quotes"),
@@ -22,7 +22,7 @@ BROKEN = [
     ("a: {b: 1}\nb: }\n", 2, "where a value should", "null"),
     ("a: 1\n---\nb: 2\n", 2, "second document", "Delete"),
     ("a: 1\nb: \x01\n", 2, "0x1", "Delete"),
-    ("models: {}\nseed:\xa01\n", 2, "non-breaking space", "Write a blank"),
+    ("models: {}\nseed:\xa01\n", 2, "non-breaking space", "ordinary space"),
 ]
 
 
@@ -63,7 +63,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(LaminaError) as refused:
         text.read_configuration(tmp_path / "mine.yaml")
-    assert f"key '{key}' stands twice, in line {lines[0]} and in line {lines[1]}" in str(
+    assert f"key '{key}' is given twice, on line {lines[0]} and on line {lines[1]}" in str(
         refused.value
     )
 
@@ -158,4 +158,4 @@ def test_a_refusal_is_placed_where_its_key_stands(tmp_path: Path, message: str, 
         "studies:\n  x:\n    {removed: [1,\n     12]}\nmodels:\n  v1.5: {source: x}\n  v1: {}\n"
     )
     second.write_text("models:\n  a:\n    b: 1\n")
-    assert text.place([first, second], message) == (f"{tmp_path}/{said}" if said else "")
+    assert text.locate_key([first, second], message) == (f"{tmp_path}/{said}" if said else "")

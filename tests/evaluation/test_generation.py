@@ -221,7 +221,7 @@ def test_what_cannot_be_written_is_explained(questions: Path) -> None:
     task.config.output_type = "loglikelihood"
     with pytest.raises(LaminaError, match=r"mine.generate: task 'mine' scores by loglikelihood"):
         GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate())
-    with pytest.raises(LaminaError, match=r"pass@5 needs as many samples, and there are 2"):
+    with pytest.raises(LaminaError, match=r"pass@5 needs 5 samples, but there are 2"):
         Generate.from_options({"samples": 2, "pass_at": [1, 5]})
     model, ours = variants()[0], benchmark(questions, Generate(samples=1, max_tokens=2), 4)
     with torch.no_grad():

@@ -209,10 +209,10 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
             "selectors",
             "given",
             given | {"metric": "cosine"},
-            "selectors.given.metric: 'cosine' says nothing",
+            "selectors.given.metric: 'cosine' has no value for a layer",
         ),
         ("selectors", "given", given | {"units": "mlp"}, "whole layers"),
-        ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is no sibling"),
+        ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is not a sibling"),
         ("donors", "math", {"source": "nowhere"}, "donors.math.source: there is no folder"),
         (
             "donors",

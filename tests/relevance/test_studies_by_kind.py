@@ -47,12 +47,12 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"checkpoints": ["last"]}, "models.trained.checkpoints: 'last' holds no number"),
-        ({"checkpoints": [5, "5b"]}, "models.trained.checkpoints: '5' and '5b' are both at 5"),
+        ({"checkpoints": [5, "5b"]}, "models.trained.checkpoints: '5' and '5b' are both at step 5"),
         ({"checkpoints": []}, "models.trained.checkpoints: [] is not allowed"),
         ({"checkpoints": ["a/1"]}, "models.trained.checkpoints"),
         (
             {"revision": "main"},
-            "models.trained.checkpoints: nothing says where they go. Write {checkpoint} in",
+            "models.trained.checkpoints: nothing says where the checkpoint goes. Write {checkpoint} in",
         ),
         ({"checkpoints": None, "revision": "main", "step": 3}, "models.trained.series: is missing"),
     ],

@@ -80,7 +80,7 @@ def test_lamina_s_own_workflow_is_checked_by_line(tmp_path: Path) -> None:
     own = ["-s", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
     done = run_snakemake(tmp_path, "-n", *own)
     assert done.returncode == 1
-    assert "the key 'seed' stands twice, in line 2 and in line 3" in done.stderr
+    assert "the key 'seed' is given twice, on line 2 and on line 3" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -94,7 +94,7 @@ def test_lamina_s_own_workflow_takes_numbers_as_yaml_1_2_has_them(tmp_path: Path
     )
     own = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
     done = run_snakemake(tmp_path, "-n", *own)
-    assert "line 3: selectors.cosine.protect: 14 is no layer of 'reference'" in done.stderr
+    assert "line 3: selectors.cosine.protect: 14 is not a layer of 'reference'" in done.stderr
 
 
 @pytest.fixture

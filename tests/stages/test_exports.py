@@ -44,7 +44,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
             "small/recall/accuracy/removed=1/none/lra",
             "'lra' is not defined under `healings`.*'lora'",
         ),
-        ("small/recall/accuracy/removed=1/xyz/none", "'xyz' is not defined.*Known are none, ghost"),
+        (
+            "small/recall/accuracy/removed=1/xyz/none",
+            "'xyz' is not defined.*Choose from none, ghost",
+        ),
         ("small/recall/accuracy/removed=0/none/none", "removed=0 is the unpruned model"),
         (
             "small/recall/accuracy/removed=8/none/none",

@@ -162,7 +162,7 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
     } < {*job.modules}
     wrongs = (
         ("judge", "x", "judge: 'x'"),
-        ("repairs", ["layer"], "no linear map"),
+        ("repairs", ["layer"], "not a linear map"),
         ("repairs", ["x"], "'x'"),
     )
     for key, value, words in wrongs:

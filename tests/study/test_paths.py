@@ -46,5 +46,7 @@ def test_a_study_is_called_as_its_configuration_files_are(tmp_path: Path) -> Non
     assert paths.study(["config/mine.yaml", "more.yaml"], tmp_path) == "mine+more"
     (tmp_path / "studies/Mine").mkdir(parents=True)
     assert paths.study(["Mine.yaml"], tmp_path) == "Mine"
-    with pytest.raises(LaminaError, match="study 'Mine' already.*'mine' for the same.*Rename"):
+    with pytest.raises(
+        LaminaError, match="already holds a study 'Mine'.*'mine' for the same.*Rename"
+    ):
         paths.study(["mine.yaml"], tmp_path)

@@ -271,7 +271,11 @@ REFUSED = [
         "10% of the parameters cannot be reached",
         "without them up to 9.9 of 41.2 K, 24 % are left",
     ),
-    ({"parameters": "50M"}, "leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)", "Write less."),
+    (
+        {"parameters": "50M"},
+        "leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)",
+        "Write a smaller size.",
+    ),
     ({"memory": "6"}, "{'memory': '6'} is not allowed", "{memory: 6GB}"),
     ({"memory": "6GB", "latency": "50%"}, "is not allowed", "{latency: 80%}"),
     ({"latency": "5B"}, "is not allowed", "{latency: 80%}"),

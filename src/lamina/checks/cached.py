@@ -1,9 +1,10 @@
-"""Models of the hub where nothing may be downloaded: they are in the cache, or refused before the first job."""
+"""Models of the hub where nothing may be downloaded: in the cache, or refused before any job."""
 
 from pathlib import Path
 
-from lamina.checks.files import entry_of
+from lamina.checks.files import model_key
 from lamina.config.configuration import Configuration
+from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 from lamina.store.checksum import read_json
@@ -17,24 +18,27 @@ def check_cached(config: Configuration, root: Path) -> None:
     """
     for name, model in config.models.items():
         is_local = gguf.is_gguf(model.source) or (root / model.source).is_dir()
-        if is_local or _is_prepared(name, root):
-            continue
-        from huggingface_hub import errors, snapshot_download
+        if not is_local and not _is_prepared(name, root):
+            _check_snapshot(f"{model_key(config, name)}.source", model)
 
-        where = f"{entry_of(config, name)}.source"
+
+def _check_snapshot(where: str, model: Model) -> None:
+    """Refuse a model whose snapshot is not in the cache or cannot be loaded."""
+    # Slow to import, and most runs are online.
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        snapshot = snapshot_download(model.source, revision=model.revision, local_files_only=True)
+    except errors.LocalEntryNotFoundError as error:
         download = f"hf download {model.source} --revision {model.revision}"
-        try:
-            folder = Path(
-                snapshot_download(model.source, revision=model.revision, local_files_only=True)
-            )
-        except errors.LocalEntryNotFoundError as error:
-            raise LaminaError(
-                f"{where}: '{model.source}' of revision '{model.revision}' is not in the cache of the hub, and "
-                f"HF_HUB_OFFLINE lets nothing be downloaded. Unset it for once, or run `{download}` where there is a "
-                "network, or write a folder here."
-            ) from error
-        settings = checkpoint.read_settings(folder, where, model.source)
-        checkpoint.check_loadable(folder, settings, where, model.source)
+        raise LaminaError(
+            f"{where}: '{model.source}' (revision '{model.revision}') is not in the hub's cache, and "
+            "HF_HUB_OFFLINE forbids downloads. Unset HF_HUB_OFFLINE for this run, run "
+            f"`{download}` on a machine with network access, or write a folder here."
+        ) from error
+    folder = Path(snapshot)
+    settings = checkpoint.read_settings(folder, where, model.source)
+    checkpoint.check_loadable(folder, settings, where, model.source)
 
 
 def _is_prepared(name: str, root: Path) -> bool:

@@ -1,9 +1,11 @@
-"""Checks of local files before the first job: models, texts, questions, and what fits into a model's context."""
+"""Checks of local files before the first job.
+
+They cover models, tasks, texts, questions, and what fits into a model's context.
+"""
 
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
@@ -19,191 +21,270 @@ from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 
-LARGEST = (
-    64 << 20
-)  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
+# Bytes of a data file that is read together with the configuration; jobs read larger ones.
+LARGEST = 64 << 20
 
 
-def entry_of(config: Configuration, model: str) -> str:
-    """The key of a model in the configuration: under `models`, or where its layers are lent."""
-    return f"{'donors' if model in config.donors else 'models'}.{model}"
+def model_key(config: Configuration, model: str) -> str:
+    """The key of a model in the configuration: under `models`, or under `donors` for a sibling."""
+    section = "donors" if model in config.donors else "models"
+    return f"{section}.{model}"
 
 
-def described(entry: str, model: Model, root: Path) -> Model:
-    """The entry of a model with the layers and the family that its folder holds; a hub model stays unchanged.
+def describe_model(key: str, model: Model, root: Path) -> Model:
+    """Fill in the layers and the family of a model from its folder; a hub model stays unchanged.
 
     Raises LaminaError if there is no such folder, it holds no model, or it contradicts the entry.
     """
-    where, source = f"{entry}.source", model.source
-    folder = root / source
-    if gguf.is_gguf(source):
-        _check_there(where, source, root, "a GGUF file")
-        depth = gguf.shape(folder, where)[0]
-        if model.layers not in (None, depth):
-            raise LaminaError(
-                f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out."
-            )
-        return model.model_copy(update={"layers": depth})
+    where = f"{key}.source"
+    folder = root / model.source
+    if gguf.is_gguf(model.source):
+        _check_file(where, model.source, root, "a GGUF file")
+        n_layers, _ = gguf.shape(folder, where)
+        _check_stated(key, "layers", model.layers, n_layers, model.source)
+        return model.model_copy(update={"layers": n_layers})
     if folder.is_file():
         raise LaminaError(
-            f"{where}: '{source}' is a file. Write the folder of the model that it belongs to."
+            f"{where}: '{model.source}' is a file. Write the folder of the model that it belongs "
+            "to."
         )
     if not folder.is_dir():
-        _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
+        _check_hub_id(where, model.source, model.revision, "config.json and safetensors weights")
         return model
-    settings = checkpoint.read_settings(folder, where, source)
+    return _describe_folder(key, model, folder)
+
+
+def _describe_folder(key: str, model: Model, folder: Path) -> Model:
+    """Fill in the layers and the family that `config.json` in a folder states."""
+    settings = checkpoint.read_settings(folder, f"{key}.source", model.source)
     decoder = checkpoint.decoder_settings(settings)
-    layers = next(
-        (decoder[key] for key in checkpoint.LAYER_KEYS if isinstance(decoder.get(key), int)), None
-    )
-    read: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
-    for key, value in read.items():
-        stated = getattr(model, key)
-        if value and stated and value != stated:
-            raise LaminaError(
-                f"{entry}.{key}: '{source}/config.json' says {value}, not {stated}. Leave `{key}` out."
-            )
+    stated_depths = [decoder.get(name) for name in checkpoint.LAYER_KEYS]
+    depths = [depth for depth in stated_depths if isinstance(depth, int)]
+    n_layers = depths[0] if depths else None
+    family = settings.get("model_type")
+
+    file = f"{model.source}/config.json"
+    _check_stated(key, "layers", model.layers, n_layers, file)
+    _check_stated(key, "family", model.family, family, file)
     return model.model_copy(
-        update={key: value or getattr(model, key) for key, value in read.items()}
+        update={"layers": n_layers or model.layers, "family": family or model.family}
     )
 
 
-def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
-    is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
-    if not is_id or not revision:
-        other = "; if it is a hub id, add `revision: <commit, tag or branch>`"
-        other = (
-            other if is_id else ", or a hub id of the form 'organisation/name' with its revision"
-        )
+def _check_stated(key: str, name: str, stated: object, value_in_file: object, file: str) -> None:
+    """Refuse a value in the entry of a model that its file contradicts."""
+    if stated and value_in_file and stated != value_in_file:
         raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}{other}."
+            f"{key}.{name}: '{file}' says {value_in_file}, not {stated}. Leave `{name}` out."
         )
 
 
-def check(config: Configuration, root: Path) -> None:
-    """Refuse a configuration that cannot run with the files under `root`; called after all other checks.
+def _check_hub_id(where: str, source: str, revision: str | None, content: str) -> None:
+    """Refuse a source that is no folder and no id of the hub with its revision.
 
-    Raises LaminaError if a file does not fit; the message names the key, the file, and where in it the fault is.
+    content: What a folder would hold, for the message.
     """
-    _check_code(config, root)
+    is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if is_id and revision:
+        return
+    alternative = ", or a hub id of the form 'organisation/name' with its revision"
+    if is_id:
+        alternative = "; if it is a hub id, add `revision: <commit, tag or branch>`"
+    raise LaminaError(
+        f"{where}: there is no folder '{source}'. Write the path of a folder with "
+        f"{content}{alternative}."
+    )
+
+
+def check_files(config: Configuration, root: Path) -> None:
+    """Refuse a configuration that cannot run with the files under `root`.
+
+    All other checks come before this one.
+
+    Raises LaminaError if a file does not fit; the message names the key, the file, and where in
+    the file the fault is.
+    """
+    data_files = DataFiles(root)
+    _check_tasks(config, root)
+    _check_contexts(config, _check_models(config, root))
+    _check_calibrations(config, root, data_files)
+    _check_diagnoses(config, root)
+    _check_benchmarks(config, data_files)
+
+
+def _check_models(config: Configuration, root: Path) -> dict[str, int | None]:
+    """Refuse folders that no job could load.
+
+    Returns the context of each local model in tokens, None where its file states none.
+    """
     contexts: dict[str, int | None] = {}
     for name, model in config.models.items():
-        folder, where = root / model.source, f"{entry_of(config, name)}.source"
+        key = model_key(config, name)
+        where = f"{key}.source"
+        folder = root / model.source
         if gguf.is_gguf(model.source):
-            contexts[name] = gguf.shape(folder, where)[1]
-        elif folder.is_dir():
-            settings = checkpoint.read_settings(folder, where, model.source)
-            checkpoint.check_loadable(folder, settings, where, model.source)
-            checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
-            checkpoint.check_tokenizer(folder, entry_of(config, name), model.chat_template)
-            contexts[name] = checkpoint.context(settings)
-    _check_contexts(config, contexts)
-    counts: dict[
-        tuple[str, Path], int
-    ] = {}  # A file of several entries is read once for each form.
-    for name, entry in config.calibrations.items():
+            _, contexts[name] = gguf.shape(folder, where)
+            continue
+        if not folder.is_dir():
+            continue
+        settings = checkpoint.read_settings(folder, where, model.source)
+        checkpoint.check_loadable(folder, settings, where, model.source)
+        checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
+        checkpoint.check_tokenizer(folder, key, model.chat_template)
+        contexts[name] = checkpoint.context(settings)
+    return contexts
+
+
+def _check_tasks(config: Configuration, root: Path) -> None:
+    """Refuse tasks that do not exist, unreadable task files, and Python that is not trusted."""
+    for name, calibration in config.calibrations.items():
         where = f"calibrations.{name}"
-        if isinstance(entry, Text):
-            _check_text(where, entry, root, counts)
-        if isinstance(entry, Hub):
-            if (root / entry.hub).is_dir():
-                check_folder(entry, root, where)
-            else:
-                _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
-        if isinstance(entry, Choices):
-            count = _count_questions(where, entry.choices, root, counts)
-            files.check_limit(entry.limit, count, f"{where}.limit", entry.choices)
-            files.check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+        for task in calibration.drawn:
+            task_file_list = _check_task(
+                where, task, root, getattr(calibration, "trust_code", False)
+            )
+            if calibration.own:
+                _check_answers_can_be_written(where, task_file_list)
+    for name, benchmark in config.benchmarks.tasks.items():
+        if benchmark.choices is None:
+            _check_task(f"benchmarks.tasks.{name}", name, root, benchmark.trust_code)
+
+
+def _check_task(where: str, task: str, root: Path, trusts_code: bool) -> list[task_files.TaskFile]:
+    """Refuse a task that cannot be read; returns the files under `root` that define it."""
+    reached = task_files.reached(task, task_files.folder(root))
+    if not reached:
+        _check_lm_eval_has(where, task)
+    paths = [file.path for file in reached]
+    task_files.check_choices(paths)
+    if not trusts_code:
+        task_files.check_code(paths, where)
+    return reached
+
+
+def _check_lm_eval_has(where: str, task: str) -> None:
+    known = task_files.names_of_lm_eval()
+    if task in known:
+        return
+    hint = "`lm_eval ls tasks` lists all."
+    nearest = difflib.get_close_matches(task, sorted(known), 3)
+    if nearest:
+        hint = f"The nearest are: {', '.join(nearest)}."
+    raise LaminaError(
+        f"{where}: there is no task '{task}', neither in workflow/tasks nor in lm-eval. {hint}"
+    )
+
+
+def _check_answers_can_be_written(where: str, reached: list[task_files.TaskFile]) -> None:
+    """Refuse tasks of a kind whose answers the model cannot write."""
+    for file in reached:
+        output_type = file.keys.get("output_type")
+        if output_type:
+            task_files.check_written(str(file.keys.get("task")), output_type, where)
+
+
+def _check_calibrations(config: Configuration, root: Path, data_files: "DataFiles") -> None:
+    for name, calibration in config.calibrations.items():
+        where = f"calibrations.{name}"
+        if isinstance(calibration, Text):
+            data_files.check_text(where, calibration)
+        if isinstance(calibration, Hub):
+            _check_hub_texts(where, calibration, root)
+        if isinstance(calibration, Choices):
+            file = calibration.choices
+            n_questions = data_files.count_questions(where, file)
+            files.check_limit(calibration.limit, n_questions, f"{where}.limit", file)
+            files.check_examples(calibration.num_fewshot, n_questions, f"{where}.num_fewshot", file)
+
+
+def _check_hub_texts(where: str, calibration: Hub, root: Path) -> None:
+    if (root / calibration.hub).is_dir():
+        check_folder(calibration, root, where)
+    else:
+        _check_hub_id(f"{where}.hub", calibration.hub, calibration.revision, "a data set's files")
+
+
+def _check_diagnoses(config: Configuration, root: Path) -> None:
     for name, diagnosis in config.diagnoses.items():
         where = f"diagnoses.{name}.file"
         if isinstance(diagnosis, Probe):
             files.labelled(root / diagnosis.file, where, diagnosis.folds)
         if isinstance(diagnosis, Patching):
             files.pairs(root / diagnosis.file, where)
+
+
+def _check_benchmarks(config: Configuration, data_files: "DataFiles") -> None:
     for name, text in config.benchmarks.perplexity.items():
-        _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
+        data_files.check_text(f"benchmarks.perplexity.{name}", text)
     for name, task in config.benchmarks.tasks.items():
-        if task.choices is not None:
-            where = f"benchmarks.tasks.{name}"
-            count = _count_questions(where, task.choices, root, counts)
-            files.check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
+        if task.choices is None:
+            continue
+        where = f"benchmarks.tasks.{name}"
+        n_questions = data_files.count_questions(where, task.choices)
+        files.check_examples(task.num_fewshot, n_questions, f"{where}.num_fewshot", task.choices)
 
 
-def _check_code(config: Configuration, root: Path) -> None:
-    """Refuse tasks that nobody has, files that cannot be read, and those whose Python their entry does not trust."""
-    entries: dict[str, tuple[list[str], Any]]
-    entries = {
-        f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()
-    }
-    entries |= {
-        f"benchmarks.tasks.{name}": ([name], entry)
-        for name, entry in config.benchmarks.tasks.items()
-    }
-    for where, (names, entry) in entries.items():
-        for name in [] if getattr(entry, "choices", None) else names:
-            reached = task_files.reached(name, task_files.folder(root))
-            if not reached and name not in (known := task_files.names_of_lm_eval()):
-                near = difflib.get_close_matches(name, sorted(known), 3)
-                hint = (
-                    f"The nearest are: {', '.join(near)}."
-                    if near
-                    else "`lm_eval ls tasks` lists all."
-                )
-                raise LaminaError(
-                    f"{where}: there is no task '{name}', neither in workflow/tasks nor in lm-eval. {hint}"
-                )
-            task_files.check_choices([file.path for file in reached])
-            if not getattr(entry, "trust_code", False):
-                task_files.check_code([file.path for file in reached], where)
-            for file in reached if getattr(entry, "own", False) else ():
-                if kind := file.keys.get("output_type"):
-                    task_files.check_written(str(file.keys.get("task")), kind, where)
+class DataFiles:
+    """Texts and questions under a folder. A file of several entries is read once for each form."""
 
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        # By the file, and whether a blank document counts.
+        self._n_documents: dict[tuple[Path, bool], int] = {}
+        self._n_questions: dict[Path, int] = {}
 
-def _check_text(
-    where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]
-) -> None:
-    path = corpus_file(entry.text, entry.split, root)
-    if entry.text == CORPUS:
-        splits = sorted(
-            file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl")
-        )
-        if entry.split not in splits:
-            if splits:
-                may = [
-                    split for split in splits if split != "test" or isinstance(entry, Perplexity)
-                ]
-                raise LaminaError(
-                    f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(may)}."
-                )
+    def check_text(self, where: str, entry: Text | Perplexity) -> None:
+        """Refuse a text that is not there, cannot be read, or has fewer documents than wanted."""
+        path = corpus_file(entry.text, entry.split, self.root)
+        if entry.text == CORPUS:
+            splits = _corpus_splits(path.parent)
+            if not splits:  # a folder without the embedded corpus has nothing to check
+                return
+            _check_split(where, entry, splits)
+        else:
+            _check_file(
+                f"{where}.text", entry.text, self.root, f"a .json, .jsonl or .txt file, or {CORPUS}"
+            )
+        if path.stat().st_size > LARGEST:
             return
-    else:
-        _check_there(
-            f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}"
-        )
-    if path.stat().st_size <= LARGEST:
-        blank = isinstance(entry, Perplexity) and entry.joined is not None
-        if (key := (f"text, blank: {blank}", path)) not in counts:
-            counts[key] = len(read_documents(path, None, where, blank))
-        check_range(entry.documents, counts[key], path, where)
+
+        keeps_blank = isinstance(entry, Perplexity) and entry.joined is not None
+        if (path, keeps_blank) not in self._n_documents:
+            documents = read_documents(path, None, where, keeps_blank)
+            self._n_documents[path, keeps_blank] = len(documents)
+        check_range(entry.documents, self._n_documents[path, keeps_blank], path, where)
+
+    def count_questions(self, where: str, file: str) -> int | None:
+        """The number of questions in a file; None where it is too large to read here."""
+        path = self.root / file
+        form = "a .jsonl file with query, choices and gold in each line"
+        _check_file(f"{where}.choices", file, self.root, form)
+        if path.stat().st_size > LARGEST:
+            return None
+        if path not in self._n_questions:
+            self._n_questions[path] = len(files.read_questions(path, f"{where}.choices"))
+        return self._n_questions[path]
 
 
-def _count_questions(
-    where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]
-) -> int | None:
-    """The number of questions in a file; None where it is too large to read here."""
-    path = root / file
-    _check_there(
-        f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line"
+def _corpus_splits(folder: Path) -> list[str]:
+    """The splits of the embedded corpus, by the names of its files."""
+    corpus_files = folder.glob("corpus_*.jsonl")
+    return sorted(file.stem.removeprefix("corpus_") for file in corpus_files)
+
+
+def _check_split(where: str, entry: Text | Perplexity, splits: list[str]) -> None:
+    if entry.split in splits:
+        return
+    allowed = splits
+    if isinstance(entry, Text):
+        allowed = [split for split in splits if split != "test"]
+    raise LaminaError(
+        f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(allowed)}."
     )
-    if path.stat().st_size > LARGEST:
-        return None
-    if ("choices", path) not in counts:
-        counts["choices", path] = len(files.read_questions(path, f"{where}.choices"))
-    return counts["choices", path]
 
 
-def _check_there(where: str, file: str, root: Path, form: str) -> None:
+def _check_file(where: str, file: str, root: Path, form: str) -> None:
+    """Refuse a file that does not exist; `form` says in the message what it should be."""
     if not (root / file).is_file():
         raise LaminaError(
             f"{where}: there is no file '{file}' in {root}. Write the path of {form}."
@@ -211,37 +292,52 @@ def _check_there(where: str, file: str, root: Path, form: str) -> None:
 
 
 def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
-    """Refuse texts and prompts longer than the context of a model in a study; `limits` are None where jobs check it.
+    """Refuse texts and prompts that are longer than the context of a model in a study.
 
     Longer questions are no error: they are cut from the left, as lm-eval does.
+
+    limits: Contexts in tokens, None or missing where only the jobs can tell.
     """
     for study in config.studies.values():
         for model in study.models:
             limit = limits.get(model)
-            _check_calibrations(config, study, model, limit)
+            _check_sample_lengths(config, study, model, limit)
             if isinstance(study, Prune):
-                # The unpruned model is measured on every text, whichever the study names.
-                for name, text in config.benchmarks.perplexity.items():
-                    checkpoint.check_fits(
-                        f"benchmarks.perplexity.{name}.window", text.window, limit, model
-                    )
-                if efficiency := config.benchmarks.efficiency:
-                    checkpoint.check_generation(
-                        efficiency.prompt, efficiency.generate, limit, model
-                    )
+                _check_benchmark_lengths(config, model, limit)
 
 
-def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
-    mending = {
-        *getattr(study, "repairs", []),
-        *(config.selectors[s].repair for s in getattr(study, "selectors", [])),
-    }
-    healing = set(getattr(study, "healings", [])) - {"none"}
-    added = {name for each in mending - {"none", None} for name in config.repairs[each].data}
-    added |= {name for each in healing for name in config.healings[each].weights(OWN)}
-    added |= {name for s in getattr(study, "selectors", []) for name in config.selectors[s].also}
-    added -= {OWN}
-    for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
-        for part, entry in config.parts(name).items():
+def _check_sample_lengths(
+    config: Configuration, study: Study, model: str, limit: int | None
+) -> None:
+    extra = _extra_calibrations(config, study).difference(study.calibrations)
+    for name in [*study.calibrations, *sorted(extra)]:
+        for calibration, entry in config.parts(name).items():
             if isinstance(entry, Text | Hub):
-                checkpoint.check_fits(f"calibrations.{part}.length", entry.length, limit, model)
+                checkpoint.check_fits(
+                    f"calibrations.{calibration}.length", entry.length, limit, model
+                )
+
+
+def _check_benchmark_lengths(config: Configuration, model: str, limit: int | None) -> None:
+    # The base model is measured on every text, whichever the study names.
+    for name, text in config.benchmarks.perplexity.items():
+        checkpoint.check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+    efficiency = config.benchmarks.efficiency
+    if efficiency:
+        checkpoint.check_generation(efficiency.prompt, efficiency.generate, limit, model)
+
+
+def _extra_calibrations(config: Configuration, study: Study) -> set[str]:
+    """The calibrations that repairs, healings and selectors of a study name themselves."""
+    if not isinstance(study, Prune):
+        return set()
+    selectors = [config.selectors[name] for name in study.selectors]
+    repairs = {*study.repairs, *(selector.repair for selector in selectors)}
+    names: set[str] = set()
+    for repair in repairs - {"none", None}:
+        names.update(config.repairs[str(repair)].data)
+    for healing in set(study.healings) - {"none"}:
+        names.update(config.healings[healing].weights(OWN))
+    for selector in selectors:
+        names.update(selector.also)
+    return names - {OWN}

@@ -1,17 +1,26 @@
-"""Section `benchmarks`: what is measured on the variants, and on the unpruned model for comparison."""
+"""Section `benchmarks`: what is measured on the variants, and on the base model for comparison."""
 
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from lamina.config.calibrations import NUM_FEWSHOT, TEXT, trust_code_option
-from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
+from lamina.config.entry import (
+    DOCUMENTS_ALLOWED,
+    Documents,
+    Entry,
+    Filled,
+    Named,
+    UserPath,
+    option,
+)
 from lamina.config.explain import wrong
 
 
 class Generate(Entry):
-    """Answers that the model writes, with its cache: exact match with the right one also where the task is a choice,
-    how much they repeat themselves, and pass@k of sampled ones.
+    """Answers that the model writes with its cache. Measured are the exact match with the right
+    answer (also where the task is a choice), how much answers repeat themselves, and pass@k of
+    sampled answers.
     """
 
     max_tokens: int | None = option(
@@ -29,10 +38,11 @@ class Generate(Entry):
 
     @model_validator(mode="after")
     def _check_pass_at(self) -> Self:
-        if self.pass_at and max(self.pass_at) > self.samples:
+        largest_k = max(self.pass_at, default=0)
+        if largest_k > self.samples:
             raise wrong(
-                f"pass@{max(self.pass_at)} needs as many samples, and there are {self.samples}. Write samples: "
-                f"{max(self.pass_at)} or more, or a smaller k.",
+                f"pass@{largest_k} needs {largest_k} samples, but there are {self.samples}. Write "
+                f"samples: {largest_k} or more, or a smaller k.",
                 "pass_at",
             )
         return self
@@ -40,17 +50,19 @@ class Generate(Entry):
     @property
     def ks(self) -> list[int]:
         """The k of pass@k that are measured."""
-        return sorted(set(self.pass_at or [1, self.samples])) if self.samples else []
+        if not self.samples:
+            return []
+        return sorted(set(self.pass_at or [1, self.samples]))
 
 
 class Task(Entry):
-    """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from. Questions of your own
-    stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
+    """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from.
+    Questions of your own are in two files, one to calibrate and one to test; give the calibration
+    and the benchmark the same name.
     """
 
-    ASIDE: ClassVar[tuple[str, ...]] = (
-        "generate",
-    )  # its own jobs, so that asking for it measures nothing again
+    # Written answers have jobs of their own, so asking for them measures nothing again.
+    ASIDE: ClassVar[tuple[str, ...]] = ("generate",)
 
     num_fewshot: int = NUM_FEWSHOT
     limit: int | None = option(
@@ -58,12 +70,12 @@ class Task(Entry):
         None,
         ge=1,
     )
-    choices: Place | None = option(
+    choices: UserPath | None = option(
         "A .jsonl file of your own test questions; the name is then yours to choose.", None
     )
     trust_code: bool = trust_code_option()
     generate: Generate | None = option(
-        "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.",
+        "What the model writes itself is measured too. `{}` measures the likeliest answers.",
         None,
     )
 
@@ -71,7 +83,7 @@ class Task(Entry):
 class Perplexity(Entry):
     """How well the next token of a text is predicted."""
 
-    text: Place = TEXT
+    text: UserPath = TEXT
     split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
@@ -80,11 +92,14 @@ class Perplexity(Entry):
         "Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2
     )
     joined: str | None = option(
-        'What joins the documents to one stream, as most papers do with `"\\n\\n"`: windows do not overlap, the first '
-        "token of each is not scored, and what does not fill the last one is left out. Left out, documents are apart.",
+        'What joins the documents to one stream, as most papers do with `"\\n\\n"`: windows do not '
+        "overlap, the first token of each is not scored, and what does not fill the last one is "
+        "dropped. Left out, every document has its own windows.",
         None,
     )
-    stride: int | None = option("Tokens the window moves on; left out, a whole window.", None, ge=1)
+    stride: int | None = option(
+        "Tokens by which the window moves on; left out, a whole window.", None, ge=1
+    )
 
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
@@ -95,21 +110,21 @@ class Perplexity(Entry):
             )
         if self.stride is not None and self.stride > self.window:
             raise wrong(
-                f"{self.stride} would skip tokens between windows of {self.window}. Write at most {self.window}, or "
-                "leave it out.",
+                f"{self.stride} would skip tokens between windows of {self.window}. Write at most "
+                f"{self.window}, or leave it out.",
                 "stride",
             )
         return self
 
 
 class Efficiency(Entry):
-    """Speed and memory, as ratios to the unpruned model measured in turn with each variant."""
+    """Speed and memory, as ratios to the base model, which is measured in turn with each variant."""
 
     prompt: int = option("Tokens of the prompt.", 64, ge=1)
     generate: int = option("Tokens generated after it.", 32, ge=1)
     batch: int = option("Sequences at once.", 1, ge=1)
     repeats: int = option(
-        "Timed runs, in turn with the unpruned model; error bars come from them.", 5, ge=2
+        "Timed runs, in turn with the base model; error bars come from them.", 5, ge=2
     )
 
 
@@ -117,11 +132,13 @@ class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
     tasks: Named[Task] = option(
-        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by any name.",
+        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by "
+        "any name.",
         {},
     )
     perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(
-        "Latency, throughput and memory against the unpruned model. Left out, they are not measured.",
+        "Latency, throughput and memory compared with the base model. Left out, they are not "
+        "measured.",
         None,
     )

@@ -1,4 +1,7 @@
-"""Section `calibrations`: the samples on which units are scored and patches fitted, never test data."""
+"""Section `calibrations`: the samples on which units are scored and patches are fitted.
+
+They are never test data.
+"""
 
 from functools import partial
 from typing import Annotated, Literal, Self
@@ -6,29 +9,34 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from lamina.config import entry
-from lamina.config.entry import Choice, Documents, Filled, Place, Weights, option
+from lamina.config.entry import Choice, Documents, Filled, UserPath, Weights, option
 from lamina.config.explain import wrong
 
 CORPUS = "microworld_corpus"
 
 
 def corpus_file(text: str, split: str | None = None) -> str:
-    """The file behind a `text` entry, relative as written; the embedded corpus goes by its name and split."""
-    return f"resources/reference/data/corpus_{split or 'train'}.jsonl" if text == CORPUS else text
+    """The file behind a `text` entry, relative as written.
+
+    The embedded corpus is named by its name and split.
+    """
+    if text != CORPUS:
+        return text
+    return f"resources/reference/data/corpus_{split or 'train'}.jsonl"
 
 
-def _not_test(split: str) -> str:
+def _check_split(split: str) -> str:
     if split == "test":
         raise ValueError
     return split
 
 
-Split = Annotated[Filled, AfterValidator(_not_test)]
+Split = Annotated[Filled, AfterValidator(_check_split)]
 
 
 # Keys that several kinds of calibrations have, or benchmarks as well.
 _SPLIT = option(
-    "Split of the data the samples are drawn from; `test` is refused.",
+    "Split of the data from which the samples are drawn; `test` is refused.",
     "train",
     allowed="train, validation or another split that is never benchmarked (not test)",
 )
@@ -38,7 +46,8 @@ _LIMIT = option(
     ge=1,
 )
 NUM_FEWSHOT = option(
-    "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
+    "Solved examples put before each question. What does not fit into the model's context is cut "
+    "from the left.",
     0,
     ge=0,
 )
@@ -49,12 +58,13 @@ _DOCUMENTS = option(
     "Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED
 )
 _LENGTH = option(
-    "Tokens of a sample at most, the first of its document; accuracy is that of its last token.",
+    "Most tokens of a sample, the first of its document. Accuracy is that of the last one.",
     128,
     ge=2,
 )
 _ANSWERS = option(
-    "Whose answers samples hold: `gold`, those of the data, or `model`: the unpruned model writes its own ones, once.",
+    "Whose answers the samples hold. `gold`: those of the data. `model`: those that the base model "
+    "itself writes, once.",
     "gold",
 )
 _KEEP = option(
@@ -64,20 +74,23 @@ _TEMPERATURE = option(
     "With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0
 )
 _PROMPT = option(
-    "With `answers: model`: tokens of a document after which the model goes on by itself.", 16, ge=1
+    "With `answers: model`: tokens of a document after which the model continues by itself.",
+    16,
+    ge=1,
 )
 
 
 trust_code_option = partial(
     option,
-    "Whether Python that task files in `workflow/tasks` name (`!function`, metrics of their own) may run.",
+    "Whether Python that task files in `workflow/tasks` name may run (`!function`, metrics of "
+    "their own).",
     False,
 )
 
 
 class Calibration(Choice):
-    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or `choices`. What each
-    is good for: docs/data.md.
+    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or
+    `choices`. What each is good for: docs/data.md.
     """
 
     ASIDE = ("score", "group", "replicates")
@@ -91,10 +104,12 @@ class Calibration(Choice):
 
     @property
     def drawn(self) -> list[str]:
-        """The lm-eval tasks that samples are drawn from."""
-        return (
-            [self.task] if isinstance(self, Task) else self.tasks if isinstance(self, Tasks) else []
-        )
+        """The lm-eval tasks from which samples are drawn."""
+        if isinstance(self, Task):
+            return [self.task]
+        if isinstance(self, Tasks):
+            return self.tasks
+        return []
 
     @property
     def own(self) -> bool:
@@ -103,18 +118,25 @@ class Calibration(Choice):
 
     @model_validator(mode="after")
     def _check_answers(self) -> Self:
-        for key in () if self.own else ("keep", "temperature", "prompt"):
+        """Refuse options of written answers where none are written, and prompts that fill all."""
+        if not self.own:
+            self._check_no_answer_options()
+        elif getattr(self, "prompt", 0) >= getattr(self, "length", 1):
+            raise wrong(
+                "the prompt leaves no room for an answer. Write a prompt shorter than `length`.",
+                "prompt",
+            )
+        return self
+
+    def _check_no_answer_options(self) -> None:
+        for key in ("keep", "temperature", "prompt"):
             field = type(self).model_fields.get(key)
             if field and getattr(self, key) != field.default:
                 raise wrong(
-                    "it is for answers that the model writes. Leave it out, or add `answers: model`.",
+                    "this is only for answers that the model writes. Leave it out, or add "
+                    "`answers: model`.",
                     key,
                 )
-        if self.own and getattr(self, "prompt", 0) >= getattr(self, "length", 1):
-            raise wrong(
-                "the prompt leaves no token to write. Write fewer tokens than `length`.", "prompt"
-            )
-        return self
 
 
 class Task(Calibration):
@@ -123,7 +145,8 @@ class Task(Calibration):
     MARKS = ("task",)
 
     task: Filled = option(
-        "Name of an lm-eval task, or of a group or tag: `limit` is then shared out to its tasks by their size."
+        "Name of an lm-eval task, or of a group or tag, whose tasks then share `limit` by their "
+        "size."
     )
     split: Split = _SPLIT
     limit: int | None = _LIMIT
@@ -158,7 +181,7 @@ class Text(Calibration):
 
     MARKS = ("text",)
 
-    text: Place = TEXT
+    text: UserPath = TEXT
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     split: Split = _SPLIT
@@ -170,13 +193,14 @@ class Text(Calibration):
 class Hub(Calibration):
     """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
 
-    Only the job that prepares the calibration asks the network for it, on the node where you type; a folder with files
-    of the same form (.json.gz, .jsonl, .parquet, .arrow) does without.
+    Only the job that prepares the calibration needs the network, and it runs on the node where you
+    start lamina. A folder with files of the same form (.json.gz, .jsonl, .parquet, .arrow) needs no
+    network.
     """
 
     MARKS = ("hub",)
 
-    hub: Place = option("Id of a data set (`organisation/name`), or a folder that holds one.")
+    hub: UserPath = option("Id of a data set (`organisation/name`), or a folder that holds one.")
     name: Filled | None = option(
         "Which of its configurations, such as `en`; null where it has one.", None
     )
@@ -190,8 +214,8 @@ class Hub(Calibration):
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     streaming: bool = option(
-        "Whether only the documents asked for are read over the network; `false` downloads the whole split into the "
-        "cache of the hub first.",
+        "Whether only the documents asked for are read over the network; `false` first downloads "
+        "the whole split into the cache of the hub.",
         True,
     )
     answers: Literal["gold", "model"] = _ANSWERS
@@ -225,7 +249,7 @@ class Choices(Calibration):
 
     MARKS = ("choices",)
 
-    choices: Place = option(
+    choices: UserPath = option(
         "A .jsonl file of your own questions with `query`, `choices` and `gold` in each line."
     )
     limit: int | None = _LIMIT

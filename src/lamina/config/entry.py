@@ -1,7 +1,7 @@
-"""What all entries of the configuration have in common: strict pydantic models, and the options of a job.
+"""What all entries of the configuration have in common: strict pydantic models.
 
-The fields of an entry are its keys, with default, bounds and help; nothing else repeats them. `explain.refusal` turns
-pydantic's errors into sentences.
+The fields of an entry are its keys, with default, bounds and help; nothing else repeats them.
+`explain.describe_error` turns pydantic's errors into sentences.
 """
 
 import importlib
@@ -28,9 +28,10 @@ from pydantic_core import CoreSchema
 from lamina.config import explain
 from lamina.config.explain import wrong
 
+# Names that are taken: the base model, and the absence of a repair or a healing.
 RESERVED = ("base", "none")
 
-_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
 
 T = TypeVar("T")
 
@@ -43,14 +44,20 @@ def option(
     shown_default: str | None = None,
     **bounds: Any,
 ) -> Any:
-    """A key of an entry; without a default it is needed.
+    """Make a key of an entry; without a default it is needed.
 
-    `allowed` describes the allowed values if the type describes them badly; `shown_default` describes a default that is
-    set later. `examples` are values to write where a needed key is missing.
+    allowed: Describes the allowed values where their type describes them badly.
+    shown_default: Describes a default that is set later.
+    bounds: Arguments of pydantic's `Field`. `examples` are values to write where a needed key is
+        missing.
     """
-    words = {"x-allowed": allowed, "x-default": shown_default}
-    if given := {key: text for key, text in words.items() if text is not None}:
-        bounds["json_schema_extra"] = given
+    extra: dict[str, str] = {}
+    if allowed is not None:
+        extra["x-allowed"] = allowed
+    if shown_default is not None:
+        extra["x-default"] = shown_default
+    if extra:
+        bounds["json_schema_extra"] = extra
     return Field(default, description=help, **bounds)
 
 
@@ -64,23 +71,24 @@ seed_option = partial(
 )
 group_option = partial(
     option,
-    "Label shared by replicates, which differ in what they draw. Tables, figures and report have their mean and "
-    "spread under it.",
+    "Label shared by replicates, which differ in what they draw. Tables, figures and report have "
+    "their mean and spread under it.",
     None,
 )
 replicates_option = partial(
     option,
-    "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for texts the next "
-    "documents. Studies that list NAME take all of them.",
+    "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for "
+    "texts the next documents. Studies that list NAME use all of them.",
     1,
     ge=1,
 )
 
 
-def read_text(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
+def read_leniently(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
     """The value if it is valid, else what its text spells, if that is.
 
-    YAML reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` hands over every nested value as text.
+    YAML 1.1 reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` passes every nested value
+    as text.
     """
     try:
         return handler(value)
@@ -94,23 +102,25 @@ def read_text(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -> Any
 
 
 class Entry(BaseModel):
-    """A part of the configuration with fixed keys. `ASIDE` are keys that are not among the options of a job."""
+    """A part of the configuration with fixed keys."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
     )
 
+    # Keys that are not among the options of a job.
     ASIDE: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def kinds(cls) -> list[type[Self]]:
-        """What an entry that is a choice may be; nothing of any other entry, and of one of the kinds."""
+        """The kinds that an entry may be; none unless this is the base class of a `Choice`."""
         return []
 
     def options(self) -> dict[str, Any]:
-        """The values for the parameters of a job: JSON-able, and only those that differ from the defaults.
+        """The values for the parameters of a job, as JSON can hold them.
 
-        So a new option with its default changes no job. Nor does another default: delete what was made by the old one.
+        Only those that differ from the defaults are among them, so a new option with its default
+        changes no job. Nor does another default: delete what the old one made.
         """
         return self.model_dump(mode="json", exclude=set(self.ASIDE), exclude_defaults=True)
 
@@ -123,7 +133,7 @@ class Entry(BaseModel):
         try:
             return cls.model_validate(dict(options))
         except ValidationError as error:
-            raise explain.refusal(cls, error, options) from None
+            raise explain.describe_error(cls, error, options) from None
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -131,24 +141,28 @@ class Entry(BaseModel):
         """A key without a value below it is an entry with its defaults."""
         return {} if value is None else value
 
-    _read = pydantic.field_validator("*", mode="wrap")(read_text)
+    _read = pydantic.field_validator("*", mode="wrap")(read_leniently)
 
 
 class Choice(Entry):
-    """One of several entries: a base class; its subclasses are the kinds of entry, a tagged union for pydantic.
+    """An entry that is one of several kinds, which are the subclasses of a base class.
 
-    The value of the key `BY` names the kind, such as `method: lora`; without the key it is `USUAL`. If `BY` is empty,
-    the keys that are there decide: only one kind has the keys in its `MARKS`. Modules of `PACKAGE` may define kinds.
+    For pydantic it is a tagged union. The kind is named by a key, such as `method: lora`, or by the
+    keys that are there.
     """
 
+    # The key whose value names the kind; if it is empty, the keys in `MARKS` decide.
     BY: ClassVar[str] = ""
+    # The kind where that key is left out.
     USUAL: ClassVar[str | None] = None
+    # Keys that only this kind has.
     MARKS: ClassVar[tuple[str, ...]] = ()
+    # The package whose modules may define kinds.
     PACKAGE: ClassVar[str] = ""
 
     @classmethod
     def kinds(cls) -> list[type[Self]]:
-        """The subclasses of a base class, those of a package by their title; none for a kind itself."""
+        """The subclasses of a base class, in a package by their titles; none for a kind itself."""
         if Choice not in cls.__bases__:
             return []
         if not cls.PACKAGE:
@@ -159,15 +173,13 @@ class Choice(Entry):
     @classmethod
     def title(cls) -> str:
         """The name of a kind: what its key `BY` says, or the keys that mark it."""
-        return (
-            str(cls.model_fields[cls.BY].default)
-            if cls.BY
-            else " and ".join(f"`{key}`" for key in cls.MARKS)
-        )
+        if cls.BY:
+            return str(cls.model_fields[cls.BY].default)
+        return " and ".join(f"`{key}`" for key in cls.MARKS)
 
     @classmethod
     def marked(cls, value: Mapping[str, Any]) -> list[type[Self]]:
-        """The kinds whose marks are among the keys of an entry; exactly one of them in a valid entry."""
+        """The kinds whose marks are among the keys of an entry; exactly one if it is valid."""
         return [kind for kind in cls.kinds() if set(kind.MARKS) & set(value)]
 
     @classmethod
@@ -175,29 +187,42 @@ class Choice(Entry):
         """The title of the kind that an entry is meant to be; None if it does not say so."""
         if isinstance(value, cls):
             return value.title()
-        given = {} if value is None else value
-        if not isinstance(given, Mapping):
+        entry = {} if value is None else value
+        if not isinstance(entry, Mapping):
             return None
         if cls.BY:
-            name = given.get(cls.BY, cls.USUAL)
-            return name if isinstance(name, str) else None
-        marked = cls.marked(given)
-        return marked[0].title() if len(marked) == 1 else None
+            title = entry.get(cls.BY, cls.USUAL)
+            return title if isinstance(title, str) else None
+        marked_kinds = cls.marked(entry)
+        return marked_kinds[0].title() if len(marked_kinds) == 1 else None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """As for any entry; the options of a base class name the kind, also one that was defined a moment ago."""
+        """The entry with these `options`; those of a base class name the kind.
+
+        A kind that was defined after the first validation is found too.
+
+        Raises LaminaError as for any entry.
+        """
         kind = cls.kind_of(cls.tag(options) or "")
-        return kind.from_options(options) if kind else super().from_options(options)
+        if kind is None:
+            return super().from_options(options)
+        return kind.from_options(options)
 
     @classmethod
     def kind_of(cls, title: str) -> type[Self] | None:
         """The kind of a base class with this title; None if there is none."""
-        return next((kind for kind in cls.kinds() if kind.title() == title), None)
+        for kind in cls.kinds():
+            if kind.title() == title:
+                return kind
+        return None
 
     def options(self) -> dict[str, Any]:
-        """As for any entry, with the key that names the kind."""
-        return ({self.BY: self.title()} if self.BY else {}) | super().options()
+        """The options of an entry, after the key that names the kind."""
+        options = super().options()
+        if not self.BY:
+            return options
+        return {self.BY: self.title()} | options
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -206,7 +231,8 @@ class Choice(Entry):
         kinds = cls.kinds()
         if not kinds:
             return handler(source)
-        union: Any = Union[tuple(Annotated[kind, pydantic.Tag(kind.title())] for kind in kinds)]  # noqa: UP007
+        tagged_kinds = [Annotated[kind, pydantic.Tag(kind.title())] for kind in kinds]
+        union: Any = Union[tuple(tagged_kinds)]  # noqa: UP007
         return handler.generate_schema(Annotated[union, pydantic.Discriminator(cls.tag)])
 
     @classmethod
@@ -222,73 +248,87 @@ class Choice(Entry):
 
 @cache
 def _import_kinds(package: str, base: str) -> None:
-    """Import those modules of a package that have a subclass of `base` among their classes, as their text says.
+    """Import those modules of a package that define a subclass of `base`, as their text says.
 
     Such a module must not import torch at its top, since the configuration is read without it.
     """
+    subclass = re.compile(rf"^class \w+\((\w+, )*{base}\)", re.MULTILINE)
     folders = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(folders):
         file = Path(folders[0], f"{module.name}.py")
-        if file.is_file() and re.search(
-            rf"^class \w+\((\w+, )*{base}\)", file.read_text("utf-8"), re.MULTILINE
-        ):
+        if file.is_file() and subclass.search(file.read_text("utf-8")):
             importlib.import_module(f"{package}.{module.name}")
 
 
-def _named(value: Any) -> Any:
-    """A mapping whose keys are names that the user chose."""
-    lower = dict[str, str]()
+def _check_named_entries(value: Any) -> Any:
+    """Refuse keys of a mapping that cannot be names, or that file systems could confuse."""
     if not isinstance(value, Mapping):
         return {} if value is None else value
+    name_by_lower_case: dict[str, str] = {}
     for name in value:
-        if not isinstance(name, str):
+        _check_name(name)
+        earlier_name = name_by_lower_case.setdefault(name.lower(), name)
+        if earlier_name != name:
             raise wrong(
-                f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name)
-            )
-        if name in RESERVED:
-            raise wrong(
-                f"'{name}' is reserved (unpruned model, no repair). Choose another name.", name
-            )
-        if not _NAME.fullmatch(name):
-            raise wrong(
-                f"'{name}' cannot be a name, since it becomes part of file names. Use letters, digits and _ . + - "
-                "only, and do not begin with . or -."
-            )
-        if lower.setdefault(name.lower(), name) != name:
-            raise wrong(
-                f"'{lower[name.lower()]}' and '{name}' differ only by case, and many file systems take them for one "
-                "name. Rename one of the two.",
+                f"'{earlier_name}' and '{name}' differ only by case, and many file systems take "
+                "them for one name. Rename one of the two.",
                 name,
             )
     return dict(value)
 
 
-def _document_range(text: str) -> str:
+def _check_name(name: object) -> None:
+    """Refuse a name that is no text, reserved, or no part of a file name."""
+    if not isinstance(name, str):
+        raise wrong(
+            f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name)
+        )
+    if name in RESERVED:
+        raise wrong(
+            f"'{name}' is reserved (for the base model, or for no repair). Choose another name.",
+            name,
+        )
+    if not _NAME_PATTERN.fullmatch(name):
+        raise wrong(
+            f"'{name}' cannot be a name, because names become parts of file names. Use only "
+            "letters, digits and _ . + -, and begin with neither . nor -."
+        )
+
+
+def _check_document_range(text: str) -> str:
     if not re.fullmatch(r"[0-9]*:[0-9]*", text):
         raise ValueError
     start, stop = document_range(text)
-    if stop is not None and stop <= start:
-        better = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
-        raise wrong(
-            f'"{text}" holds no document, since its end is not after its start. Write such as "{better}".'
-        )
-    return text
+    if stop is None or stop > start:
+        return text
+
+    better_range = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
+    raise wrong(
+        f'"{text}" holds no document, because its end is not after its start. Write a range such '
+        f'as "{better_range}".'
+    )
 
 
 def document_range(documents: str | None) -> tuple[int, int | None]:
     """First document of a half-open range, and the one after its last (None: to the end)."""
-    start, _, stop = (documents or ":").partition(":")
+    if documents is None:
+        return 0, None
+    start, _, stop = documents.partition(":")
     return int(start or 0), int(stop) if stop else None
 
 
-Named = Annotated[dict[str, T], BeforeValidator(_named)]
-Spelt = WrapValidator(read_text)  # reads the entries of a list as `Entry` reads its keys
-Weights = Named[Annotated[float, Spelt, Field(gt=0)]]  # weights by name, such as {corpus: 0.1}
-Name = Annotated[str, Spelt]  # a number in a list of names is the name that was written
+# Entries by names that the user chose.
+Named = Annotated[dict[str, T], BeforeValidator(_check_named_entries)]
+# Reads the entries of a list as `Entry` reads its keys.
+Spelt = WrapValidator(read_leniently)
+# Weights by name, such as {corpus: 0.1}.
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
+# A number in a list of names is the name that was written.
+Name = Annotated[str, Spelt]
 Filled = Annotated[str, Field(min_length=1), Spelt]
 # A folder or file of the user; ~ is the home folder.
-Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
-Documents = Annotated[str, AfterValidator(_document_range)]
+UserPath = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
+Documents = Annotated[str, AfterValidator(_check_document_range)]
 DOCUMENTS_ALLOWED = 'a range in quotes such as "0:500", or null for all'
 
 
@@ -297,15 +337,17 @@ if TYPE_CHECKING:
 else:
 
     class Options:
-        """`Options[Selector]`: an entry, of which a job's params have the options that differ from their defaults."""
+        """`Options[Selector]` is an entry that the params of a job hold by its options."""
 
-        def __class_getitem__(cls, entry: type[Entry]) -> Any:
+        def __class_getitem__(cls, entry_class: type[Entry]) -> Any:
             return Annotated[
-                entry,
-                pydantic.PlainSerializer(lambda value: value.options()),
-                pydantic.PlainValidator(partial(_entry, entry)),
+                entry_class,
+                pydantic.PlainSerializer(lambda entry: entry.options()),
+                pydantic.PlainValidator(partial(_read_options, entry_class)),
             ]
 
 
-def _entry(kind: type[Entry], value: Any) -> Any:
-    return kind.from_options(value) if isinstance(value, Mapping) else value
+def _read_options(entry_class: type[Entry], value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return entry_class.from_options(value)
+    return value

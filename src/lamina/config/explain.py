@@ -1,7 +1,7 @@
-"""Refusals in words that users know: the key, its value, what is allowed, the nearest key.
+"""Errors in words that users know: the key, its value, what is allowed, the nearest key.
 
-`refusal` turns an error of pydantic into one sentence about one key. Validators of the configuration word what pydantic
-cannot know with `wrong`.
+`describe_error` turns an error of pydantic into one sentence about one key. What pydantic cannot
+know, validators of the configuration say with `wrong`.
 """
 
 import difflib
@@ -18,9 +18,11 @@ from lamina.errors import LaminaError
 if TYPE_CHECKING:
     from lamina.config.entry import Entry
 
-_WORDED = "lamina"  # the type of errors that have such a message already
-_FIRST = ("extra_forbidden", _WORDED)  # what explains more than an error that may follow from it
-_ARTICLES = {
+# The type of errors that `wrong` made, which have their message already.
+_WORDED = "lamina"
+# Types of errors that explain more than an error that may follow from them.
+_FIRST_TYPES = ("extra_forbidden", _WORDED)
+_TYPE_WORDS = {
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
@@ -38,7 +40,7 @@ _BOOLEANS = {
     "on": True,
     "off": False,
 }
-_BOUNDS = {
+_BOUND_WORDS = {
     "minimum": "of at least",
     "exclusiveMinimum": "above",
     "maximum": "up to",
@@ -47,65 +49,79 @@ _BOUNDS = {
 
 
 def wrong(message: str, key: str = "") -> PydanticCustomError:
-    """An error for validators to raise: `message` about the validated value, or about a key in it."""
+    """An error for validators to raise: `message` about the validated value, or a key in it."""
     # pydantic fills braces, and the message may hold braces of its own.
     return PydanticCustomError(_WORDED, "{message}", {"message": message, "key": key})
 
 
-def refusal(model: "type[Entry]", error: ValidationError, raw: Any) -> LaminaError:
-    """One of the errors in words, after the dotted place of its key; `raw` is what `model` refused."""
+def describe_error(entry_class: "type[Entry]", error: ValidationError, raw: Any) -> LaminaError:
+    """One of the errors in words, after its dotted key; `raw` is what `entry_class` refused."""
     errors: list[Any] = list(error.errors(include_url=False))
-    first = min(
-        errors,
-        key=lambda each: _FIRST.index(each["type"]) if each["type"] in _FIRST else len(_FIRST),
-    )
-    place, message = _explained(model, first, raw)
-    return LaminaError(f"{place}: {message}" if place else message)
+    first = min(errors, key=_explanation_order)
+    key, message = _Explanation(entry_class, first, raw).describe()
+    return LaminaError(f"{key}: {message}" if key else message)
 
 
-def inside(annotation: Any) -> "type[Entry] | None":
+def _explanation_order(error: Any) -> int:
+    if error["type"] in _FIRST_TYPES:
+        return _FIRST_TYPES.index(error["type"])
+    return len(_FIRST_TYPES)
+
+
+def entry_class_of(annotation: Any) -> "type[Entry] | None":
     """The class of entries that a key holds, one or several by name; None for other keys."""
     if isinstance(annotation, type) and hasattr(annotation, "from_options"):
         return annotation
-    return next(filter(None, map(inside, get_args(annotation))), None)
+    for argument in get_args(annotation):
+        entry_class = entry_class_of(argument)
+        if entry_class is not None:
+            return entry_class
+    return None
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """'Did you mean' for a misspelt word, else the list of known words; it is a sentence of its own."""
+    """'Did you mean' for a misspelt word, else the list of known words; a sentence of its own."""
     choices = list(known)
-    if close := _close(word, choices):
-        return close.lstrip()
-    return f"Known are {', '.join(choices)}." if choices else "None is known."
+    suggestion = _suggest(word, choices)
+    if suggestion:
+        return suggestion.lstrip()
+    if not choices:
+        return "None is defined."
+    return f"Choose from {', '.join(choices)}."
 
 
-def shown(value: object) -> str:
+def as_yaml(value: object) -> str:
     """A value as YAML writes it, where that differs from Python."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return repr(value)
 
 
 def listed(words: Iterable[str]) -> str:
     """`a, b or c`."""
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    *first_words, last_word = words
+    if not first_words:
+        return last_word
+    return f"{', '.join(first_words)} or {last_word}"
 
 
 def readings(value: object) -> Iterator[Any]:
     """Other values that a value may stand for, the likeliest first.
 
-    A whole number with a point, a number as the text that was written, what a text spells, and at last a list of it
-    alone: `removed: 25%`.
+    A whole number with a point; a number as the text that was written; what a text spells; and at
+    last a list of the value alone, as in `removed: 25%`.
     """
     if isinstance(value, float) and value.is_integer():
         yield int(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield getattr(value, "written", str(value))
     if isinstance(value, str):
-        yield from _spelt(value)
+        yield from _spelt_values(value)
     if isinstance(value, str | int | float | Mapping):
         yield [value]
 
 
-def _spelt(text: str) -> Iterator[Any]:
+def _spelt_values(text: str) -> Iterator[Any]:
     """What a text spells: true or false, null, a number."""
     if text.lower() in _BOOLEANS:
         yield _BOOLEANS[text.lower()]
@@ -122,130 +138,214 @@ def _spelt(text: str) -> Iterator[Any]:
         yield int(number)
 
 
-def allowed(part: Mapping[str, Any]) -> str:
+def describe_allowed(schema: Mapping[str, Any]) -> str:
     """The allowed values, in words, from the JSON schema of a key."""
-    if "x-allowed" in part:
-        return str(part["x-allowed"])
-    if "anyOf" in part:
-        return " or ".join(allowed(option) for option in part["anyOf"])
-    if choices := _choices(part):
+    if "x-allowed" in schema:
+        return str(schema["x-allowed"])
+    if "anyOf" in schema:
+        return " or ".join(describe_allowed(option) for option in schema["anyOf"])
+
+    choices = _choices(schema)
+    if choices:
         words = ["null" if choice is None else str(choice) for choice in choices]
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
-    bounds = [f"{words} {part[key]}" for key, words in _BOUNDS.items() if key in part]
-    if part.get("minItems"):
+
+    bounds = [f"{words} {schema[key]}" for key, words in _BOUND_WORDS.items() if key in schema]
+    if schema.get("minItems"):
         bounds.append("with at least one entry")
-    return " ".join([_ARTICLES[part["type"]], " and ".join(bounds)]).strip()
+    return " ".join([_TYPE_WORDS[schema["type"]], " and ".join(bounds)]).strip()
 
 
-def _explained(model: Any, error: Any, raw: Any) -> tuple[str, str]:
-    """The dotted place of an error, and what is wrong there.
+class _Explanation:
+    """Follows an error of pydantic from the whole configuration down to the key that is wrong.
 
-    `loc` of an error names keys, entries by name, and the title of the kind that was meant. Behind a key with a plain
-    value it goes on with the types that were tried, which no user has written.
+    `loc` of the error names keys, entries by name, and the title of the kind that was meant. After
+    a key with a plain value it goes on with the types that were tried, which no user has written.
     """
-    place, value, steps, base, kind = "", raw, list(error["loc"]), None, model
-    while steps:
-        if kinds := kind.kinds():
-            base, kind = kind, {each.title(): each for each in kinds}[steps.pop(0)]
-            continue
-        key = str(steps.pop(0))
-        place, value = f"{place}.{key}".lstrip("."), _below(value, key)
-        field = kind.model_fields.get(key)
-        if field is None:
-            return place, _unknown(base, kind, key, value)
-        if field.is_required() and value is None:
-            return place, _missing(kind, key)
-        entry = inside(field.annotation)
-        if entry is None:
-            return _value(kind, key, place, steps, value, error)
-        if get_origin(field.annotation) is dict and steps:
-            value, place = _below(value, steps[0]), f"{place}.{steps.pop(0)}"
-        base, kind = None, entry
-    if error["type"] == _WORDED:
-        return _worded(place, error)
-    if not isinstance(value, Mapping):
-        titles = [] if kind is model else [each.title() for each in kind.kinds() if not each.BY]
-        remedy = f"Give it {listed(titles)}." if titles else "Write `key: value` lines below it."
-        return place, f"{shown(value)} is not a mapping of keys to values. {remedy}"
-    return _no_kind(kind, place, value)
+
+    def __init__(self, entry_class: Any, error: Any, raw: Any) -> None:
+        self.error = error
+        self.top_class = entry_class
+        # The class of the entry that was reached, and the choice that it is a kind of, if any.
+        self.entry_class = entry_class
+        self.choice: Any = None
+        # The dotted key that was reached, and what the user wrote there.
+        self.key = ""
+        self.value = raw
+        self.steps: list[Any] = list(error["loc"])
+
+    def describe(self) -> tuple[str, str]:
+        """The dotted key of the error, and what is wrong there."""
+        while self.steps:
+            if self.entry_class.kinds():
+                self._enter_kind()
+                continue
+            name = str(self.steps.pop(0))
+            self._enter(name)
+            field = self.entry_class.model_fields.get(name)
+            if field is None:
+                return self.key, self._describe_unknown_key(name)
+            if field.is_required() and self.value is None:
+                return self.key, _describe_missing_key(self.entry_class, name)
+            inner_class = entry_class_of(field.annotation)
+            if inner_class is None:
+                return self._describe_value(name)
+            if get_origin(field.annotation) is dict and self.steps:
+                self._enter(self.steps.pop(0))
+            self.choice = None
+            self.entry_class = inner_class
+        return self._describe_entry()
+
+    def _enter(self, name: Any) -> None:
+        """Go on to a key, or to an entry by its name."""
+        self.key = f"{self.key}.{name}".lstrip(".")
+        self.value = self.value.get(name) if isinstance(self.value, Mapping) else None
+
+    def _enter_kind(self) -> None:
+        """Go on to the kind of a choice that the next step names."""
+        title = self.steps.pop(0)
+        self.choice = self.entry_class
+        kinds = {kind.title(): kind for kind in self.choice.kinds()}
+        self.entry_class = kinds[title]
+
+    def _describe_unknown_key(self, name: str) -> str:
+        """About a key that the entry does not have; the other kinds of a choice may have it."""
+        kinds = self.choice.kinds() if self.choice else []
+        titles = [kind.title() for kind in kinds if name in kind.model_fields]
+        if not titles:
+            return f"there is no such key. {nearest(name, self.entry_class.model_fields)}"
+
+        own_title = self.entry_class.title()
+        other_titles = listed(titles)
+        selecting_key = self.entry_class.BY
+        if selecting_key:
+            own_title = f"{selecting_key} '{own_title}'"
+        message = (
+            f"{as_yaml(self.value)} does not go with {own_title}, only with {other_titles}. Leave "
+            f"`{name}` out"
+        )
+        if selecting_key:
+            message += f", or write {selecting_key}: {other_titles}"
+        return f"{message}."
+
+    def _describe_value(self, name: str) -> tuple[str, str]:
+        """About a value that is not allowed; in a list, about the entry that is wrong."""
+        if self.error["type"] == _WORDED:
+            return self._describe_worded()
+        key = self.key
+        value = self.value
+        schema: Mapping[str, Any] = self.entry_class.model_json_schema()["properties"][name]
+        if self.steps and isinstance(self.steps[0], int) and "items" in schema:
+            key = f"{key}[{self.steps[0]}]"
+            value = value[self.steps[0]]
+            schema = schema["items"]
+
+        quotes = ""
+        if isinstance(value, int) and _takes_any_text(schema):
+            quotes = ", in quotes"
+        suggestion = _suggest(value, [str(choice) for choice in _choices(schema)])
+        message = (
+            f"{as_yaml(value)} is not allowed. Write {describe_allowed(schema)}{quotes}."
+            f"{suggestion}"
+        )
+        return key, message
+
+    def _describe_worded(self) -> tuple[str, str]:
+        """About what a validator refused with `wrong`."""
+        key = f"{self.key}.{self.error['ctx']['key']}".strip(".")
+        return key, self.error["msg"]
+
+    def _describe_entry(self) -> tuple[str, str]:
+        """About an entry as a whole."""
+        if self.error["type"] == _WORDED:
+            return self._describe_worded()
+        if isinstance(self.value, Mapping):
+            return self._describe_missing_kind()
+
+        titles: list[str] = []
+        if self.entry_class is not self.top_class:
+            kinds = self.entry_class.kinds()
+            titles = [kind.title() for kind in kinds if not kind.BY]
+        remedy = "Write `key: value` lines below it."
+        if titles:
+            remedy = f"Give it {listed(titles)}."
+        return self.key, f"{as_yaml(self.value)} is not a mapping of keys to values. {remedy}"
+
+    def _describe_missing_kind(self) -> tuple[str, str]:
+        """About an entry whose keys do not say which kind of a choice it is."""
+        choice = self.entry_class
+        titles = [kind.title() for kind in choice.kinds()]
+        if choice.BY:
+            return self._describe_selecting_key(titles)
+
+        marked_kinds = choice.marked(self.value)
+        if marked_kinds:
+            marks = [self._mark_of(kind) for kind in marked_kinds]
+            message = (
+                f"has both '{marks[0]}' and '{marks[1]}', which exclude each other. Keep one of "
+                "them."
+            )
+            return self.key, message
+
+        for key in self.value:
+            suggestion = self._suggest_mark(key)
+            if suggestion:
+                return f"{self.key}.{key}".lstrip("."), f"there is no such key.{suggestion}"
+        return self.key, f"nothing says what it is. Give it {listed(titles)}."
+
+    def _describe_selecting_key(self, titles: list[str]) -> tuple[str, str]:
+        """About the key that names the kind, such as `method`."""
+        choice = self.entry_class
+        key = f"{self.key}.{choice.BY}".lstrip(".")
+        allowed = describe_allowed({"enum": titles})
+        if self.value.get(choice.BY, choice.USUAL) is None and choice.USUAL is None:
+            return key, f"is missing. Write {allowed}."
+        value = self.value[choice.BY]
+        suggestion = _suggest(value, titles)
+        return key, f"{as_yaml(value)} is not allowed. Write {allowed}.{suggestion}"
+
+    def _mark_of(self, kind: Any) -> str:
+        """The first key of the entry that marks a kind."""
+        return next(key for key in kind.MARKS if key in self.value)
+
+    def _suggest_mark(self, key: str) -> str:
+        """'Did you mean' for an unknown key that is nearly one that marks a kind."""
+        marks: list[str] = []
+        for kind in self.entry_class.kinds():
+            if key in kind.model_fields:
+                return ""
+            marks += kind.MARKS
+        return _suggest(key, marks)
 
 
-def _below(value: Any, key: Any) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
-
-
-def _worded(place: str, error: Any) -> tuple[str, str]:
-    return f"{place}.{error['ctx']['key']}".strip("."), error["msg"]
-
-
-def _unknown(base: Any, kind: Any, key: str, value: Any) -> str:
-    """About a key that the entry does not have; the other kinds of a choice may have it."""
-    titles = [
-        other.title() for other in (base.kinds() if base else ()) if key in other.model_fields
-    ]
-    if not titles:
-        return f"there is no such key. {nearest(key, kind.model_fields)}"
-    mine, theirs = kind.title(), listed(titles)
-    label, remedy = (
-        (f"{kind.BY} '{mine}'", f", or write {kind.BY}: {theirs}") if kind.BY else (mine, "")
-    )
-    return (
-        f"{shown(value)} does not go with {label}, only with {theirs}. Leave `{key}` out{remedy}."
-    )
-
-
-def _missing(kind: Any, key: str) -> str:
-    field = kind.model_fields[key]
+def _describe_missing_key(entry_class: Any, key: str) -> str:
+    field = entry_class.model_fields[key]
     if field.examples:
-        return f"is missing, and {kind.BY} '{kind.title()}' needs it. Write {key}: {listed(field.examples)}."
+        return (
+            f"is missing, and {entry_class.BY} '{entry_class.title()}' needs it. Write {key}: "
+            f"{listed(field.examples)}."
+        )
     return f"is missing. Add `{key}: ...` ({(field.description or '').rstrip('.')})."
 
 
-def _no_kind(base: Any, place: str, value: Mapping[str, Any]) -> tuple[str, str]:
-    """About an entry whose keys do not say which kind of a choice it is."""
-    titles = [kind.title() for kind in base.kinds()]
-    if base.BY:
-        names, place = allowed({"enum": titles}), f"{place}.{base.BY}".lstrip(".")
-        if value.get(base.BY, base.USUAL) is None and base.USUAL is None:
-            return place, f"is missing. Write {names}."
-        return (
-            place,
-            f"{shown(value[base.BY])} is not allowed. Write {names}.{_close(value[base.BY], titles)}",
-        )
-    if marked := base.marked(value):
-        clash = [next(key for key in kind.MARKS if key in value) for kind in marked]
-        return (
-            place,
-            f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them.",
-        )
-    known = {key for kind in base.kinds() for key in kind.model_fields}
-    for key in value:
-        near = _close(key, [mark for kind in base.kinds() for mark in kind.MARKS])
-        if key not in known and near:
-            return f"{place}.{key}".lstrip("."), f"there is no such key.{near}"
-    return place, f"nothing says what it is. Give it {listed(titles)}."
+def _takes_any_text(schema: Mapping[str, Any]) -> bool:
+    """Whether a key takes a text of no special form."""
+    if "x-allowed" in schema or _choices(schema):
+        return False
+    options = schema.get("anyOf", [schema])
+    return any(option.get("type") == "string" for option in options)
 
 
-def _value(
-    kind: Any, key: str, place: str, steps: list[Any], value: Any, error: Any
-) -> tuple[str, str]:
-    """About a value that is not allowed; for a list, about the entry that is wrong."""
-    if error["type"] == _WORDED:
-        return _worded(place, error)
-    part: Mapping[str, Any] = kind.model_json_schema()["properties"][key]
-    if steps and isinstance(steps[0], int) and "items" in part:
-        place, value, part = f"{place}[{steps[0]}]", value[steps[0]], part["items"]
-    text = any(option.get("type") == "string" for option in part.get("anyOf", [part]))
-    plain = text and "x-allowed" not in part and not _choices(part)
-    quotes = ", in quotes" if plain and isinstance(value, int) else ""
-    near = _close(value, map(str, _choices(part)))
-    return place, f"{shown(value)} is not allowed. Write {allowed(part)}{quotes}.{near}"
+def _suggest(word: object, known: Iterable[str]) -> str:
+    """' Did you mean' the known word that is most like a word; empty if none is."""
+    close_words = difflib.get_close_matches(str(word), list(known), n=1)
+    if not close_words:
+        return ""
+    return f" Did you mean '{close_words[0]}'?"
 
 
-def _close(word: object, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
-
-
-def _choices(part: Mapping[str, Any]) -> list[Any]:
-    return [part["const"]] if "const" in part else part.get("enum", [])
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    """The values that the JSON schema of a key lists; empty if it lists none."""
+    if "const" in schema:
+        return [schema["const"]]
+    return list(schema.get("enum", []))

@@ -1,4 +1,7 @@
-"""Section `healings`: what all short fine-tunes after pruning share; options of a method stand in its module."""
+"""Section `healings`: the options that all short fine-tunes after pruning share.
+
+The options of one method stand in its module under `lamina.healing`.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -9,15 +12,19 @@ from lamina.config.explain import wrong
 from lamina.config.repairs import OWN
 
 
-def _weights(data: dict[str, float] | str) -> dict[str, float]:
+def _normalise_weights(data: dict[str, float] | str) -> dict[str, float]:
+    """The weights by name; the weight of `own` alone says nothing."""
     weights = {data: 1.0} if isinstance(data, str) else data
-    return {OWN: 1.0} if set(weights) == {OWN} else weights
+    if set(weights) == {OWN}:
+        return {OWN: 1.0}
+    return weights
 
 
 class Healing(Choice):
     """A short fine-tune of the pruned model. `none`, no training, always exists."""
 
-    # The keys of this class are those of every method, so that the cost of a training is known before the run.
+    # The keys of this class are those of every method, so that the cost of a training is known
+    # before the run.
 
     BY = "method"
     PACKAGE = "lamina.healing"
@@ -30,44 +37,46 @@ class Healing(Choice):
     )
     batch: int = option("Samples per optimiser step.", 16, ge=1)
     warmup_steps: int = option(
-        "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a cosine afterwards.",
+        "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a "
+        "cosine afterwards.",
         100,
         ge=0,
     )
     max_steps: int | None = option(
-        "Optimiser steps at most; `null` trains for all epochs.", None, ge=1
+        "Most optimiser steps; `null` trains for all epochs.", None, ge=1
     )
     seed: int = seed_option()
-    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_weights)] = (
-        option(
-            "What it trains on: `own`, the variant's own calibration, the name of another one, or names with the weight of "
-            "a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the greatest weight once, "
-            "and of the others their share, drawn anew.",
-            {OWN: 1.0},
-            allowed="own, the name of a calibration, or weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
-            shown_default="`own`",
-        )
+    data: Annotated[
+        Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_normalise_weights)
+    ] = option(
+        "What it trains on: `own`, the variant's own calibration; the name of another one; or "
+        "names with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass "
+        "has every sample of the greatest weight once, and of the others their share, drawn anew.",
+        {OWN: 1.0},
+        allowed="own, the name of a calibration, or weights above 0 by calibration, such as "
+        "{own: 1, corpus: 0.1}",
+        shown_default="`own`",
     )
     objective: Literal["lm", "distill", "lm+hidden"] = option(
-        "What training lowers: the loss of the right tokens (`lm`), the divergence from the unpruned model's "
-        "predictions, KL(base ‖ variant) (`distill`), or `lm` and the squared distance from the unpruned model's "
-        "stream where layers went, relative to its square (`lm+hidden`).",
+        "What training lowers. `lm`: the loss of the right tokens. `distill`: the divergence from "
+        "the base model's predictions, KL(base ‖ variant). `lm+hidden`: `lm` and the squared "
+        "distance from the base model's stream where layers were removed, relative to its square.",
         "lm",
     )
     temperature: float = option(
-        "With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0
+        "With `distill`: the number that divides the logits; the loss is multiplied by its square.",
+        1.0,
+        gt=0,
     )
 
     @model_validator(mode="after")
     def _check_warmup(self) -> Self:
-        if (
-            self.max_steps
-            and "warmup_steps" in self.model_fields_set
-            and self.warmup_steps >= self.max_steps
-        ):
+        if not self.max_steps or "warmup_steps" not in self.model_fields_set:
+            return self
+        if self.warmup_steps >= self.max_steps:
             raise wrong(
-                f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the learning rate would never "
-                f"fall. Write at most {self.max_steps // 10}, a tenth.",
+                f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the "
+                f"learning rate would never fall. Write at most {self.max_steps // 10}, a tenth.",
                 "warmup_steps",
             )
         return self
@@ -79,18 +88,22 @@ class Healing(Choice):
 
     @property
     def update_rank(self) -> int | None:
-        """The rank of the updates that are trained in place of weight matrices; None if these are trained themselves."""
+        """The rank of the updates that are trained in place of weight matrices.
+
+        None if the matrices are trained themselves.
+        """
         return None
 
     @property
     def base_quantisation(self) -> str:
-        """In how many bits the base model is loaded for the training: `none`, or `4bit`."""
+        """How the base model is loaded for the training: `none`, or `4bit`."""
         return "none"
 
     def weights(self, own: str) -> dict[str, float]:
         """The weight of a scored token by calibration; `own` is that of the variant."""
+        assert isinstance(self.data, dict)
         weights: dict[str, float] = {}
-        for name, weight in dict(self.data).items():  # type: ignore[arg-type]
-            name = own if name == OWN else name
-            weights[name] = weights.get(name, 0.0) + weight
+        for name, weight in self.data.items():
+            calibration = own if name == OWN else name
+            weights[calibration] = weights.get(calibration, 0.0) + weight
         return weights

@@ -1,7 +1,8 @@
-"""The relevance metrics, one entry each: which pass measures a metric, and which strategies may use it.
+"""The relevance metrics: which pass measures each, and which strategies may use it.
 
-An entry is the class attributes of a metric in `lamina.relevance.metrics`, beside its formula. They are read from the
-source, since the configuration imports nothing of what computes numbers.
+An entry holds the class attributes of a metric in `lamina.relevance.metrics`, where its formula
+stands. They are read from the source, because the configuration imports nothing that computes
+numbers.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +41,7 @@ class Metric:
 
     @property
     def outputs(self) -> bool:
-        """Whether it compares outputs with the unpruned model's."""
+        """Whether it compares outputs with those of the base model."""
         return any(column.startswith("output_") for column in self.columns)
 
 
@@ -54,43 +55,45 @@ MODULES = {
 # What the class of a metric says of it.
 ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
 
-METRICS = {
-    entry["name"]: Metric(module=module, **entry)
-    for module, entry in sorted(
-        declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES),
-        key=lambda found: str(found[1]["name"]),
-    )
-}
+
+def _declared_metrics() -> dict[str, Metric]:
+    """All metrics by name, in alphabetical order."""
+    declared = declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES)
+    metrics = [Metric(module=module, **attributes) for module, attributes in declared]
+    return {metric.name: metric for metric in sorted(metrics, key=lambda metric: metric.name)}
 
 
-def those(condition: Callable[[Metric], object]) -> str:
+METRICS = _declared_metrics()
+
+
+def metrics_where(condition: Callable[[Metric], bool]) -> str:
     """`a, b or c`: the metrics for which a condition holds."""
     return listed(sorted(name for name, metric in METRICS.items() if condition(metric)))
 
 
-def _known(name: str) -> str:
+def _check_metric_name(name: str) -> str:
     if name not in METRICS:
         raise ValueError
     return name
 
 
 MetricName = Annotated[
-    str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})
+    str, AfterValidator(_check_metric_name), Field(json_schema_extra={"enum": list(METRICS)})
 ]
 
-
-CARRIED = {
-    "removal": "stream",
-    "gradient": "weights",
-}  # the pass whose metrics another pass measures along the way
+# The pass whose metrics another pass measures along the way.
+CARRIED = {"removal": "stream", "gradient": "weights"}
 
 
 def passes(metrics: Iterable[str]) -> list[str]:
-    """Passes that measure several metrics. A removal pass carries stream metrics, a gradient pass carries weights."""
+    """The passes that measure several metrics, without those that another one carries along."""
     needed = {METRICS[metric].pass_ for metric in metrics}
-    return sorted(needed - {CARRIED.get(name) for name in needed})
+    carried_along = {CARRIED[name] for name in needed if name in CARRIED}
+    return sorted(needed - carried_along)
 
 
 def carried(pass_: str) -> list[str]:
     """The passes whose metrics one pass measures: itself, and the pass that it carries along."""
-    return [pass_, *([CARRIED[pass_]] if pass_ in CARRIED else [])]
+    if pass_ not in CARRIED:
+        return [pass_]
+    return [pass_, CARRIED[pass_]]

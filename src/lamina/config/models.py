@@ -1,25 +1,27 @@
-"""Sections `models` and `donors`: the models under study, and siblings whose layers may take the places of theirs."""
+"""Sections `models` and `donors`: the models under study, and siblings that lend them layers."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import Choice, Entry, Filled, Place, Spelt, option
+from lamina.config.entry import Choice, Entry, Filled, Spelt, UserPath, option
 from lamina.config.explain import wrong
 
-PLACE = "{checkpoint}"  # a checkpoint replaces this text
+# What a checkpoint replaces in a source or a revision.
+CHECKPOINT_FIELD = "{checkpoint}"
 Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 
 class Model(Entry):
     """A folder or a GGUF file on disk, or a model of the hub with its revision.
 
-    A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. Its numbers stay those
-    that quantising left.
+    A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. Its
+    numbers remain those that quantising left.
     """
 
-    source: Place = option(
-        "A folder with config.json and safetensors weights, a .gguf file, or a hub id (`organisation/model`)."
+    source: UserPath = option(
+        "A folder with config.json and safetensors weights, a .gguf file, or a hub id "
+        "(`organisation/model`)."
     )
     revision: str | None = option(
         "Commit, tag or branch of a hub model. Needed for a hub model, ignored for a folder.", None
@@ -30,16 +32,18 @@ class Model(Entry):
         ge=1,
     )
     family: str | None = option(
-        "The `model_type` of its config.json. Read from there for a folder; may be written for a hub model.",
+        "The `model_type` of its config.json. Read from there for a folder; may be written for a "
+        "hub model.",
         None,
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format the weights are loaded in; `auto` takes the checkpoint's own, of a GGUF file float32.",
+        "Number format in which the weights are loaded; `auto` takes the checkpoint's own, and "
+        "float32 for a GGUF file.",
         "auto",
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
-        "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as its weights need. What "
-        "finds no room is read from the checkpoint in every pass.",
+        "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as "
+        "its weights need. What does not fit is read from the checkpoint in every pass.",
         1,
         allowed="a number of GPUs, or auto",
     )
@@ -48,12 +52,12 @@ class Model(Entry):
         "Whether task prompts are wrapped in the tokenizer's chat template.", False
     )
     fewshot_as_turns: bool = option(
-        "In a chat template: whether solved examples are turns of the conversation, or stand in the turn of the "
-        "question.",
+        "In a chat template: whether solved examples are turns of the conversation, or part of the "
+        "turn of the question.",
         True,
     )
     system_prompt: Filled | None = option(
-        "System prompt of all tasks; without a template it stands first.", None
+        "System prompt of all tasks; without a template it comes first.", None
     )
     template_arguments: dict[str, bool | int | float | str] = option(
         "What else the template is given, such as `{enable_thinking: false}`.",
@@ -61,17 +65,19 @@ class Model(Entry):
         allowed="values by the names that the template reads",
     )
     checkpoints: list[Checkpoint] | None = option(
-        "Checkpoints of one training: each is put in the place of `{checkpoint}` in `source` or `revision` and is a "
-        "model NAME-CHECKPOINT of its own. A study of NAME has all of them.",
+        "Checkpoints of one training. Each replaces `{checkpoint}` in `source` or `revision` and "
+        "is a model NAME-CHECKPOINT of its own. A study of NAME has all of them.",
         None,
         allowed="a list of numbers or texts such as [step1000, step2000], or null",
     )
     series: str | None = option(
-        "The training that the model is a checkpoint of, where models are named one by one. `checkpoints` sets it.",
+        "The training that the model is a checkpoint of, where models are named one by one. "
+        "`checkpoints` sets it.",
         None,
     )
     step: int | None = option(
-        "How far that training was, in steps or tokens: the first number in the checkpoint. `checkpoints` sets it.",
+        "How far that training was, in steps or tokens: the first number in the checkpoint. "
+        "`checkpoints` sets it.",
         None,
         ge=0,
     )
@@ -83,36 +89,42 @@ class Model(Entry):
             raise wrong(
                 f"is missing: `series` and `step` go together. Add `{lacking}: ...`.", lacking
             )
+
         if self.checkpoints is None:
             return self
         if not self.checkpoints:
             raise wrong(
                 "[] is not allowed. List a checkpoint, or leave `checkpoints` out.", "checkpoints"
             )
-        if PLACE not in f"{self.source} {self.revision}":
+        if CHECKPOINT_FIELD not in f"{self.source} {self.revision}":
             raise wrong(
-                f"nothing says where they go. Write {PLACE} in `source` or `revision`, such as "
-                '`revision: "step{checkpoint}"`.',
+                f"nothing says where the checkpoint goes. Write {CHECKPOINT_FIELD} in `source` "
+                'or `revision`, such as `revision: "step{checkpoint}"`.',
                 "checkpoints",
             )
         return self
 
 
 class Donor(Choice):
-    """A sibling: a model of the same shape, tokenizer and positions, or several merged into the model."""
+    """A sibling: a model of the same shape, tokenizer and positions, or several merged into the
+    model.
+    """
 
 
 class Sibling(Donor):
-    """A folder, or a model of the hub with its revision, as under `models`: its layers as they are."""
+    """A folder, or a model of the hub with its revision, as under `models`: its layers as they
+    are.
+    """
 
     MARKS: ClassVar[tuple[str, ...]] = ("source",)
 
-    source: Place = option(
+    source: UserPath = option(
         "A folder with config.json and safetensors weights, or a hub id (`organisation/model`)."
     )
     revision: str | None = option("Commit, tag or branch of a hub model.", None)
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format that the weights are read in; they take the model's own where they are put.",
+        "Number format in which the weights are read; they take that of the model that receives "
+        "them.",
         "auto",
     )
     trust_remote_code: bool = option("Whether Python code in the donor's folder may run.", False)

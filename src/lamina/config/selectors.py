@@ -1,4 +1,7 @@
-"""Section `selectors`: what all ways to choose what is removed share; options of a strategy stand in its module."""
+"""Section `selectors`: the options that all ways to choose what is removed share.
+
+The options of one strategy stand in its module under `lamina.selection.strategies`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -8,12 +11,12 @@ from pydantic import Field, model_validator
 
 from lamina.config.entry import Choice, Filled, Spelt, group_option, option, replicates_option
 from lamina.config.explain import listed, wrong
-from lamina.config.metrics import METRICS, Metric, those
+from lamina.config.metrics import METRICS, Metric, metrics_where
 
 Units = Literal["layer", "attention", "mlp", "both"]
 
-# Values of options that a strategy does not have.
-_LACKING: Mapping[str, Any] = {
+# What the options are that a strategy does not have, for those who read them of any selector.
+_ABSENT_OPTIONS: Mapping[str, Any] = {
     "metric": None,
     "seed": 0,
     "repair": None,
@@ -27,25 +30,28 @@ _LACKING: Mapping[str, Any] = {
 }
 Combine = Literal["mean", "worst"]
 
+# The metrics that have a value for a run of layers.
 RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 
 # Keys that several strategies have.
 units_option = partial(
     option,
-    "What is removed: whole layers, one of their two halves, or `both` halves, each on its own. `both` counts sizes in "
-    "layers: at size 3, halves go that together count at least as much as three layers, by their parameters.",
+    "What is removed: whole layers, one of their two sub-layers, or `both` sub-layers, each on its "
+    "own. With `both`, sizes count in layers: at size 3, the removed sub-layers together count at "
+    "least as much as three layers, by their parameters.",
     "layer",
 )
 repair_option = partial(
     option,
-    "Repair (a name under `repairs`) that is in place while units are scored, so that what is easiest to repair goes; "
-    "`null` scores bare removals.",
+    "Repair (a name under `repairs`) that is in place while units are scored, so that what is "
+    "easiest to repair is removed; `null` scores bare removals.",
     None,
 )
 also_option = partial(
     option,
-    "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of each "
-    "score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
+    "Calibrations on which removals are scored in addition to the variant's own, by the same "
+    "metric, with the weight of each score; the own one has weight 1. General text keeps a task "
+    "from choosing what ruins everything else.",
     {},
     allowed="weights above 0 by calibration, such as {corpus: 1}",
     shown_default="none",
@@ -57,15 +63,15 @@ combine_option = partial(
 )
 donors_option = partial(
     option,
-    "Siblings (names under `donors`) whose layers may take the places of layers that stay. `removed` counts what is "
-    "dropped.",
+    "Siblings (names under `donors`) whose layers may replace layers that are kept. `removed` "
+    "counts what is dropped.",
     [],
     shown_default="none",
 )
 held_back_option = partial(
     option,
-    "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are measured "
-    "there.",
+    "Share of the calibration that the search never sees. Its winner is measured there, and so is "
+    "what the greedy and the one-shot choice reach.",
     0.25,
     gt=0,
     lt=1,
@@ -73,7 +79,7 @@ held_back_option = partial(
 
 
 def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any) -> Any:
-    """The key `metric`; `examples` are metrics to begin with."""
+    """Make the key `metric`; `examples` are metrics to begin with."""
     return option("Relevance metric by which units are compared.", examples=list(examples), **more)
 
 
@@ -81,27 +87,34 @@ def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any)
 metric_of_runs_option = partial(metric_option, RUNS, allowed=listed(RUNS))
 
 
-def check_halves(units: Units, metrics: Iterable[str]) -> None:
-    """Refuse halves of layers for a metric that has no value for them, by the error of key `units`."""
-    for metric in metrics:
-        if units != "layer" and not METRICS[metric].sublayers:
-            raise wrong(
-                f"'{units}' has no '{metric}', which fits maps over runs of whole layers. Write units: layer, or "
-                f"metric: {those(lambda metric: metric.sublayers)}.",
-                "units",
-            )
+def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
+    """Refuse sub-layers for a metric that has no value for them, by the error of key `units`."""
+    if units == "layer":
+        return
+    for name in metrics:
+        if METRICS[name].sublayers:
+            continue
+        raise wrong(
+            f"'{units}' does not go with metric '{name}', which fits maps over runs of whole "
+            "layers. Write units: layer, or metric: "
+            f"{metrics_where(lambda metric: metric.sublayers)}.",
+            "units",
+        )
 
 
-def _adds(metric: Metric) -> bool:
-    """Whether scores of several calibrations share a scale; scores from gradients and weights have no fixed one."""
+def _has_common_scale(metric: Metric) -> bool:
+    """Whether scores on several calibrations share a scale.
+
+    Scores from gradients and weights have no fixed one.
+    """
     return metric.pass_ in ("removal", "stream")
 
 
 class Selector(Choice):
     """A metric, a strategy, the kind of unit and what must stay.
 
-    The most that can go: all unprotected layers but one; for `block` the longest run of them; for `deepest` all
-    unprotected ones except the last layer.
+    The most that can be removed: all unprotected layers but one; for `block` the longest run of
+    them; for `deepest` all unprotected ones except the last layer.
     """
 
     BY = "strategy"
@@ -113,11 +126,13 @@ class Selector(Choice):
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
     SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
-    # Whether it reads a sweep; whether it goes on from the plan with one unit less; whether it reads the activations.
+    # Whether it reads a sweep.
     SWEEPS: ClassVar[bool] = False
+    # Whether it goes on from the plan with one unit less.
     STEPS: ClassVar[bool] = False
+    # Whether it reads the captured activations.
     CAPTURED: ClassVar[bool] = False
-    # How units went, for the card of an export.
+    # How units were chosen, for the card of an export.
     CHOICE: ClassVar[str] = "units went by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
@@ -126,15 +141,16 @@ class Selector(Choice):
         "Layers that stay, negative ones counted from the end.", []
     )
     cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
-        "What halves count by with `units: both`: their share of a layer's parameters; `latency`: of the bytes of "
-        "weights and of a cache of 4,096 tokens (or of the model's context) that one token reads; or the share of "
-        "attention, as measured.",
+        "What a sub-layer counts with `units: both`. `parameters`: its share of a layer's "
+        "parameters. `latency`: its share of the bytes that one token reads, of weights and of a "
+        "cache of 4,096 tokens (or of the model's context). A number: the share of attention, as "
+        "measured.",
         "parameters",
     )
     group: Filled | None = group_option()
     replicates: int = replicates_option()
 
-    if TYPE_CHECKING:  # keys of some strategies; the others have the values in `_LACKING`
+    if TYPE_CHECKING:  # keys of some strategies; the others have the values of `_ABSENT_OPTIONS`
         metric: str | None
         seed: int
         repair: str | None
@@ -149,97 +165,116 @@ class Selector(Choice):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        for key, value in _LACKING.items():
+        for key, value in _ABSENT_OPTIONS.items():
             if key not in cls.model_fields:
                 setattr(cls, key, value)
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_combinations(self) -> Self:
         """Refuse options that exclude each other."""
+        self._check_cost()
+        self._check_donor_units()
         if self.metric:
-            check_halves(self.units, [self.metric])
-        metric = METRICS[self.metric] if self.metric else None
-        removing, losing = (
-            those(lambda metric: metric.removes),
-            those(lambda metric: metric.losing),
-        )
-        removes, loses = metric is None or metric.removes, metric is None or metric.losing
-        lacks = (
-            "is no mean of losses of samples"
-            if removes
-            else "has no value for a set that is removed"
-        )
-        halves = self.units != "layer"
-        for refused, key, message in (
-            (
-                self.cost != "parameters" and self.units != "both",
-                "cost",
-                f"{self.cost} weighs halves against each other, and units '{self.units}' all count the same. Write "
-                "units: both, or leave `cost` out.",
-            ),
-            (
-                self.repair and not removes,
-                "repair",
-                f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {removing}, or leave `repair` out.",
-            ),
-            (
-                self.also and metric and not _adds(metric),
-                "also",
-                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
-                f"{those(_adds)}, or leave `also` out.",
-            ),
-            (
-                self.donors and halves,
-                "donors",
-                f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
-                "`donors` out.",
-            ),
-            (
-                self.donors and not removes,
-                "metric",
-                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: {removing}, "
-                "or leave `donors` out.",
-            ),
-            (
-                self.CAPTURED and metric and not metric.runs,
-                "metric",
-                f"'{self.metric}' has no value for a run of layers, which strategy '{self.strategy}' compares. Write "
-                f"metric: {listed(RUNS)}, or strategy: iterative.",
-            ),
-            (
-                self.CAPTURED and halves,
-                "units",
-                f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of whole layers. "
-                "Write units: layer, or strategy: iterative.",
-            ),
-            (
-                self.SEARCHES and not loses,
-                "metric",
-                f"'{self.metric}' {lacks}, which strategy '{self.strategy}' compares. Write metric: {losing}, or "
-                "strategy: iterative.",
-            ),
-        ):
-            if refused:
-                raise wrong(message, key)
+            check_sublayers(self.units, [self.metric])
+            self._check_metric(METRICS[self.metric])
+        self._check_run_units()
         return self
+
+    def _check_cost(self) -> None:
+        if self.cost == "parameters" or self.units == "both":
+            return
+        raise wrong(
+            f"{self.cost} weighs attention against MLP, but with units: {self.units} all units "
+            "count the same. Write units: both, or leave `cost` out.",
+            "cost",
+        )
+
+    def _check_donor_units(self) -> None:
+        if not self.donors or self.units == "layer":
+            return
+        raise wrong(
+            f"donors give whole layers, but this selector removes {self.units} units. Write "
+            "units: layer, or leave `donors` out.",
+            "donors",
+        )
+
+    def _check_run_units(self) -> None:
+        if not self.CAPTURED or self.units == "layer":
+            return
+        raise wrong(
+            f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of "
+            "whole layers. Write units: layer, or strategy: iterative.",
+            "units",
+        )
+
+    def _check_metric(self, metric: Metric) -> None:
+        """Refuse a metric that cannot measure what the other options ask for."""
+        removal_metrics = metrics_where(lambda metric: metric.removes)
+
+        if self.repair and not metric.removes:
+            raise wrong(
+                f"'{self.repair}' repairs what a removal leaves, but metric '{metric.name}' is not "
+                f"measured by removing units. Write metric: {removal_metrics}, or leave `repair` "
+                "out.",
+                "repair",
+            )
+
+        if self.also and not _has_common_scale(metric):
+            raise wrong(
+                f"scores by '{metric.name}' on different calibrations have no common scale. Write "
+                f"metric: {metrics_where(_has_common_scale)}, or leave `also` out.",
+                "also",
+            )
+
+        if self.donors and not metric.removes:
+            raise wrong(
+                f"'{metric.name}' has no value for a layer that is replaced by another one. Write "
+                f"metric: {removal_metrics}, or leave `donors` out.",
+                "metric",
+            )
+
+        if self.CAPTURED and not metric.runs:
+            raise wrong(
+                f"'{metric.name}' has no value for a run of layers, which is what strategy "
+                f"'{self.strategy}' compares. Write metric: {listed(RUNS)}, or strategy: "
+                "iterative.",
+                "metric",
+            )
+
+        if self.SEARCHES and not metric.losing:
+            lacking = "has no value for a set of removed units"
+            if metric.removes:
+                lacking = "is not the mean of a loss per sample"
+            raise wrong(
+                f"'{metric.name}' {lacking}, which is what strategy '{self.strategy}' compares. "
+                f"Write metric: {metrics_where(lambda metric: metric.losing)}, or strategy: "
+                "iterative.",
+                "metric",
+            )
 
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that a choice of what is removed loads by name."""
-        metric = [METRICS[self.metric].module] if self.metric else []
-        return (f"{self.PACKAGE}.{self.strategy}", *metric)
+        strategy_module = f"{self.PACKAGE}.{self.strategy}"
+        if not self.metric:
+            return (strategy_module,)
+        return (strategy_module, METRICS[self.metric].module)
 
     def largest_removal(self, n_layers: int) -> int:
-        """The most units that can go from a model of `n_layers` layers."""
-        free = sum(self.free(n_layers))
-        return min(free, n_layers - 1) if self.units in ("layer", "both") else free
+        """The most units that can be removed from a model of `n_layers` layers."""
+        n_free = sum(self.free(n_layers))
+        if self.units in ("layer", "both"):
+            return min(n_free, n_layers - 1)
+        return n_free
 
     def attention(self, shares: Mapping[str, float]) -> float:
-        """What attention counts of a layer with `units: both`, from its shares of parameters and latency."""
+        """What attention counts of a layer with `units: both`.
+
+        shares: Of attention in a layer's `parameters` and `latency`.
+        """
         return self.cost if isinstance(self.cost, float) else shares[self.cost]
 
     def free(self, n_layers: int) -> list[bool]:
         """Whether each layer is unprotected."""
-        kept = {index % n_layers for index in self.protect}
-        return [index not in kept for index in range(n_layers)]
+        protected = {index % n_layers for index in self.protect}
+        return [index not in protected for index in range(n_layers)]

@@ -1,129 +1,34 @@
-"""The text of YAML files: the configuration by YAML 1.2, and task files as lm-eval reads them, by YAML 1.1.
+"""The text of YAML files: the configuration by YAML 1.2, and task files by YAML 1.1 as in lm-eval.
 
-Snakemake reads the configuration too, by YAML 1.1, where `010` is 8, `0_64` is 52, `10:50` is 650 and `on` is true. Its
-values are not taken, only its grammar: both use the scanner of PyYAML, so what one can read the other can. Faults that
-PyYAML explains badly or ignores are refused by their line.
+Snakemake reads the configuration too, by YAML 1.1. Its values are not taken, only its grammar: both
+use the scanner of PyYAML, so what one can read the other can. Faults that PyYAML explains badly or
+ignores are refused with their line.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from lamina.config.yaml_errors import describe_yaml_error
+from lamina.config.yaml_loader import CoreLoader
 from lamina.errors import LaminaError
 
-# Messages of PyYAML, what they mean and what to write; {0} is the text that PyYAML quotes.
-_WORDS = {
-    r"found character '\\t'.*": ("a tab begins the line or a value", "Indent with blanks"),
-    r"found character '(.)'.*": ("a value begins with '{0}'", 'Put it in quotes, such as "{0}…"'),
-    r"mapping values are not allowed here": (
-        "a colon stands where no key can be",
-        "Write `key: value` with one colon, the key as deep as its neighbours, and a text with colons in quotes",
-    ),
-    r"expected ',' or '([]}])', but got.*": (
-        "a list or mapping in brackets goes on without a comma or its '{0}'",
-        "Write [a, b] or {{a: 1, b: 2}}, closed by '{0}'",
-    ),
-    r"expected <block end>, but found.*": (
-        "the line is no part of what stands above it",
-        "Indent it as deep as its neighbours: keys under keys, `- ` under `- `",
-    ),
-    r"could not find expected ':'": ("a key has no colon", "Write `key: value`"),
-    r"found unexpected end of stream": ("a quote is never closed", "Close it on its line"),
-    r"found unknown escape character '(.)'": (
-        r"'\{0}' in double quotes has no meaning",
-        "Use single quotes",
-    ),
-    r"found undefined alias '(.*)'": (
-        "*{0} refers to an anchor that is not above it",
-        'Write &{0} there, or put the text in quotes: "*{0}"',
-    ),
-    r"expected the node content, but found '(.*)'": (
-        "'{0}' stands where a value should",
-        "Write a value, or null",
-    ),
-    r"but found another document": ("a second document begins", "Delete the line `---`"),
-}
+# A non-breaking space that indents a line or follows a key.
+_NO_BREAK_SPACE = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)
+
+# Values in a file; an alias counts as the values that it stands for.
+_MAX_VALUES = 100_000
 
 
-_NO_BREAK = re.compile(
-    r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE
-)  # where a blank indents or follows a key
-_MOST = 100_000  # values in a file; an alias counts as the values that it stands for
+def read_text(path: str | Path) -> str:
+    """The text of a file.
 
-_TAG = "tag:yaml.org,2002:"
-# The core schema of YAML 1.2: what a value without quotes is, by its form and its possible first characters.
-_CORE_SCHEMA = (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"]),
-    (
-        "float",
-        r"[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?"
-        r"|[-+]?[.](inf|Inf|INF)|[.](nan|NaN|NAN)",
-        [*"-+.0123456789"],
-    ),
-    ("merge", r"<<", ["<"]),
-)
-
-
-class WrittenInt(int):
-    """A whole number that remembers how it was written, for where a text is meant: `revision: 0012345`."""
-
-    written: str
-
-
-class WrittenFloat(float):
-    """A number that remembers how it was written, for where a text is meant: `revision: 1.10`."""
-
-    written: str
-
-
-class _CoreLoader(yaml.SafeLoader):
-    """Values by the core schema of YAML 1.2, and every key of a mapping as the text that it is."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; what is merged into it (`<<`) counts as its own."""
-        self.flatten_mapping(node)
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                key.tag = f"{_TAG}str"
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-    def construct_whole_number(self, node: Any) -> WrittenInt:
-        """A whole number: decimal with or without leading zeros, `0o17` or `0x1f`."""
-        digits = node.value.lower()
-        base = {"0o": 8, "0x": 16}.get(digits[:2], 10)
-        number = WrittenInt(digits, base)
-        number.written = node.value
-        return number
-
-    def construct_number(self, node: Any) -> WrittenFloat:
-        """A number with a point or an exponent, `.inf` or `.nan`."""
-        digits = node.value.lower()
-        if digits.endswith((".inf", ".nan")):
-            digits = digits.replace(".", "")
-        number = WrittenFloat(digits)
-        number.written = node.value
-        return number
-
-
-for _name, _form, _first_characters in _CORE_SCHEMA:
-    _CoreLoader.add_implicit_resolver(
-        f"{_TAG}{_name}", re.compile(f"(?:{_form})$"), _first_characters
-    )
-_CoreLoader.add_constructor(f"{_TAG}int", _CoreLoader.construct_whole_number)
-_CoreLoader.add_constructor(f"{_TAG}float", _CoreLoader.construct_number)
-
-
-def read(path: str | Path) -> str:
-    """The text of a file. Raises LaminaError if it is no plain file, or not UTF-8; the message names the line."""
+    Raises LaminaError if it is no plain file, or not UTF-8; the message names the line.
+    """
     if not Path(path).is_file():
         raise LaminaError(f"{path}: there is no such file.")
     data = Path(path).read_bytes()
@@ -131,50 +36,61 @@ def read(path: str | Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        coding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "latin1"
+        encoding = "latin1"
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            encoding = "utf-16"
         raise LaminaError(
-            f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8. Save the file as UTF-8 in your editor, "
-            f"or convert it: iconv -f {coding} -t utf-8 {path}"
+            f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8. Save the file as "
+            f"UTF-8 in your editor, or convert it: iconv -f {encoding} -t utf-8 {path}"
         ) from None
 
 
 def read_configuration(path: str | Path) -> dict[str, Any]:
-    """The values of a configuration file, a YAML 1.2 (or JSON) mapping whose keys are each given once.
+    """The values of a configuration file.
+
+    The file is a YAML 1.2 (or JSON) mapping whose keys are each given once.
 
     Raises LaminaError, which names the file, the line, what is wrong there and what to write.
     """
-    text = read(path)
-    if odd := _NO_BREAK.search(text):
-        line = text[: odd.end()].count("\n") + 1
+    text = read_text(path)
+    no_break_space = _NO_BREAK_SPACE.search(text)
+    if no_break_space:
+        line = text[: no_break_space.end()].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write a blank."
+            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write an "
+            "ordinary space."
         )
+
     try:
-        root = _composed(path, text, _CoreLoader)
+        root = _compose(path, text, CoreLoader)
     except LaminaError:
         # Snakemake tries JSON first, which may be indented with tabs.
-        if (values := _json_mapping(text)) is not None:
-            return values
-        raise
+        values = _json_mapping(text)
+        if values is None:
+            raise
+        return values
+
     if not isinstance(root, yaml.MappingNode):
         raise LaminaError(
             f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
         )
     _check_keys(path, root, "", set())
-    return _constructed(path, text, root, _CoreLoader)
+    return _construct(path, text, root, CoreLoader)
 
 
 def merge_configurations(
     files: Iterable[str | Path], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values of several configuration files, then of the command line; a later value counts.
+    """The values of several configuration files, then of the command line; later values count.
 
-    Mappings are merged key by key, as Snakemake does it. Raises LaminaError as `read_configuration` does.
+    Mappings are merged key by key, as in Snakemake.
+
+    Raises LaminaError as `read_configuration` does.
     """
     merged: dict[str, Any] = {}
-    for values in [*map(read_configuration, files), overrides]:
-        merged = _merge(merged, values)
-    return merged
+    for file in files:
+        merged = _merge(merged, read_configuration(file))
+    return _merge(merged, overrides)
 
 
 def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,52 +100,53 @@ def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def load(
+def read_task_file(
     path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]
 ) -> dict[str, Any]:
-    """A mapping from a YAML 1.1 file, with `constructors` for tags that are not YAML's own.
+    """The values of a YAML 1.1 file whose keys are those of lm-eval.
 
-    Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong there and what to write.
+    constructors: For tags that are not YAML's own, such as `!function`.
+
+    Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong
+    there and what to write.
     """
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     for tag, constructor in constructors.items():
         loader.add_constructor(tag, constructor)
-    text = read(path)
-    root = _composed(path, text, loader)
+
+    text = read_text(path)
+    root = _compose(path, text, loader)
     if not isinstance(root, yaml.MappingNode):
         raise LaminaError(f"{path} holds no keys at the top level. Write `key: value` lines.")
-    return _constructed(path, text, root, loader)
+    return _construct(path, text, root, loader)
 
 
-def _constructed(
-    path: str | Path, text: str, root: yaml.MappingNode, loader: Any
-) -> dict[str, Any]:
-    """The values of a tree."""
+def _construct(path: str | Path, text: str, root: yaml.MappingNode, loader: Any) -> dict[str, Any]:
+    """The values of a tree of nodes."""
     try:
         return dict(loader("").construct_document(root))
     except yaml.MarkedYAMLError as error:
-        raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
+        raise LaminaError(f"{path}, {describe_yaml_error(error, text.splitlines())}") from None
     except ValueError as error:  # `!!int twelve`
-        raise LaminaError(
-            f"{path}: a value is not of the type that its tag says: {error}."
-        ) from None
+        raise LaminaError(f"{path}: a value does not fit its tag: {error}.") from None
 
 
-def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
-    """The tree of a YAML text; it is refused if its aliases make it larger than a person would write it."""
+def _compose(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
+    """The tree of nodes of a YAML text; None of an empty one.
+
+    Raises LaminaError if it is no YAML, or its aliases make it larger than a person would write it.
+    """
     try:
         root: yaml.Node | None = yaml.compose(text, loader)
-        if root is not None and _size(path, root, {}) > _MOST:
-            raise LaminaError(
-                f"{path} holds more than {_MOST} values, each alias (*name) counted as what it stands for. Write it "
-                "without the aliases, or as several files."
-            )
+        if root is not None:
+            _check_size(path, root)
     except yaml.MarkedYAMLError as error:
-        raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
+        raise LaminaError(f"{path}, {describe_yaml_error(error, text.splitlines())}") from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line}: character {error.character:#x} cannot stand in YAML. Delete it."
+            f"{path}, line {line}: character {error.character:#x} is not allowed in YAML. Delete "
+            "it."
         ) from None
     except RecursionError:
         raise LaminaError(
@@ -238,76 +155,71 @@ def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
     return root
 
 
-def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
-    """The number of values in a node. `known` holds the numbers of counted nodes, and 0 for nodes being counted."""
-    if id(node) not in known:
-        known[id(node)] = 0
-        inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [
-            part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))
-        ]
-        known[id(node)] = 1 + sum(_size(path, part, known) for part in parts)
-    elif known[id(node)] == 0:
+def _check_size(path: str | Path, root: yaml.Node) -> None:
+    if _count_values(path, root, {}) > _MAX_VALUES:
         raise LaminaError(
-            f"{path}, line {node.start_mark.line + 1}: an alias (*name) stands inside what it refers to, which has no "
-            "end. Write the value itself."
+            f"{path} holds more than {_MAX_VALUES} values, each alias (*name) counted as what it "
+            "stands for. Write it without the aliases, or as several files."
         )
-    return known[id(node)]
 
 
-def place(files: Iterable[str | Path], message: str) -> str:
-    """The place of the key at the start of a refusal such as `selectors.mine.metric: …`, or of its longest known part.
+def _count_values(path: str | Path, node: yaml.Node, counts: dict[int, int]) -> int:
+    """The number of values in a node.
 
-    Returns `file, line n`, in the last file that holds most of the key; empty if no file holds a part of it.
+    counts: By the id of a node; 0 for nodes that are being counted.
     """
-    key = re.match(r"\S+(?=: )", message)
-    places = [(*_line(file, key[0] if key else ""), file) for file in files]
-    deepest = max(places, key=lambda spot: spot[0], default=(0, 0, ""))[0]
-    return next(
-        (f"{file}, line {line}" for depth, line, file in places[::-1] if depth == deepest > 0), ""
-    )
+    if id(node) not in counts:
+        counts[id(node)] = 0
+        n_inside = sum(_count_values(path, child, counts) for child in _children(node))
+        counts[id(node)] = 1 + n_inside
+    elif counts[id(node)] == 0:
+        raise LaminaError(
+            f"{path}, line {node.start_mark.line + 1}: an alias (*name) stands inside what it "
+            "refers to, so its value never ends. Write the value itself."
+        )
+    return counts[id(node)]
 
 
-def _line(file: str | Path, key: str) -> tuple[int, int]:
-    """How many steps of a dotted key a file holds, and the line of the last."""
-    node, depth, line = yaml.compose(read(file), yaml.SafeLoader), 0, 0
-    while key:
-        if isinstance(node, yaml.MappingNode):
-            # A name may hold dots itself, so the longest one that fits counts.
-            steps = [(str(name.value), name, value) for name, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            steps = [(f"[{number}]", value, value) for number, value in enumerate(node.value)]
-        else:
-            break
-        fitting = [step for step in steps if re.match(re.escape(step[0]) + r"(?=[.\[]|$)", key)]
-        if not fitting:
-            break
-        name, at, node = max(fitting, key=lambda step: len(step[0]))
-        key, depth, line = key[len(name) :].removeprefix("."), depth + 1, at.start_mark.line + 1
-    return depth, line
-
-
-def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -> None:
-    if id(node) in seen:  # an alias
-        return
-    seen.add(id(node))
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    """The entries of a sequence, or the keys and values of a mapping."""
     if isinstance(node, yaml.SequenceNode):
-        for number, entry in enumerate(node.value):
-            _check_keys(path, entry, f"{where}[{number}]", seen)
+        return list(node.value)
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            children += [key, value]
+    return children
+
+
+def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[int]) -> None:
+    """Refuse a key that is given twice in one mapping.
+
+    where: The dotted key of the node.
+    checked_ids: Ids of the nodes that were checked, which aliases reach again.
+    """
+    if id(node) in checked_ids:
+        return
+    checked_ids.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, entry in enumerate(node.value):
+            _check_keys(path, entry, f"{where}[{index}]", checked_ids)
     if not isinstance(node, yaml.MappingNode):
         return
-    lines: dict[str, int] = {}
+
+    line_by_key: dict[str, int] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
-        name, line = f"{where}.{key.value}".lstrip("."), key.start_mark.line + 1
-        if key.value in lines:
+        name = f"{where}.{key.value}".lstrip(".")
+        line = key.start_mark.line + 1
+        if key.value in line_by_key:
             raise LaminaError(
-                f"{path}: the key '{name}' stands twice, in line {lines[key.value]} and in line {line}, and only one "
-                "would count. Delete one, put what is under both under one, or rename one."
+                f"{path}: the key '{name}' is given twice, on line {line_by_key[key.value]} and on "
+                f"line {line}, and only one would count. Delete one, merge what is under both, or "
+                "rename one."
             )
-        lines[key.value] = line
-        _check_keys(path, value, name, seen)
+        line_by_key[key.value] = line
+        _check_keys(path, value, name, checked_ids)
 
 
 def _json_mapping(text: str) -> dict[str, Any] | None:
@@ -319,19 +231,62 @@ def _json_mapping(text: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def _explained(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
-    problem, opening = str(error.problem), ""
-    place = error.problem_mark.line if error.problem_mark else 0
-    if error.context_mark and error.context_mark.line != place:
-        # An unclosed bracket or quote is corrected where it was opened.
-        if "end of stream" in problem:
-            place = error.context_mark.line
-        elif problem.startswith("expected ','"):
-            opening = f" It begins in line {error.context_mark.line + 1}."
-    wrong, remedy = problem, "See https://yaml.org/spec/1.2 or put texts in quotes"
-    for pattern, (meant, advice) in _WORDS.items():
-        if match := re.fullmatch(pattern, problem):
-            wrong, remedy = meant.format(*match.groups()), advice.format(*match.groups())
+class _Step(NamedTuple):
+    """One step of a dotted key in a tree of nodes."""
+
+    name: str
+    line: int
+    value: yaml.Node
+
+
+def locate_key(files: Iterable[str | Path], message: str) -> str:
+    """Where the key stands that a message begins with, such as `selectors.mine.metric: …`.
+
+    Returns `file, line n` of the longest part of the key that a file holds, in the last file that
+    holds so much; empty if no file holds a part of it.
+    """
+    match = re.match(r"\S+(?=: )", message)
+    if match is None:
+        return ""
+    most_steps = 0
+    location = ""
+    for file in files:
+        n_steps, line = _find_key(file, match[0])
+        if n_steps > 0 and n_steps >= most_steps:
+            most_steps = n_steps
+            location = f"{file}, line {line}"
+    return location
+
+
+def _find_key(file: str | Path, key: str) -> tuple[int, int]:
+    """How many steps of a dotted key a file holds, and the line of the last one."""
+    node = yaml.compose(read_text(file), yaml.SafeLoader)
+    n_steps = 0
+    line = 0
+    while key:
+        # A name may hold dots itself, so the longest one that fits counts.
+        fitting = [step for step in _steps(node) if _begins_with(key, step.name)]
+        if not fitting:
             break
-    shown = lines[place].strip() if place < len(lines) else "the end of the file"
-    return f"line {place + 1}, at `{shown}`: {wrong}.{opening} {remedy}."
+        step = max(fitting, key=lambda step: len(step.name))
+        key = key[len(step.name) :].removeprefix(".")
+        n_steps += 1
+        line = step.line
+        node = step.value
+    return n_steps, line
+
+
+def _steps(node: yaml.Node | None) -> list[_Step]:
+    """The steps that a key can go on with from a node."""
+    if isinstance(node, yaml.MappingNode):
+        return [_Step(str(key.value), key.start_mark.line + 1, value) for key, value in node.value]
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _Step(f"[{index}]", entry.start_mark.line + 1, entry)
+            for index, entry in enumerate(node.value)
+        ]
+    return []
+
+
+def _begins_with(key: str, name: str) -> bool:
+    return re.match(re.escape(name) + r"(?=[.\[]|$)", key) is not None

@@ -29,6 +29,7 @@ from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
+from lamina.models.workload import TRAINING_FACTOR
 from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
@@ -351,7 +352,7 @@ class Works:
             -sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch
         )
         share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
-        passes = work.TRAINING * (manifest["n_layers"] - variant.removed)
+        passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
         passes += (
             manifest["n_layers"] if settings.objective != "lm" else 0
         )  # the teacher's forward pass

@@ -232,7 +232,7 @@ def _load_keys(path: Path, *_stamp: int) -> Mapping[str, Any]:
 
     Cached because many jobs of a graph ask for the same file.
     """
-    return text.load(path, {"!function": functools.partial(_construct_function, path)})
+    return text.read_task_file(path, {"!function": functools.partial(_construct_function, path)})
 
 
 def _construct_function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:

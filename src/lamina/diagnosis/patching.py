@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.config.configuration import Diagnosis
-from lamina.config.entry import Place, option
+from lamina.config.entry import UserPath, option
 from lamina.data import files
 from lamina.data.splitting import documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
@@ -41,7 +41,7 @@ class Patching(Diagnosis):
     FILED = True
 
     kind: Literal["patching"] = "patching"
-    file: Place = option(
+    file: UserPath = option(
         "A .jsonl file of your own with `clean`, `corrupt`, `right` and `foil` in each line."
     )
     least: float = option("Pairs that the model tells apart by fewer nats are left out.", 1.0, gt=0)

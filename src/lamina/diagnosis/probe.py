@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lamina.config.configuration import Diagnosis
-from lamina.config.entry import Place, option, seed_option
+from lamina.config.entry import UserPath, option, seed_option
 from lamina.data import files
 from lamina.data.splitting import documents, parts
 from lamina.diagnosis.rows import DiagnosisRow, make_row
@@ -40,7 +40,7 @@ class Probe(Diagnosis):
     FILED = True
 
     kind: Literal["probe"] = "probe"
-    file: Place = option("A .jsonl file of your own with `text` and `label` in each line.")
+    file: UserPath = option("A .jsonl file of your own with `text` and `label` in each line.")
     folds: int = option(
         "Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20
     )

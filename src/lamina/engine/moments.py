@@ -49,7 +49,9 @@ class Moments:
 
     def plus(self, other: "Moments") -> "Moments":
         """The sums over the tokens of both."""
-        has_yy = self.yy is not None and other.yy is not None
+        yy: torch.Tensor | None = None
+        if self.yy is not None and other.yy is not None:
+            yy = self.yy + other.yy
         return Moments(
             xx=self.xx + other.xx,
             xd=self.xd + other.xd,
@@ -58,7 +60,7 @@ class Moments:
             dd=self.dd + other.dd,
             weight=self.weight + other.weight,
             tokens=self.tokens + other.tokens,
-            yy=self.yy + other.yy if has_yy else None,
+            yy=yy,
         )
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":

@@ -126,7 +126,7 @@ class Proof:
     def _find_sharing(self, session: Session) -> ProofResult:
         """Set the session to the first of SHARINGS that gives the plain model's numbers."""
         reasons: list[str] = []
-        sharings = SHARINGS
+        sharings: Sequence[Sharing] = SHARINGS
         if self.windows is None:
             reasons.append("its layers see more than a mask can tell")
             sharings = SHARINGS[1:]

@@ -131,7 +131,7 @@ def load_folder(
             config = classes[0].from_pretrained(folder, local_files_only=True)
             options["config"] = config
         model_class: Any = classes[1] if classes else auto_class(config)
-        quantization = options.get("quantization_config")
+        quantization: Any = options.get("quantization_config")
         if hasattr(quantization, "llm_int8_skip_modules") and default_device().type == "cpu":
             skeleton = _build_skeleton(model_class, config, trust_remote_code)
             quantization.llm_int8_skip_modules = _list_unquantised(skeleton)
@@ -212,6 +212,7 @@ def _keep_scales(model: PreTrainedModel) -> None:
 
     One that computes in bfloat16 would pack the weights anew at each validation, and round them.
     """
+    module: Any
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False

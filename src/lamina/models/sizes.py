@@ -134,7 +134,9 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
 
     config = text_config(model)
     head = model.get_output_embeddings()
-    stored = {weight: float(weight.numel()) for weight in model.parameters()}
+    stored: dict[Tensor, float] = {}
+    for weight in model.parameters():
+        stored[weight] = float(weight.numel())
     active = count_active(model)
     parameters = [_count_layer(layer, stored) for layer in layers_of(model)]
     in_layers = sum(sum(layer) for layer in parameters)

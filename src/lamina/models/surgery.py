@@ -253,6 +253,8 @@ def _count_returned(model: PreTrainedModel, modules: Sequence[nn.Module]) -> lis
     counts: list[int] = []
     for module in modules:
         output = outputs.get(module)
-        is_stream = output is None or isinstance(output, torch.Tensor)
-        counts.append(0 if is_stream else len(output))
+        if output is None or isinstance(output, torch.Tensor):
+            counts.append(0)
+        else:
+            counts.append(len(output))
     return counts

@@ -31,7 +31,7 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
     try:
         yield
     except LaminaError as error:
-        at = text.place(files, str(error)) or (
+        at = text.locate_key(files, str(error)) or (
             str(files[-1]) if " is missing. " in str(error) and files else ""
         )
         sys.exit(f"lamina: {at}: {error}" if at else f"lamina: {error}")

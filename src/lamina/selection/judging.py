@@ -368,7 +368,11 @@ class _Proposer:
         (column,) = METRICS[BOUNDARY_METRIC].columns
         token_budget = memory.tokens(request.tokens, request.model, calibration.samples)
         captured = capture(request.model, calibration.sequences(), token_budget)
-        return {(row["layer"], row["span"]): row[column] for row in captured if row["span"]}
+        distances: dict[tuple[int, int], float] = {}
+        for row in captured:
+            if row["span"]:
+                distances[row["layer"], row["span"]] = dict(row)[column]  # type: ignore[assignment]
+        return distances
 
 
 def _search_with_defaults(

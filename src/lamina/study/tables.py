@@ -1,75 +1,97 @@
-"""What each gathered table is made from: exactly the files that the configuration asks for."""
+"""The files that each gathered table is made from: exactly those that the configuration asks for."""
 
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.study import paths
-from lamina.study import requests as studies
+from lamina.study import paths, requests
 from lamina.study.sweeps import sweeps
 
 
 def parts(config: Configuration, table: str) -> list[str]:
-    """The files that one table is gathered from: exactly those that the configuration asks for.
+    """The files that one table is gathered from.
 
     Raises LaminaError if nothing says what the table is gathered from.
     """
     match table:
         case "models":
-            studied = {model for study in config.studies.values() for model in study.models}
-            return [
-                paths.manifest(model)
-                for model in config.models
-                if model in studied or model not in config.donors
-            ]
+            return _manifests(config)
         case "calibrations":
-            return [paths.calibration(*place) for place in studies.calibrations(config)]
+            calibrations = requests.calibrations(config)
+            return [paths.calibration(model, name) for model, name in calibrations]
         case "shared_documents":
-            return _overlaps(config)
+            return _overlap_checks(config)
         case "activations":
-            return [paths.activations(*place) for place in studies.captures(config)]
-        case "sweeps" | "relevance":
-            path_of = paths.sweep if table == "sweeps" else paths.relevance
-            return [path_of("/".join(place), removed) for *place, removed in sweeps(config)]
+            captures = requests.captures(config)
+            return [paths.activations(model, calibration) for model, calibration in captures]
+        case "sweeps":
+            return [paths.sweep("/".join(key), removed) for *key, removed in sweeps(config)]
+        case "relevance":
+            return [paths.relevance("/".join(key), removed) for *key, removed in sweeps(config)]
         case "plans":
-            return [
-                paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)
-            ]
+            return [paths.plan("/".join(key), removed) for *key, removed in requests.plans(config)]
         case "searches":
-            return [paths.search("/".join(place)) for place in studies.searches(config)]
+            return [paths.search("/".join(key)) for key in requests.searches(config)]
         case "patches":
-            fitted = {(v.key, v.repair) for v in studies.variants(config) if v.repair != "none"}
-            return [paths.patch_table(*place) for place in sorted(fitted)]
+            return _patch_tables(config)
         case "training":
-            healed = {paths.variant_files(v).adapter for v in studies.variants(config)}
-            return sorted(paths.training(folder) for folder in healed if folder)
+            return _training_curves(config)
         case "benchmarks":
-            written = [paths.generation(*block) for block in studies.generation_blocks(config)]
-            return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)] + written
-        case "benchmark_samples":
-            written = [
-                paths.generation_samples(*block) for block in studies.generation_blocks(config)
-            ]
             return [
-                paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)
-            ] + written
+                *(paths.benchmark(*block) for block in requests.benchmark_blocks(config)),
+                *(paths.generation(*block) for block in requests.generation_blocks(config)),
+            ]
+        case "benchmark_samples":
+            return [
+                *(paths.benchmark_samples(*block) for block in requests.benchmark_blocks(config)),
+                *(paths.generation_samples(*block) for block in requests.generation_blocks(config)),
+            ]
         case "efficiency":
             return [
                 paths.efficiency(model)
                 for model in config.models
-                if studies.efficiency_variants(config, model)
+                if requests.efficiency_variants(config, model)
             ]
         case "diagnoses":
-            return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
+            return [paths.diagnosis(*diagnosis) for diagnosis in requests.diagnoses(config)]
     raise LaminaError(
-        f"tables: nothing says what '{table}' is gathered from. Add it to lamina.study.tables.parts."
+        f"tables: nothing says what '{table}' is gathered from. Add it to "
+        "lamina.study.tables.parts."
     )
 
 
-def _overlaps(config: Configuration) -> list[str]:
+def _manifests(config: Configuration) -> list[str]:
+    """Of all models but the donors that no study uses as a model."""
+    studied: set[str] = set()
+    for study in config.studies.values():
+        studied.update(study.models)
+    return [
+        paths.manifest(model)
+        for model in config.models
+        if model in studied or model not in config.donors
+    ]
+
+
+def _overlap_checks(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
     checks: set[str] = set()
-    for model, calibration, task, block in studies.benchmark_blocks(config):
-        if calibration != "none":
-            listed = studies.block_variants(config, model, calibration, task, block)
-            names = {calibration}.union(*(studies.read_by(config, variant) for variant in listed))
-            checks.update(paths.overlap(model, name, task) for name in names)
+    for model, calibration, task, block in requests.benchmark_blocks(config):
+        if calibration == "none":
+            continue
+        names = {calibration}
+        for variant in requests.block_variants(config, model, calibration, task, block):
+            names |= requests.read_by(config, variant)
+        checks.update(paths.overlap(model, name, task) for name in names)
     return sorted(checks)
+
+
+def _patch_tables(config: Configuration) -> list[str]:
+    """One for each repair of each selector that a variant uses."""
+    variants = requests.variants(config)
+    fitted = {(v.key, v.repair) for v in variants if v.repair != "none"}
+    return [paths.patch_table(key, repair) for key, repair in sorted(fitted)]
+
+
+def _training_curves(config: Configuration) -> list[str]:
+    """One for each healed variant."""
+    variants = requests.variants(config)
+    adapters = {paths.variant_files(variant).adapter for variant in variants}
+    return sorted(paths.training(folder) for folder in adapters if folder)

@@ -1,4 +1,7 @@
-"""A variant: a base model with a plan of some size, a repair and a healing. It is a name, not a checkpoint."""
+"""A variant: a base model with a plan of some size, a repair and a healing.
+
+It is a name, not a checkpoint.
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,16 +11,18 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/repair/healing"
-EXPORTED_AS = ("auto", "stock", "code", "gguf")  # the forms of its export
+# The forms of its export.
+EXPORTED_AS = ("auto", "stock", "code", "gguf")
 
-_TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
+_PATTERN = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
 
 
 @dataclass(frozen=True, order=True)
 class Variant:
-    """Names of the configuration, and `removed`, the number of units that the selector's plan takes out.
+    """Names of the configuration, and the number of units that the selector's plan removes.
 
-    The key of most tables, in this order. The unpruned model has 0 removed and `none` for everything but the model.
+    They are the key of most tables, in this order. The base model has 0 removed and `none` for
+    everything but the model.
     """
 
     model: str
@@ -29,18 +34,18 @@ class Variant:
 
     @classmethod
     def base(cls, model: str) -> "Variant":
-        """The unpruned model."""
+        """The base model."""
         return cls(model, "none", "none", 0)
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
-        """The variant that `str` wrote.
+        """Read the text that `str` writes.
 
         Raises LaminaError if the text has another form.
         """
-        match = _TEXT.fullmatch(text.strip("/"))
+        match = _PATTERN.fullmatch(text.strip("/"))
         if match is None:
-            raise LaminaError(f"'{text}' is not a variant: {_malformed(text)}. Write {FORM}.")
+            raise LaminaError(f"'{text}' is not a variant: {_describe_fault(text)}. Write {FORM}.")
         model, calibration, selector, removed, repair, healing = match.groups()
         return cls(model, calibration, selector, int(removed), repair, healing)
 
@@ -54,7 +59,7 @@ class Variant:
 
     @property
     def is_base(self) -> bool:
-        """Whether this is the unpruned model."""
+        """Whether this is the base model."""
         return self.removed == 0
 
     @property
@@ -67,10 +72,13 @@ class Variant:
         return asdict(self)
 
 
-def _malformed(text: str) -> str:
-    parts, wanted = text.strip("/").split("/"), FORM.split("/")
-    if len(parts) != len(wanted):
-        return f"it has {len(parts)} part{'s' if len(parts) > 1 else ''}, not {len(wanted)}"
+def _describe_fault(text: str) -> str:
+    """What keeps a text from being a variant."""
+    parts = text.strip("/").split("/")
+    names = FORM.split("/")
+    if len(parts) != len(names):
+        plural = "s" if len(parts) > 1 else ""
+        return f"it has {len(parts)} part{plural}, not {len(names)}"
     if "" in parts:
-        return f"its {wanted[parts.index('')]} is empty"
+        return f"its {names[parts.index('')]} is empty"
     return f"its part '{parts[3]}' is not removed=n, with a number for n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from lamina.config.entry import option
 from lamina.config.repairs import Repair
@@ -52,9 +52,9 @@ class ChannelSums:
     """Of the weights of the samples."""
     tokens: int = 0
 
-    def plus(self, other: ChannelSums) -> ChannelSums:
+    def plus(self, other: Self) -> Self:
         """Sums over the samples of both."""
-        return ChannelSums(
+        return type(self)(
             ratios=self.ratios + other.ratios,
             xx=self.xx + other.xx,
             xy=self.xy + other.xy,
