@@ -117,7 +117,9 @@ class Moments:
 class Sums(Protocol):
     """Sums over the tokens of one split, of whatever a repair needs."""
 
-    tokens: int
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
 
     def plus(self, other: Self) -> Self:
         """Sums of both splits together."""
