@@ -95,22 +95,33 @@ def export(
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        if form == "gguf":
-            kept = kept_layers(base, source.plan["units"])
-            gguf_file.save(variant, base, kept, Path(source.manifest["source"]), temporary)
-            written_form = form
-        else:
-            base_folder = Path(source.manifest["path"])
-            written_form = save(variant, temporary, max_shard_size, base_folder)
-            has_code = written_form == "code"
-            check_export(variant, base, lambda: load_folder(temporary, "auto", has_code))
-        _write_documents(source, temporary, base, variant, written_form)
+        written_form = _write_export(variant, base, source, form, temporary, max_shard_size)
         if target.is_dir():
             shutil.rmtree(target)
         os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return written_form
+
+
+def _write_export(
+    variant: PreTrainedModel,
+    base: PreTrainedModel,
+    source: Source,
+    form: str,
+    folder: Path,
+    max_shard_size: str,
+) -> str:
+    """Write and check the weights, then the documents; returns the form."""
+    if form == "gguf":
+        kept = kept_layers(base, source.plan["units"])
+        gguf_file.save(variant, base, kept, Path(source.manifest["source"]), folder)
+    else:
+        form = save(variant, folder, max_shard_size, Path(source.manifest["path"]))
+        has_code = form == "code"
+        check_export(variant, base, lambda: load_folder(folder, "auto", has_code))
+    _write_documents(source, folder, base, variant, form)
+    return form
 
 
 def save(
