@@ -199,7 +199,7 @@ def zero_output(
     return (output, *[None] * (n_returned - 1))
 
 
-# ------------------------------------------------------------------- what the configuration says
+# ---------------------------------------------------------------------- what the configuration says
 
 
 def describe(model: nn.Module) -> SpecialModules:
@@ -268,7 +268,7 @@ def set_refused_field(settings: dict[str, Any], config_class: Any, value: Any) -
     return settings | {field: value}
 
 
-# ------------------------------------------------------------------- the classes of transformers
+# ---------------------------------------------------------------------- the classes of transformers
 
 
 class LaminaConfig(BaseConfig):
