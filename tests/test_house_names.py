@@ -46,9 +46,7 @@ STRATEGY_NAMES: Mapping[str, set[str]] = {
     "relevance/metrics/weights.py": {"random"},
     "stages/": {"block"},  # a block of a sweep
 }
-REPAIR_NAMES: Mapping[str, set[str]] = {
-    "cost/work.py": {"streamline"}  # its work is no number of passes
-}
+REPAIR_NAMES: Mapping[str, set[str]] = {}
 
 
 def strings(file: Path) -> set[str]:

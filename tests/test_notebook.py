@@ -74,7 +74,7 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], unit
     table = lamina.sweep(model, tiny.tokenizer(), samples, units, metrics)
     assert model.training and {row["metric"] for row in table.to_pylist()} == set(metrics)
     assert table["unit"].to_pylist() == 2 * all_units(5, units)
-    read = notebook._tokenised(model, tiny.tokenizer(), samples, 256)
+    read = notebook._tokenise(model, tiny.tokenizer(), samples, 256)
     model.eval()
     rows = engine.sweep(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
     context = Context(chance_accuracy(read, model.config.vocab_size))

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lamina.checks.load import load
 from lamina.config.configuration import Configuration
 from lamina.cost.estimate import Works, counted, estimate, most_runs
-from lamina.cost.forecast import Stage, duration, size
+from lamina.cost.forecast import Stage, format_bytes, format_duration
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import footprint
@@ -144,13 +144,13 @@ def row(name: str, root: Path) -> str:
     stages = {stage: Stage(**entry) for stage, entry in costs(name, root)["stages"].items()}
     total = reduce(Stage.plus, stages.values())
     weights = 2 * manifest(name, root / "models" / name)["parameters"]
-    times = [duration(each.flops / RATE) for each in (*stages.values(), total) if each.jobs]
+    times = [format_duration(each.flops / RATE) for each in (*stages.values(), total) if each.jobs]
     cells = [
         *times,
-        duration(total.naive_flops / RATE),
-        size(weights),
-        size(total.memory),
-        size(total.disk),
+        format_duration(total.naive_flops / RATE),
+        format_bytes(weights),
+        format_bytes(total.memory),
+        format_bytes(total.disk),
     ]
     return f"| {name} | {total.jobs:,} | {' | '.join(cells)} |"
 
@@ -182,7 +182,7 @@ def search_row(name: str, root: Path) -> str:
     place = Place(model=name, calibration="arc_easy", selector="portfolio")
     mem_mb = SearchPlans.of(config, place).memory(facts | {"weights_bytes": weights}, 1)
     counts = (weights, total, fit, waiting, patches - waiting, 1e6 * mem_mb)
-    return f"| {name} | {' | '.join(size(count) or '0' for count in counts)} |"
+    return f"| {name} | {' | '.join(format_bytes(count) or '0' for count in counts)} |"
 
 
 if __name__ == "__main__":

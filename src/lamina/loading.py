@@ -1,9 +1,11 @@
-"""`lamina.load`: a variant, an export or a model folder as a normal transformers model and tokenizer."""
+"""`lamina.load`: a variant, an export or a model folder as a normal transformers model and
+tokenizer.
+"""
 
 import functools
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,17 +14,25 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export import own_code
-from lamina.models.export import save as export
+from lamina.models.export.save import save_checked
 from lamina.models.load import choose_device, load_folder, load_model, load_tokenizer, placement
 from lamina.models.materialise import materialise
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina.study import paths
 from lamina.study.variant import FORM, Variant
 
 
+class NamedModel(NamedTuple):
+    """What a name under the results folder stands for."""
+
+    manifest: dict[str, Any]
+    """Of the base model, whose `path` is absolute."""
+    variant: Variant | None
+    """None if the name is that of a model alone."""
+
+
 def load(
-    what: str | Path,
+    name_or_path: str | Path,
     results: str | Path = "results",
     *,
     dtype: str = "auto",
@@ -33,151 +43,203 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
-    what: a folder with config.json (a model or an export), a model of the configuration by its name, or a variant
-        `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has made. Without the last two,
-        the repair with the least loss on held-out documents is taken, none unless it lowers it, and no healing.
+    name_or_path: a folder with config.json (a model or an export), a model of the configuration by
+        its name, or a variant `model/calibration/selector/removed=n/repair/healing`, whose files
+        the workflow has made. Without the last two, the repair with the least loss on held-out
+        documents is taken, none unless it lowers it, and no healing.
     results: the workflow's folder of results, where names and variants are looked up.
-    dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
+    dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the
+        configuration's.
     device: `cpu` or `cuda`; by default the first GPU if there is one.
     device_map: spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
     load_in_4bit: quantise the weights on loading with bitsandbytes. For folders only.
-    trust_remote_code: whether Python code in the folder may run. An export need not be trusted: lamina compares its
-        modeling file with its own and runs that.
+    trust_remote_code: whether Python code in the folder may run. An export need not be trusted:
+        lamina compares its modeling file with its own and runs that.
 
-    Raises LaminaError if there is nothing of that name, a file of the variant is missing, or an option is not possible
-    here.
+    Raises LaminaError if there is nothing of that name, a file of the variant is missing, or an
+    option is not possible here.
     """
     if device is not None and (device_map is not None or load_in_4bit):
         raise LaminaError("give device, or device_map or load_in_4bit, not both.")
     options = placement(device_map, load_in_4bit, dtype)
-    folder = Path(what)
+    folder = Path(name_or_path)
     if (folder / "config.json").is_file():
-        own = not trust_remote_code and (folder / own_code.CODE).is_file()
-        classes = own_code.classes(folder) if own else None
-        model = load_folder(folder, dtype, trust_remote_code, classes=classes, **options)
-        if not options:
-            torch.nn.Module.to(model, choose_device(device))
-        manifest = {
-            "path": str(folder),
-            "source": str(folder),
-            "trust_remote_code": trust_remote_code,
-        }
-        return model, load_tokenizer(manifest, model.config)
-    manifest, variant = _find(str(what), Path(results))
+        return _load_from_folder(folder, dtype, device, options, trust_remote_code)
+
+    named = _find_by_name(str(name_or_path), Path(results))
     if load_in_4bit:
-        whole = variant is None or variant.is_base
-        remedy = (
-            f"Load its folder: {manifest['path']}"
-            if whole
-            else f"make export VARIANT={variant}, and load its folder"
-        )
-        raise LaminaError(
-            f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}."
-        )
-    manifest |= {} if dtype == "auto" else {"dtype": dtype}
-    on = torch.device("cpu") if options else choose_device(device)
-    model = load_model(manifest, on)
-    if variant is not None:
-        parts = assembly.read(variant, results)
-        for record in (parts.plan or {}).get("replacements", {}).values():
-            record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
-        model = materialise(model, parts.plan, parts.patches, parts.adapter)
-        # A model saved from a notebook is written and refused as an export is: a plain checkpoint would lose its patch,
-        # and layers of some families compute with their number.
-        model.__dict__["save_pretrained"] = functools.partial(
-            export.save_checked, model, functools.partial(load_model, manifest, on)
-        )
-    return _spread(model, device_map), load_tokenizer(manifest)
+        raise _refuse_4bit(str(name_or_path), named)
+    if dtype != "auto":
+        named.manifest["dtype"] = dtype
+    # accelerate wraps existing modules, so a model is spread over devices after the surgery.
+    surgery_device = choose_device(device) if device_map is None else torch.device("cpu")
+    model = load_model(named.manifest, surgery_device)
+    if named.variant is not None:
+        model = _make_variant(model, named.manifest, named.variant, Path(results), surgery_device)
+    if device_map is not None:
+        model = _spread(model, device_map)
+    return model, load_tokenizer(named.manifest)
 
 
-def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
-    """The manifest of a model or variant by its name, and the variant. All files of the variant exist."""
-    model, *rest = name.strip("/").split("/")
-    if len(rest) == 3 and rest[2].startswith("removed="):
-        name = _mended(name.strip("/"), results)
-    manifest = Path(paths.manifest(model, results))
-    try:
-        variant = Variant.parse(name) if rest else None
-    except LaminaError:
-        variant = None
-    if (rest and variant is None) or not manifest.is_file():
-        known = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
-        raise LaminaError(
-            f"'{name}' is neither a folder with config.json nor known under {results}/. Write a folder, a variant as "
-            f"{FORM}, or one of the models: {', '.join(known) or 'none is there, run the workflow or give results='}."
-        )
-    if variant is not None:
-        files = paths.variant_files(variant, results)
-        for file in (files.plan, files.patch, files.adapter):
-            if file and not Path(file).exists():
-                raise LaminaError(
-                    f"{file} is not there, so the variant '{name}' has not been made.{_or_near(Path(file))} Put it "
-                    f"into a study of the configuration and run the workflow{_or_export(variant, results)}."
-                )
-    facts = seal.read_json(manifest)
-    return facts | {"path": _here(facts["path"], results)}, variant
-
-
-def _mended(name: str, results: Path) -> str:
-    """The name of a plan, with the repair that lowers its loss on held-out documents most, or `none`."""
-    key, _, removed = name.rpartition("/removed=")
-    plan, tables = (
-        Path(paths.plan(key, removed, results)),
-        Path(paths.patch_table(key, "any", results)).parent,
-    )
-    rows = [
-        row for file in sorted(tables.glob("*.parquet")) for row in store.read(file).to_pylist()
-    ]
-    losses = {
-        row["repair"]: row
-        for row in rows
-        if str(row["removed"]) == removed and row["loss_bare"] is not None
+def _load_from_folder(
+    folder: Path,
+    dtype: str,
+    device: str | torch.device | None,
+    options: dict[str, Any],
+    trust_remote_code: bool,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model or an export from its folder; `options` are those of `placement`."""
+    classes = None
+    if (folder / own_code.CODE).is_file() and not trust_remote_code:
+        classes = own_code.load_classes(folder)
+    model = load_folder(folder, dtype, trust_remote_code, classes=classes, **options)
+    if not options:
+        torch.nn.Module.to(model, choose_device(device))
+    manifest = {
+        "path": str(folder),
+        "source": str(folder),
+        "trust_remote_code": trust_remote_code,
     }
-    changes = {"none": 0.0} | {
-        repair: row["loss_repaired"] - row["loss_bare"] for repair, row in losses.items()
-    }
-    chosen = seal.read_json(plan).get("choice") if plan.is_file() else None
-    repair = chosen["repair"] if chosen else min(changes, key=lambda each: changes[each])
-    logging.getLogger(__name__).warning("%s is loaded with repair: %s", name, repair)
-    return f"{name}/{repair}/none"
+    return model, load_tokenizer(manifest, model.config)
 
 
-def _here(path: str, results: Path) -> str:
+def _make_variant(
+    base: PreTrainedModel,
+    manifest: dict[str, Any],
+    variant: Variant,
+    results: Path,
+    device: torch.device,
+) -> PreTrainedModel:
+    """The variant of a base model, made from its files under `results`."""
+    parts = assembly.read(variant, results)
+    if parts.plan is not None:
+        for donor in parts.plan.get("replacements", {}).values():
+            if "path" in donor:
+                donor["path"] = _locate_model(donor["path"], results)
+    model = materialise(base, parts.plan, parts.patches, parts.adapter)
+    # A model saved from a notebook is written and refused as an export is: a plain checkpoint would
+    # lose its patch, and layers of some families compute with their number.
+    load_base = functools.partial(load_model, manifest, device)
+    model.__dict__["save_pretrained"] = functools.partial(save_checked, model, load_base)
+    return model
+
+
+def _spread(model: PreTrainedModel, device_map: str | dict[str, Any]) -> PreTrainedModel:
+    """Spread a model over several devices."""
+    from accelerate import dispatch_model, infer_auto_device_map  # type: ignore[import-untyped]
+
+    if isinstance(device_map, str):
+        unsplit_classes = list(model._no_split_modules or ())
+        device_map = infer_auto_device_map(model, no_split_module_classes=unsplit_classes)
+    dispatched: PreTrainedModel = dispatch_model(model, device_map)
+    return dispatched
+
+
+def _find_by_name(name: str, results: Path) -> NamedModel:
+    """The model or variant of a name, all of whose files exist."""
+    model_name, *variant_names = name.strip("/").split("/")
+    is_plan = len(variant_names) == 3 and variant_names[2].startswith("removed=")
+    if is_plan:
+        name = _add_best_repair(name.strip("/"), results)
+    variant = None
+    if variant_names:
+        try:
+            variant = Variant.parse(name)
+        except LaminaError:
+            raise _refuse_name(name, results) from None
+    manifest_file = Path(paths.manifest(model_name, results))
+    if not manifest_file.is_file():
+        raise _refuse_name(name, results)
+    if variant is not None:
+        _check_files(variant, name, results)
+
+    manifest = checksum.read_json(manifest_file)
+    manifest["path"] = _locate_model(manifest["path"], results)
+    return NamedModel(manifest, variant)
+
+
+def _add_best_repair(plan_name: str, results: Path) -> str:
+    """The name of a variant of a plan: with the repair that was chosen together with the plan, else
+    with the one that lowers the loss on held-out documents most, or with `none`.
+    """
+    key, _, removed = plan_name.rpartition("/removed=")
+    plan_file = Path(paths.plan(key, removed, results))
+    choice = checksum.read_json(plan_file).get("choice") if plan_file.is_file() else None
+    if choice:
+        repair = choice["repair"]
+    else:
+        loss_changes = {"none": 0.0} | _read_loss_changes(key, removed, results)
+        repair = min(loss_changes, key=lambda name: loss_changes[name])
+    logging.getLogger(__name__).warning("%s is loaded with repair: %s", plan_name, repair)
+    return f"{plan_name}/{repair}/none"
+
+
+def _read_loss_changes(key: str, removed: str, results: Path) -> dict[str, float]:
+    """By how much each repair changes the loss of a plan of this size on held-out documents.
+
+    key: `model/calibration/selector`.
+    """
+    tables = Path(paths.patch_table(key, "any", results)).parent
+    changes: dict[str, float] = {}
+    for file in sorted(tables.glob("*.parquet")):
+        for row in parquet.read(file).to_pylist():
+            if str(row["removed"]) == removed and row["loss_bare"] is not None:
+                changes[row["repair"]] = row["loss_repaired"] - row["loss_bare"]
+    return changes
+
+
+def _locate_model(path: str, results: Path) -> str:
     """The folder of a model, whose path is relative to the parent of the results folder."""
     return str(results.absolute().parent / path)
 
 
-def _or_near(missing: Path) -> str:
-    """A hint at the nearest existing name, if a name in the path is misspelt."""
-    while not missing.parent.is_dir():
-        missing = missing.parent
-    known = sorted({file.stem for file in missing.parent.iterdir()})
-    return (
-        ""
-        if not known or missing.name.startswith("removed=")
-        else f" {nearest(missing.stem, known)}"
+def _check_files(variant: Variant, name: str, results: Path) -> None:
+    """Refuse a variant one of whose files has not been made."""
+    files = paths.variant_files(variant, results)
+    for file in (files.plan, files.patch, files.adapter):
+        if file and not Path(file).exists():
+            raise LaminaError(
+                f"{file} does not exist, so the variant '{name}' has not been made."
+                f"{_suggest_name(Path(file))} Put it into a study of the configuration and run the "
+                f"workflow{_suggest_export(variant, results)}."
+            )
+
+
+def _refuse_name(name: str, results: Path) -> LaminaError:
+    models = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
+    known = ", ".join(models) or "there is none, run the workflow or give results="
+    return LaminaError(
+        f"'{name}' is neither a folder with config.json nor known under {results}/. Write a "
+        f"folder, a variant as {FORM}, or one of the models: {known}."
     )
 
 
-def _or_export(variant: Variant, results: Path) -> str:
-    """A hint at an export, where an export helps: only studies make repairs, trainings and searched plans."""
-    selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
-    searched = Path(paths.search(variant.key, results)).exists()
-    if not selected or searched or (variant.repair, variant.healing) != ("none", "none"):
+def _refuse_4bit(name: str, named: NamedModel) -> LaminaError:
+    remedy = f"Load its folder: {named.manifest['path']}"
+    if named.variant is not None and not named.variant.is_base:
+        remedy = f"make export VARIANT={named.variant}, and load its folder"
+    return LaminaError(
+        f"weights are quantised as they are read from a folder, and '{name}' is a name. {remedy}."
+    )
+
+
+def _suggest_name(missing: Path) -> str:
+    """A hint at the nearest existing name, if a name in the path is misspelt."""
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    known_names = sorted({file.stem for file in missing.parent.iterdir()})
+    if not known_names or missing.name.startswith("removed="):
+        return ""
+    return f" {nearest(missing.stem, known_names)}"
+
+
+def _suggest_export(variant: Variant, results: Path) -> str:
+    """A hint at `make export`, where it helps: only studies make repairs, healings and searched
+    plans.
+    """
+    is_selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
+    is_searched = Path(paths.search(variant.key, results)).exists()
+    is_bare = variant.repair == variant.healing == "none"
+    if not is_selected or is_searched or not is_bare:
         return ""
     return f", or run: make export VARIANT={variant}"
-
-
-def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
-    """Spread the model over several devices. This follows surgery, because accelerate wraps the existing modules."""
-    if device_map is None:
-        return model
-    from accelerate import dispatch_model, infer_auto_device_map  # type: ignore[import-untyped]
-
-    places = device_map
-    if isinstance(device_map, str):
-        places = infer_auto_device_map(
-            model, no_split_module_classes=list(model._no_split_modules or ())
-        )
-    dispatched: PreTrainedModel = dispatch_model(model, places)
-    return dispatched

@@ -15,17 +15,22 @@ from lamina.data.calibrations import Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import text_samples
 from lamina.engine import memory
-from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT
+from lamina.engine.sweep import layer_count
+from lamina.engine.sweep import sweep as measure_units
 from lamina.errors import LaminaError
 from lamina.models.units import COMPONENTS, all_units
 from lamina.modules import load
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import RelevanceRow, relevance
 from lamina.report import database
 from lamina.store import parquet
 
 Question = tuple[str, Sequence[str], int]
+"""A context, its choices, and the index of the right one."""
+
+N_REFERENCE_STREAMS = 2  # the base model and the current one, which a pass runs along
+STUDY_COLUMNS = ["model", "calibration", "selector", "removed"]  # a notebook has one of each
 
 
 def sweep(
@@ -38,64 +43,80 @@ def sweep(
     length: int = 256,
     seed: int = 0,
 ) -> pa.Table:
-    """Measure the removal of every layer of a model, or of every half of a layer.
+    """Measure the removal of every layer of a model, or of the attention or MLP of every layer.
 
-    model, tokenizer: From transformers or `lamina.load`. The model is as before afterwards.
-    samples: Multiple-choice questions, each (context, choices, index of the right choice), or texts; not both. A choice
-        follows its context after a space.
-    units: What is removed one at a time: `layer`, `attention` or `mlp`.
-    metrics: Names of relevance metrics (docs/choose.md).
-    length: Tokens of a text that are read, from its beginning.
-    seed: Of the bootstrap behind the intervals.
+    model, tokenizer: from transformers or `lamina.load`. The model is as before afterwards.
+    samples: multiple-choice questions, each (context, choices, index of the right choice), or
+        texts; not both. A choice follows its context after a space.
+    units: what is removed one at a time: `layer`, `attention` or `mlp`.
+    metrics: names of relevance metrics (docs/choose.md).
+    length: tokens of a text that are read, from its beginning.
+    seed: of the bootstrap behind the intervals.
 
-    Returns pyarrow.Table: One row per metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank` (1 is
-    the least relevant), `n_samples`, and the `reason` if there is no score. The columns are those of table `relevance`
-    (docs/tables.md).
+    Returns one row per metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank`
+    (1 is the least relevant), `n_samples`, and the `reason` if there is no score. The columns are
+    those of table `relevance` (docs/tables.md).
 
-    Raises LaminaError if there are no samples, a sample is neither a question nor a text, an option is not known, or
-    the engine does not give this model's own numbers.
+    Raises LaminaError if there are no samples, a sample is neither a question nor a text, an option
+    is not known, or the engine does not give this model's own numbers.
     """
+    _check_options(units, metrics)
+    was_training = model.training  # lm-eval's encoder changes it
+    encoded_samples = _tokenise(model, tokenizer, list(samples), length)
+    embedding: Any = model.get_input_embeddings()
+    vocabulary_size = embedding.weight.shape[0]
+    context = Context(calibrations.chance_accuracy(encoded_samples, vocabulary_size), seed=seed)
+    unit_names = all_units(layer_count(model), units)
+
+    model.eval()
+    relevance_rows: list[RelevanceRow] = []
+    try:
+        # One pass may measure several metrics.
+        for pass_kind in dict.fromkeys(METRICS[metric].pass_ for metric in metrics):
+            pass_metrics = [metric for metric in metrics if METRICS[metric].pass_ == pass_kind]
+            sweep_rows = _measure_pass(model, encoded_samples, unit_names, pass_kind)
+            table = parquet.from_rows("sweeps", sweep_rows)
+            relevance_rows += relevance(table, pass_metrics, context, seed)
+    finally:
+        model.train(was_training)
+    return parquet.from_rows("relevance", relevance_rows).drop_columns(STUDY_COLUMNS)
+
+
+def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
+    """The tables of a run (docs/tables.md) as a DuckDB connection, read-only.
+
+    Raises LaminaError if the folder holds no database, or a damaged one.
+    """
+    return database.open_database(Path(folder) / "lamina.duckdb")
+
+
+def _check_options(units: str, metrics: Sequence[str]) -> None:
     if units not in COMPONENTS:
         raise LaminaError(f"units: '{units}' is not known. Write one of: {', '.join(COMPONENTS)}.")
     for metric in metrics:
         if metric not in METRICS:
             raise LaminaError(f"metrics: '{metric}' is not known. {nearest(metric, list(METRICS))}")
-    was_training = model.training  # lm-eval's encoder changes it
-    read = _tokenised(model, tokenizer, list(samples), length)
-    embedding: Any = model.get_input_embeddings()
-    context = Context(calibrations.chance_accuracy(read, embedding.weight.shape[0]), seed=seed)
-    names = all_units(engine.layer_count(model), units)
-    model.eval()
-    rows = []
-    try:
-        # One pass may measure several metrics.
-        for pass_ in dict.fromkeys(METRICS[metric].pass_ for metric in metrics):
-            measured = parquet.from_rows("sweeps", _measured(model, read, names, pass_))
-            rows += relevance(
-                measured, [m for m in metrics if METRICS[m].pass_ == pass_], context, seed
-            )
-    finally:
-        model.train(was_training)
-    # A notebook has one of each.
-    return parquet.from_rows("relevance", rows).drop_columns(
-        ["model", "calibration", "selector", "removed"]
-    )
 
 
-def _measured(
-    model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], pass_: str
+def _measure_pass(
+    model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], pass_kind: str
 ) -> Iterable[dict[str, object]]:
     """Rows of table `sweeps` without its keys."""
-    tokens = memory.tokens("auto", model, samples, len(units) + 2)
-    if pass_ in MODULES:
-        return list(load(MODULES[pass_]).rows(model, samples, units, [], pass_, tokens))
-    scores = engine.sweep(
-        model, samples, units, pass_="removal" if pass_ == "removal" else "stream", tokens=tokens
+    n_tokens = memory.tokens("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
+    if pass_kind in MODULES:
+        module = load(MODULES[pass_kind])
+        return list(module.rows(model, samples, units, [], pass_kind, n_tokens))
+    scores = measure_units(
+        model,
+        samples,
+        units,
+        pass_="removal" if pass_kind == "removal" else "stream",
+        tokens=n_tokens,
     )
     return scores.rows([CURRENT, *units])
 
 
-def _tokenised(
+def _tokenise(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     samples: Sequence[str | Question],
@@ -109,35 +130,27 @@ def _tokenised(
         )
     if texts:
         return text_samples(texts, tokenizer, length)
-    lm, found = encoding.recorder(model, tokenizer), []
-    for number, question in enumerate(samples):
-        try:
-            context, choices, gold = cast(Question, question)
-            if not 0 <= gold < len(choices):
-                raise ValueError
-        except (TypeError, ValueError):
-            raise LaminaError(
-                f"samples: number {number} is not a question (context, choices, index of the right choice)."
-            ) from None
-        rows = tuple(
-            encoding.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices
+    encoder = encoding.recorder(model, tokenizer)
+    return [
+        _encode_question(index, cast(Question, question), encoder)
+        for index, question in enumerate(samples)
+    ]
+
+
+def _encode_question(index: int, question: Question, encoder: encoding.EncodingLM) -> Sample:
+    """The sample of a question, whose rows are those that lm-eval would score."""
+    try:
+        context, choices, gold = question
+        is_question = 0 <= gold < len(choices)
+    except (TypeError, ValueError):
+        is_question = False
+    if not is_question:
+        raise LaminaError(
+            f"samples: number {index} is not a question (context, choices, index of the right "
+            "choice)."
         )
-        found.append(
-            Sample(
-                number,
-                "choices",
-                gold,
-                rows,
-                document_hash(context, list(choices)),
-                limit=lm.max_length,
-            )
-        )
-    return found
-
-
-def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
-    """The tables of a run (docs/tables.md) as a DuckDB connection, read-only.
-
-    Raises LaminaError if the folder holds no database, or a damaged one.
-    """
-    return database.open_database(Path(folder) / "lamina.duckdb")
+    rows = tuple(
+        encoding.scored_row(encoder, context, f" {choice}", len(choice)) for choice in choices
+    )
+    content_hash = document_hash(context, list(choices))
+    return Sample(index, "choices", gold, rows, content_hash, limit=encoder.max_length)

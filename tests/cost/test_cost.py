@@ -81,7 +81,7 @@ def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(
     kind: str, pass_: Pass, removed: int
 ) -> None:
     samples, tokens = lines()
-    gone = sorted(work.plan(5, removed, kind).removed)
+    gone = sorted(work.draw_plan(5, removed, kind).removed)
     with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
         session.sweep(all_units(5, kind, gone), gone, pass_)
     assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
@@ -108,7 +108,7 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
     assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4, 3 or 2 layers.
-    first = min(map(int, work.plan(4, 2).removed))
+    first = min(map(int, work.draw_plan(4, 2).removed))
     assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (
         10 * (2 + 1 + 4 - first),
         25 * (2 + 2 * 1),
@@ -126,8 +126,8 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     costs = {"stages": {"sweep": asdict(Stage(1, flops=5e12, disk=3e9))}, "notes": []}
     store.write_text(tmp_path / "cost.json", json.dumps(costs))
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
-    monkeypatch.setattr(forecast, "measure", lambda results, always: 5e10)
-    monkeypatch.setattr(forecast, "start", lambda: [4.0, 1.0])
+    monkeypatch.setattr(forecast, "measure_rate", lambda results, always: 5e10)
+    monkeypatch.setattr(forecast, "measure_start", lambda: forecast.StartSeconds(4.0, 1.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     forecast.main([str(tmp_path / "cost.json"), "--jobs", "11"])
     told = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
     about = ("own", {"own": tokens}, SearchedModel(8, 32, 100_000), [2, 4], selector, {})
     predicted = rehearsal.search_work(*about)
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
-    assert predicted.naive > predicted.layer_tokens and not predicted.patches
+    assert predicted.naive_layer_tokens > predicted.layer_tokens and not predicted.patch_flops
     assert rehearsal.search_work(*about) == predicted
 
 
@@ -238,7 +238,7 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     tried = dict.fromkeys(options.repairs, ghost)
     forecast_ = rehearsal.search_work("own", read, about, [2, 3], options, tried)
     assert 1 / 1.4 < truth / forecast_.layer_tokens < 1.4
-    assert bool(forecast_.patches) == bool(options.repairs)
+    assert bool(forecast_.patch_flops) == bool(options.repairs)
 
 
 def build_calibration(count: int, length: int, seed: int = 0) -> Calibration:
@@ -271,7 +271,7 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     works = list(estimate.Works(config, {"small": facts}, {"small": shape}, drawn, tasks))
     disk = {output: cost.disk for _, outputs, cost in works for output in outputs}
     swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
-    assert disk[swept] == estimate.ROW * 10 * 9  # with all layers, and without each
+    assert disk[swept] == estimate.SAMPLE_ROW_BYTES * 10 * 9  # with all layers, and without each
     variants = studies.variants(config)
     for v in variants:
         if v.repair != "none":
@@ -279,8 +279,8 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
             assert disk[paths.patch(v.key, v.repair)] == sum(sizes) * 64 * 64 * 4
     rows = sum(cost.disk for stage, _, cost in works if stage == "benchmark")
     blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
-    assert rows == estimate.ROW * 10 * sum(map(len, blocks))
-    assert estimate.stages(works)["heal"].disk > 0
+    assert rows == estimate.SAMPLE_ROW_BYTES * 10 * sum(map(len, blocks))
+    assert estimate.sum_by_stage(works)["heal"].disk > 0
 
 
 def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None:
@@ -298,11 +298,11 @@ def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None
     works = estimate.Works(config, {"small": manifest}, {"small": shape}, calibrations, tasks)
     healed_variants = [v for v in studies.variants(config) if v.healing != "none"]
     expected_disk = sum(shape.parameters(8 - v.removed) * shape.size for v in healed_variants)
-    assert estimate.stages(list(works))["heal"].disk == expected_disk
+    assert estimate.sum_by_stage(list(works))["heal"].disk == expected_disk
 
 
 def test_sizes_have_their_digits_and_a_unit() -> None:
-    assert [*map(forecast.size, (0, 2.5e5, 1.61e8, 9.996e8, 1e10))] == [
+    assert [*map(forecast.format_bytes, (0, 2.5e5, 1.61e8, 9.996e8, 1e10))] == [
         "",
         "0.25 MB",
         "161 MB",
@@ -316,12 +316,12 @@ def test_the_table_adds_up() -> None:
         "sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9, 1e9),
         "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7, 5e8),
     }
-    last = forecast.table(stages, 1e12).splitlines()[-1]
+    last = forecast.format_table(stages, 1e12).splitlines()[-1]
     assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "10", "h", "3", "GB", "1.5", "GB"]
 
 
 def test_times_are_told_in_a_unit_to_read() -> None:
-    assert [forecast.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
+    assert [forecast.format_duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
         *("0 s", "< 0.01 s", "7.2 s", "89 s", "1.5 min", "90 min", "1.5 h")
     ]
 
@@ -332,7 +332,7 @@ def test_the_pace_is_that_of_a_sweep() -> None:
     parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
     manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
-    assert 0 < forecast.pace(model, manifest, samples) < 1e15
+    assert 0 < forecast.measure_sweep_rate(model, manifest, samples) < 1e15
 
 
 def test_a_start_is_that_of_processes_that_import_what_jobs_do(
@@ -340,7 +340,7 @@ def test_a_start_is_that_of_processes_that_import_what_jobs_do(
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(forecast.subprocess, "run", lambda command, check: commands.append(command))
-    assert all(seconds >= 0 for seconds in forecast.start())
+    assert all(seconds >= 0 for seconds in forecast.measure_start())
     computing, other = (command[-1].removeprefix("import ").split(", ") for command in commands)
     assert set(other) < set(computing) and all(find_spec(name) for name in computing)
 
@@ -379,8 +379,8 @@ def test_fits_by_hand() -> None:
 @pytest.mark.parametrize("written", ["abc", "0", "-3", "nan", "inf"])
 def test_a_rate_that_no_device_has_is_refused_with_an_example(written: str) -> None:
     with pytest.raises(LaminaError, match=f"RATE={written}: .* such as RATE=100"):
-        forecast.readable(written)
-    assert forecast.readable("2.5") == 2.5
+        forecast.parse_rate(written)
+    assert forecast.parse_rate("2.5") == 2.5
 
 
 @pytest.mark.parametrize(

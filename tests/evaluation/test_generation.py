@@ -263,4 +263,4 @@ def estimated(config: Any) -> Stage:
     works = estimate.Works(
         config, models, shapes, drawn, {(m, t): tokens for m in models for t in named}
     )
-    return estimate.stages(works)["benchmark"]
+    return estimate.sum_by_stage(works)["benchmark"]

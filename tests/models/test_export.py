@@ -238,7 +238,7 @@ def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> 
         ("LlamaConfig", "Trainer", "x"),
         ("no", "no", "x"),
     ):
-        (folder / own_code.CODE).write_text(own_code.source(*told))
+        (folder / own_code.CODE).write_text(own_code.render_code(*told))
         with pytest.raises(LaminaError, match="not what this version of lamina"):
             lamina.load(folder, device="cpu")
 

@@ -281,17 +281,18 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     }
 
 
-def test_a_rehearsal_counts_sub_layers() -> None:
-    """Of a portfolio: more than for layers, by the singles of both."""
-    tokens = Tokens(100, 1000, 1000, 1000, longest=10, lines=(10,) * 100)
-    model = rehearsal.SearchedModel(8, 32, 4096, ATTENTION)
-    work: dict[tuple[str, str], float] = {}
+def test_a_rehearsal_counts_sublayers() -> None:
+    """Of a portfolio: more than for layers, by the sweep of single sub-layers."""
+    tokens = {"own": Tokens(100, 1000, 1000, 1000, longest=10, lines=(10,) * 100)}
+    model = rehearsal.SearchedModel(8, 32, 4000, ATTENTION)
+    layer_tokens: dict[tuple[str, str], float] = {}
     for kind in ("layer", "both"):
         for strategy in ("portfolio", "evolutionary"):
             options = Selector.from_options(
                 {"strategy": strategy, "metric": "perplexity", "units": kind}
             )
-            counted = rehearsal.search_work("c", {"c": tokens}, model, [1, 2], options, {})
-            work[kind, strategy] = counted.layer_tokens
-    assert work["layer", "portfolio"] < work["both", "portfolio"] < 5 * work["layer", "portfolio"]
-    assert work["layer", "evolutionary"] < work["both", "evolutionary"]
+            work = rehearsal.search_work("own", tokens, model, [1, 2], options, {})
+            layer_tokens[kind, strategy] = work.layer_tokens
+    portfolio_of_layers = layer_tokens["layer", "portfolio"]
+    assert portfolio_of_layers < layer_tokens["both", "portfolio"] < 5 * portfolio_of_layers
+    assert layer_tokens["layer", "evolutionary"] < layer_tokens["both", "evolutionary"]

@@ -346,4 +346,4 @@ def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) 
     pairs = {each.removed for each in asked}
     assert pairs <= {frozenset(pair) for pair in combinations(units, 2)} and len(pairs) > 4
     assert sum(bool(each.patches) for each in asked) == len(asked) / 2
-    assert rehearsal.work.layer_tokens and rehearsal.work.patches
+    assert rehearsal.work.layer_tokens and rehearsal.work.patch_flops

@@ -1,15 +1,15 @@
-"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine and the naive way.
+"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine
+and the naive way.
 
 The output embedding, loading and starting are left out. `lamina.cost.forecast` prints it.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig
@@ -17,12 +17,18 @@ from transformers import AutoConfig
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
 from lamina.config.healings import Healing
-from lamina.cost import work
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.rehearsal import SearchedModel, search_work
-from lamina.cost.work import Tokens, layer_flops
-from lamina.data import calibrations as samples_of
-from lamina.data import documents
+from lamina.cost.work import (
+    WEIGHTS,
+    Tokens,
+    benchmark_work,
+    fit_work,
+    layer_flops,
+    sweep_work,
+    timing_work,
+)
+from lamina.data import calibrations, documents
 from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
@@ -32,96 +38,165 @@ from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
 from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
-from lamina.study import paths, sweeps
-from lamina.study import requests as studies
+from lamina.study import paths, requests, sweeps
 from lamina.study.variant import Variant
 
-BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
-SETS = 40  # of a size that a search compares, roughly
-ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered table and in the database
+BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+N_COMPARED_SETS = 40  # of a size that a search compares, roughly
+# Bytes of a row of samples: in the job's own file, in the gathered table and in the database.
+SAMPLE_ROW_BYTES = 150
+
+
+class JobsWork(NamedTuple):
+    """Jobs of a stage that cost the same."""
+
+    stage: str
+    outputs: list[str]
+    """Each job writes one of them."""
+    cost: Stage
+    """Of all these jobs together."""
+
+    @classmethod
+    def of(
+        cls,
+        stage: str,
+        outputs: list[str],
+        layer_tokens: float,
+        naive_layer_tokens: float,
+        flops: float,
+        memory: float = 0.0,
+        disk: float = 0.0,
+    ) -> "JobsWork":
+        """The work of jobs with so many layer-tokens together, of so many `flops` each."""
+        cost = Stage(
+            jobs=len(outputs),
+            layer_tokens=layer_tokens,
+            flops=layer_tokens * flops,
+            naive_layer_tokens=naive_layer_tokens,
+            naive_flops=naive_layer_tokens * flops,
+            memory=memory,
+            disk=disk,
+        )
+        return cls(stage, outputs, cost)
 
 
 def estimate(
-    config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]
+    config: Configuration,
+    manifest_files: list[str],
+    calibration_files: list[str],
+    task_files: list[str],
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each `stage`, the work of the job behind each output, and `notes`.
+    """What results/cost.json says: the cost of each of the `stages`, the work of the job behind
+    each output (`jobs`), and `notes`.
 
-    manifests, drawn, tested: Files of the models, of their calibrations, and of the benchmark tasks.
+    task_files: of the benchmark tasks.
     """
-    models = {Path(file).parent.name: checksum.read_json(file) for file in manifests}
-    calibrations = {
-        (path.parent.name, path.stem): counted(samples_of.read(path).samples)
-        for path in map(Path, drawn)
-    }
-    tasks = {}
-    for model, manifest in models.items():
-        known = {
+    manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
+    calibration_tokens: dict[tuple[str, str], Tokens] = {}
+    for file in calibration_files:
+        path = Path(file)
+        samples = calibrations.read(path).samples
+        calibration_tokens[path.parent.name, path.stem] = counted(samples)
+    task_tokens: dict[tuple[str, str], Tokens] = {}
+    for model, manifest in manifests.items():
+        own_tokens = {
             calibration: tokens
-            for (name, calibration), tokens in calibrations.items()
+            for (name, calibration), tokens in calibration_tokens.items()
             if name == model
         }
-        for path in map(Path, tested if known else []):
-            tasks[model, path.stem] = _of_task(path, config, known)
         for text, entry in config.benchmarks.perplexity.items():
-            tasks[model, text] = _of_text(entry, manifest)
-    shapes = {model: _shape(manifest) for model, manifest in models.items()}
-    works = list(Works(config, models, shapes, calibrations, tasks))
+            task_tokens[model, text] = _count_text(entry, manifest)
+        if own_tokens:
+            for file in task_files:
+                task_tokens[model, Path(file).stem] = _count_task(Path(file), config, own_tokens)
+    shapes = {model: _read_shape(manifest) for model, manifest in manifests.items()}
+
+    works = list(Works(config, manifests, shapes, calibration_tokens, task_tokens))
     return {
-        "stages": {name: asdict(stage) for name, stage in stages(works).items()},
-        "jobs": {
-            output: {
-                "layer_tokens": cost.layer_tokens / cost.jobs,
-                "flops": cost.flops / cost.jobs,
-            }
-            for _, outputs, cost in works
-            for output in outputs
-        },
-        "notes": studies.outcomes(config),
+        "stages": {name: asdict(cost) for name, cost in sum_by_stage(works).items()},
+        "jobs": _work_by_output(works),
+        "notes": requests.outcomes(config),
     }
+
+
+def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:
+    """The cost of every stage."""
+    costs = {stage: Stage() for stage in STAGES}
+    for work in works:
+        costs[work.stage] = costs[work.stage].plus(work.cost)
+    return costs
+
+
+def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
+    """The work of the job behind each output."""
+    work_by_output: dict[str, dict[str, float]] = {}
+    for work in works:
+        for output in work.outputs:
+            work_by_output[output] = {
+                "layer_tokens": work.cost.layer_tokens / work.cost.jobs,
+                "flops": work.cost.flops / work.cost.jobs,
+            }
+    return work_by_output
 
 
 def counted(samples: Sequence[Sample]) -> Tokens:
     """Tokens of all samples together."""
-    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
-    inputs = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in samples]
+    n_row_tokens = 0
+    line_lengths: list[int] = []
+    n_scored = 0
+    for index, sample in enumerate(samples):
+        distinct_inputs = {row.context + row.continuation[:-1] for row in sample.rows}
+        n_row_tokens += sum(len(token_ids) for token_ids in distinct_inputs)
+        for line in packing.pack(index, sample):
+            line_lengths.append(len(line.tokens))
+            n_scored += len(packing.scored_positions(line))
     return Tokens(
         samples=len(samples),
-        packed=sum(len(line.tokens) for line in lines),
-        rows=sum(len(tokens) for distinct in inputs for tokens in distinct),
+        packed=sum(line_lengths),
+        rows=n_row_tokens,
         stream=sum(len(sample.sequence()) for sample in samples),
-        longest=max((len(line.tokens) for line in lines), default=0),
-        scored=sum(len(packing.scored_positions(line)) for line in lines),
-        lines=tuple(sorted(len(line.tokens) for line in lines)),
+        longest=max(line_lengths, default=0),
+        scored=n_scored,
+        lines=tuple(sorted(line_lengths)),
     )
 
 
-def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -> Tokens:
-    """Tokens of a benchmark task: its samples are as long as those of the calibrations of it, or of all.
+def _count_task(
+    task_file: Path, config: Configuration, tokens_by_calibration: Mapping[str, Tokens]
+) -> Tokens:
+    """Tokens of a benchmark task: its samples are taken to be as long as those of a calibration
+    that is drawn from it, or of all calibrations.
 
     Questions of the user's own have the same name as calibration and as benchmark.
     """
-    task = tested.stem
-    same = [
-        c
-        for c, entry in config.calibrations.items()
-        if c in known and (entry.drawn == [task] or c == task)
-    ]
-    own = known[same[0]] if same else reduce(Tokens.plus, known.values())
-    return own.scaled(parquet.read(tested).num_rows)
+    task = task_file.stem
+    n_samples = parquet.read(task_file).num_rows
+    for name, entry in config.calibrations.items():
+        if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
+            return tokens_by_calibration[name].scaled(n_samples)
+    return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
 
 
-def _of_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
+def _count_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
-    lengths = [
-        len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())
-    ]
-    read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
-    longest = entry.window if entry.joined is not None else min(max(lengths), entry.window)
-    return Tokens(len(lengths), read, read, read, longest, read)
+    texts = documents.perplexity_texts(entry, Path.cwd())
+    lengths = [len(encode(tokenizer, text)) for text in texts]
+    n_read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
+    longest = entry.window
+    if entry.joined is None:
+        longest = min(max(lengths), entry.window)
+    return Tokens(
+        samples=len(lengths),
+        packed=n_read,
+        rows=n_read,
+        stream=n_read,
+        longest=longest,
+        scored=n_read,
+    )
 
 
-def _shape(manifest: Mapping[str, Any]) -> Shape:
+def _read_shape(manifest: Mapping[str, Any]) -> Shape:
     """The sizes that decide the memory of a model's passes."""
     config = AutoConfig.from_pretrained(
         manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
@@ -130,325 +205,370 @@ def _shape(manifest: Mapping[str, Any]) -> Shape:
     return Shape.of(config, (dtype or torch.float32).itemsize)
 
 
-Work = tuple[str, list[str], Stage]
-"""The stage, the outputs and the cost of jobs that cost the same, each of which writes one of the outputs."""
-
-
-def _work(
-    stage: str,
-    outputs: list[str],
-    layers: float,
-    naive: float,
-    flops: float,
-    memory: float = 0.0,
-    disk: float = 0.0,
-) -> Work:
-    """Of jobs with so many layer-tokens together, of so many `flops` each, by the engine and the naive way."""
-    return (
-        stage,
-        outputs,
-        Stage(len(outputs), layers, layers * flops, naive, naive * flops, memory, disk),
-    )
-
-
-def stages(works: Sequence[Work]) -> dict[str, Stage]:
-    """The cost of every stage."""
-    return {
-        name: reduce(Stage.plus, (cost for stage, _, cost in works if stage == name), Stage())
-        for name in STAGES
-    }
-
-
 @dataclass(frozen=True)
 class Works:
-    """The work of every job that computes, one after the other.
-
-    Manifests and shapes are those of each model, tokens those by (model, calibration) and by (model, task or text).
-    """
+    """The work of every job that computes, one after the other."""
 
     config: Configuration
-    models: Mapping[str, Mapping[str, Any]]
+    manifests: Mapping[str, Mapping[str, Any]]
+    """Of each model."""
     shapes: Mapping[str, Shape]
-    calibrations: Mapping[tuple[str, str], Tokens]
-    tasks: Mapping[tuple[str, str], Tokens]
+    """Of each model."""
+    calibration_tokens: Mapping[tuple[str, str], Tokens]
+    """By model and calibration."""
+    task_tokens: Mapping[tuple[str, str], Tokens]
+    """By model, and benchmark task or perplexity text."""
 
-    def __iter__(self) -> Iterator[Work]:
-        yield from chain(
-            self._captures(), self._sweeps(), self._searches(), self._repairs(), self._healings()
-        )
-        yield from chain(self._benchmarks(), self._timings())
+    def __iter__(self) -> Iterator[JobsWork]:
+        yield from self._captures()
+        yield from self._sweeps()
+        yield from self._searches()
+        yield from self._repairs()
+        yield from self._healings()
+        yield from self._benchmarks()
+        yield from self._generations()
+        yield from self._timings()
 
     @property
-    def _budget(self) -> int:
+    def _token_budget(self) -> int:
         """Tokens of a pass; the default for `auto`, which asks the machine."""
-        asked = self.config.sweep.tokens
-        return int(asked if isinstance(asked, int) else type(self.config.sweep)().tokens)
+        budget = self.config.sweep.tokens
+        if not isinstance(budget, int):
+            budget = type(self.config.sweep)().tokens
+        return int(budget)
 
-    def _captures(self) -> Iterator[Work]:
-        for model, calibration in studies.captures(self.config):
-            tokens, shape = self.calibrations[model, calibration], self.shapes[model]
-            layers = float(tokens.stream * self.models[model]["n_layers"])
-            memory = footprint.capture(shape, self._budget, tokens.longest, tokens.samples)
-            written = [paths.activations(model, calibration)]
-            yield _work(
-                "capture", written, layers, layers, layer_flops(self.models[model], tokens), memory
+    def _captures(self) -> Iterator[JobsWork]:
+        for model, calibration in requests.captures(self.config):
+            tokens = self.calibration_tokens[model, calibration]
+            manifest = self.manifests[model]
+            layer_tokens = float(tokens.stream * manifest["n_layers"])
+            memory = footprint.capture(
+                self.shapes[model], self._token_budget, tokens.longest, tokens.samples
             )
-
-    def _sweeps(self) -> Iterator[Work]:
-        for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
-            tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
-            swept = sweeps.SweepSelector.parse(selector)
-            pass_, kind = swept.settings(self.config)
-            layers, naive = work.sweep_work(
-                tokens, depth, removed, pass_, kind, list(swept.others(self.config))
-            )
-            if (repair := swept.repair(self.config)) != "none":
-                # One pass for the Gram matrices of the patches, over what is scored as well.
-                seen = {
-                    calibration,
-                    *studies.fitted_on(self.config, swept.planned_on(calibration), repair),
-                }
-                fitting = float(sum(self.calibrations[model, name].stream for name in seen) * depth)
-                layers, naive = layers + fitting, naive + fitting
-            blocks = range(sweeps.sweep_blocks(self.config, model, selector))
-            # Each job more carries the model before the removals once more.
-            layers += (len(blocks) - 1) * tokens.packed * (depth - removed)
-            written = [
-                paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block)
-                for block in blocks
-            ]
-            streams = 2 + depth - removed if pass_ == "removal" else 1
-            memory = float(_pass(self.shapes[model], self._budget, tokens, streams))
-            if repair != "none":
-                # Both folds have a patch for each removal.
-                read = [self.calibrations[model, name] for name in sorted(seen)]
-                fits = self._fit_memory(model, read, depth - removed)
-                waiting = footprint.waiting(self.shapes[model], 2 * (depth - removed))
-                memory = max(memory, fits) + waiting
-            disk = ROW * tokens.samples * (1 + depth - removed)
-            yield _work(
-                "sweep",
-                written,
-                layers,
-                naive,
-                layer_flops(self.models[model], tokens),
+            yield JobsWork.of(
+                "capture",
+                [paths.activations(model, calibration)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, tokens),
                 memory,
-                disk,
             )
 
-    def _searches(self) -> Iterator[Work]:
-        for (model, calibration, selector), sizes in studies.searches(self.config).items():
-            entry, manifest = self.config.selectors[selector], self.models[model]
-            names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
-            repairs = [name for name in (entry.repair, *entry.repairs) if name]
-            searched = SearchedModel(
-                manifest["n_layers"],
-                manifest["hidden_size"],
-                self._budget,
-                entry.attention(manifest["attention_share"]),
-            )
-            work = search_work(
-                calibration,
-                {name: self.calibrations[model, name] for name in names},
-                searched,
-                sizes,
-                entry,
-                {name: self.config.repairs[name] for name in repairs},
-            )
-            flops = layer_flops(manifest, self.calibrations[model, calibration])
-            cost = Stage(
-                jobs=1,
-                layer_tokens=work.layer_tokens,
-                flops=work.layer_tokens * flops + work.patches,
-                naive_layer_tokens=work.naive,
-                naive_flops=work.naive * flops + work.patches,
-                memory=self.search_memory(model, calibration, selector, sizes),
-            )
-            yield "search", [paths.search(f"{model}/{calibration}/{selector}")], cost
+    def _sweeps(self) -> Iterator[JobsWork]:
+        for model, calibration, sweep_name, removed in sweeps.sweeps(self.config, carried=True):
+            yield self._sweep(model, calibration, sweep_name, removed)
+
+    def _sweep(self, model: str, calibration: str, sweep_name: str, removed: int) -> JobsWork:
+        """The blocks of one sweep.
+
+        sweep_name: what stands in a sweep's path in the place of the selector.
+        """
+        tokens = self.calibration_tokens[model, calibration]
+        n_layers = self.manifests[model]["n_layers"]
+        selector = sweeps.SweepSelector.parse(sweep_name)
+        pass_, kind = selector.settings(self.config)
+        donors = list(selector.others(self.config))
+        layer_tokens, naive_layer_tokens = sweep_work(
+            tokens, n_layers, removed, pass_, kind, donors
+        )
+        n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
+        memory = float(_pass_memory(self.shapes[model], self._token_budget, tokens, n_streams))
+
+        repair = selector.repair(self.config)
+        if repair != "none":
+            own = selector.planned_on(calibration)
+            names = {calibration, *requests.fitted_on(self.config, own, repair)}
+            fitted_tokens = [self.calibration_tokens[model, name] for name in sorted(names)]
+            # One pass for the Gram matrices of the patches, over what is scored as well.
+            fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
+            layer_tokens += fit_layer_tokens
+            naive_layer_tokens += fit_layer_tokens
+            fit_memory = self._fit_memory(model, fitted_tokens, n_layers - removed)
+            # Both folds have a patch for each removal.
+            waiting_patches = footprint.waiting(self.shapes[model], 2 * (n_layers - removed))
+            memory = max(memory, fit_memory) + waiting_patches
+
+        n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
+        # Each further job runs the model before the removals once more.
+        layer_tokens += (n_blocks - 1) * tokens.packed * (n_layers - removed)
+        key = f"{model}/{calibration}/{sweep_name}"
+        return JobsWork.of(
+            "sweep",
+            [paths.sweep_block(key, removed, block) for block in range(n_blocks)],
+            layer_tokens,
+            naive_layer_tokens,
+            layer_flops(self.manifests[model], tokens),
+            memory,
+            disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
+        )
+
+    def _searches(self) -> Iterator[JobsWork]:
+        for (model, calibration, selector), sizes in requests.searches(self.config).items():
+            cost = self._search_cost(model, calibration, selector, sizes)
+            yield JobsWork("search", [paths.search(f"{model}/{calibration}/{selector}")], cost)
+
+    def _search_cost(
+        self, model: str, calibration: str, selector: str, sizes: Sequence[int]
+    ) -> Stage:
+        entry = self.config.selectors[selector]
+        manifest = self.manifests[model]
+        searched_model = SearchedModel(
+            manifest["n_layers"],
+            manifest["hidden_size"],
+            self._token_budget,
+            entry.attention(manifest["attention_share"]),
+        )
+        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name]
+        work = search_work(
+            calibration,
+            {name: self.calibration_tokens[model, name] for name in names},
+            searched_model,
+            sizes,
+            entry,
+            {name: self.config.repairs[name] for name in repairs},
+        )
+        flops = layer_flops(manifest, self.calibration_tokens[model, calibration])
+        return Stage(
+            jobs=1,
+            layer_tokens=work.layer_tokens,
+            flops=work.layer_tokens * flops + work.patch_flops,
+            naive_layer_tokens=work.naive_layer_tokens,
+            naive_flops=work.naive_layer_tokens * flops + work.patch_flops,
+            memory=self.search_memory(model, calibration, selector, sizes),
+        )
 
     def search_memory(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
     ) -> float:
-        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait meanwhile."""
+        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait
+        meanwhile.
+        """
         shape = self.shapes[model]
         entry = self.config.selectors[selector]
-        names = [calibration, *studies.chosen_on(self.config, calibration, selector)]
-        read = [self.calibrations[model, name] for name in names]
-        # As many sets as streams have room for: what a search compares at a time is more.
-        passes = [_pass(shape, self._budget, tokens, self._budget) for tokens in read]
+        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        tokens_read = [self.calibration_tokens[model, name] for name in names]
+        # As many sets as streams have room for: a search compares more at a time.
+        budget = self._token_budget
+        passes = [_pass_memory(shape, budget, tokens, budget) for tokens in tokens_read]
         repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
         if not repairs:
             return max(passes)
-        runs = most_runs(entry, shape.layers, sizes)
-        fits = self._fit_memory(model, read, runs)
-        return max(*passes, fits) + footprint.waiting(shape, len(repairs) * runs)
+        n_runs = most_runs(entry, shape.layers, sizes)
+        fit_memory = self._fit_memory(model, tokens_read, n_runs)
+        waiting_patches = footprint.waiting(shape, len(repairs) * n_runs)
+        return max(*passes, fit_memory) + waiting_patches
 
-    def _fit_memory(self, model: str, read: Sequence[Tokens], runs: int) -> float:
+    def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:
         """Bytes of fitting repairs of so many runs on samples of these lengths."""
         shape = self.shapes[model]
-        return max(footprint.fit(shape, TOKENS, one.longest, one.samples, runs) for one in read)
+        return max(
+            footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+            for tokens in tokens_read
+        )
 
-    def _repairs(self) -> Iterator[Work]:
+    def _repairs(self) -> Iterator[JobsWork]:
         repaired = {
-            (v.model, v.calibration, v.selector, v.repair) for v in studies.variants(self.config)
+            (variant.model, variant.calibration, variant.selector, variant.repair)
+            for variant in requests.variants(self.config)
+            if variant.repair != "none"
         }
-        for model, own, selector, repair in sorted(
-            place for place in repaired if place[3] != "none"
-        ):
-            read = {
-                name: self.calibrations[model, name]
-                for name in studies.fitted_on(self.config, own, repair)
-            }
-            sizes = studies.sizes(self.config, model, own, selector, repair)
-            shape, tokens = self.shapes[model], self.calibrations[model, own]
-            layers = work.fit_work(
-                self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes
-            )
-            memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, sum(sizes))
-            tried = work.WEIGHTS if self.config.repairs[repair].automatic(own) else 1
-            memory += 2 * tried * sum(sizes) * shape.channels**2 * footprint.FLOAT
-            disk = (
-                sum(sizes) * shape.channels**2 * footprint.FLOAT
-            )  # at most: every removed unit is a run of its own
-            written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-            yield _work(
-                "repair",
-                written,
-                layers,
-                layers,
-                layer_flops(self.models[model], tokens),
+        for model, own, selector, repair in sorted(repaired):
+            yield self._repair(model, own, selector, repair)
+
+    def _repair(self, model: str, own: str, selector: str, repair: str) -> JobsWork:
+        """The fit of a repair for the plans of a selector on the calibration `own`."""
+        options = self.config.repairs[repair]
+        shape = self.shapes[model]
+        manifest = self.manifests[model]
+        tokens = self.calibration_tokens[model, own]
+        tokens_by_calibration = {
+            name: self.calibration_tokens[model, name]
+            for name in requests.fitted_on(self.config, own, repair)
+        }
+        sizes = requests.sizes(self.config, model, own, selector, repair)
+        layer_tokens = fit_work(options, own, tokens_by_calibration, manifest["n_layers"], sizes)
+
+        # At most: every removed unit is a run of its own.
+        n_runs = sum(sizes)
+        patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
+        n_weights = WEIGHTS if options.automatic(own) else 1
+        memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+        memory += 2 * n_weights * patches_bytes
+        return JobsWork.of(
+            "repair",
+            [paths.patch(f"{model}/{own}/{selector}", repair)],
+            layer_tokens,
+            layer_tokens,
+            layer_flops(manifest, tokens),
+            memory,
+            disk=patches_bytes,
+        )
+
+    def _healings(self) -> Iterator[JobsWork]:
+        for variant in requests.variants(self.config):
+            if variant.healing != "none":
+                yield self._healing(variant)
+
+    def _healing(self, variant: Variant) -> JobsWork:
+        shape = self.shapes[variant.model]
+        tokens = self.calibration_tokens[variant.model, variant.calibration]
+        options = self.config.healings[variant.healing]
+        n_layers = shape.layers - variant.removed
+        is_distilled = options.objective == "distill"
+        memory = float(
+            footprint.heal(shape, n_layers, tokens.longest, options.batch, is_distilled, HOST)
+        )
+        if options.update_rank is None:
+            memory += footprint.full(shape, n_layers)
+            disk = shape.parameters(n_layers) * shape.size
+        else:
+            # At most: in both sub-layers of each layer.
+            update_widths = 3 * (shape.channels + shape.inner) + 8 * shape.channels
+            disk = options.update_rank * n_layers * update_widths * footprint.FLOAT
+        folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
+        layer_tokens, flops = self._training_work(variant, options)
+        return JobsWork.of(
+            "heal", [paths.training(folder)], layer_tokens, layer_tokens, flops, memory, disk
+        )
+
+    def _training_work(self, variant: Variant, options: Healing) -> tuple[float, float]:
+        """Layer-tokens of healing a variant, and the FLOP of each, a mean over what it is trained
+        on.
+        """
+        manifest = self.manifests[variant.model]
+        weights = options.weights(variant.calibration)
+        tokens_by_calibration = {
+            name: self.calibration_tokens[variant.model, name] for name in weights
+        }
+        largest_weight = max(weights.values())
+        drawn_shares = {name: weight / largest_weight for name, weight in weights.items()}
+        n_drawn_samples = sum(
+            math.ceil(drawn_shares[name] * tokens.samples)
+            for name, tokens in tokens_by_calibration.items()
+        )
+        n_steps = options.epochs * -(-n_drawn_samples // options.batch)
+        n_epochs = min(1.0, (options.max_steps or n_steps) / n_steps) * options.epochs
+        n_passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
+        if options.objective != "lm":
+            n_passes += manifest["n_layers"]  # the teacher's forward pass
+
+        layer_tokens = 0.0
+        flops = 0.0
+        for name, tokens in tokens_by_calibration.items():
+            own_layer_tokens = n_passes * n_epochs * drawn_shares[name] * tokens.stream
+            layer_tokens += own_layer_tokens
+            flops += own_layer_tokens * layer_flops(manifest, tokens)
+        return layer_tokens, flops / layer_tokens
+
+    def _benchmarks(self) -> Iterator[JobsWork]:
+        for model, calibration, task, block in requests.benchmark_blocks(self.config):
+            tokens = self.task_tokens[model, task]
+            manifest = self.manifests[model]
+            variants = requests.block_variants(self.config, model, calibration, task, block)
+            # Layers removed from the variants that share a pass, and from those that do not.
+            together: list[int] = []
+            alone: list[int] = []
+            for variant in variants:
+                removals = together if self._is_candidate(variant) else alone
+                removals.append(variant.removed)
+            count = benchmark_work(tokens, manifest["n_layers"], together, alone)
+            memory = _benchmark_memory(self.shapes[model], tokens, len(together), len(alone))
+            yield JobsWork.of(
+                "benchmark",
+                [paths.benchmark(model, calibration, task, block)],
+                count.engine,
+                count.naive,
+                layer_flops(manifest, tokens),
                 memory,
-                disk,
+                disk=SAMPLE_ROW_BYTES * tokens.samples * len(variants),
             )
 
-    def _healings(self) -> Iterator[Work]:
-        for variant in (v for v in studies.variants(self.config) if v.healing != "none"):
-            shape, own = (
-                self.shapes[variant.model],
-                self.calibrations[variant.model, variant.calibration],
-            )
-            settings = self.config.healings[variant.healing]
-            left, distilled = shape.layers - variant.removed, settings.objective == "distill"
-            memory = float(
-                footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
-            )
-            rank = settings.update_rank
-            if rank is None:
-                memory += footprint.full(shape, left)
-            # Of low ranks at most: those of both parts of a layer.
-            ranked = 3 * (shape.channels + shape.inner) + 8 * shape.channels
-            numbers = shape.parameters(left) if rank is None else rank * left * ranked
-            folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
-            layers, each = self._healing(variant, settings)
-            disk = numbers * (shape.size if rank is None else footprint.FLOAT)
-            yield _work("heal", [paths.training(folder)], layers, layers, each, memory, disk)
-
-    def _healing(self, variant: Variant, settings: Healing) -> tuple[float, float]:
-        """Layer-tokens of healing a variant, and the arithmetic of each, a mean over what it is trained on."""
-        manifest, weights = self.models[variant.model], settings.weights(variant.calibration)
-        drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
-        trained = {name: self.calibrations[variant.model, name] for name in weights}
-        steps = settings.epochs * -(
-            -sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch
-        )
-        share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
-        passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
-        passes += (
-            manifest["n_layers"] if settings.objective != "lm" else 0
-        )  # the teacher's forward pass
-        layers = {
-            name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()
-        }
-        arithmetic = sum(
-            layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items()
-        )
-        return sum(layers.values()), arithmetic / sum(layers.values())
-
-    def _benchmarks(self) -> Iterator[Work]:
-        for model, calibration, task, block in studies.benchmark_blocks(self.config):
-            tokens, shape, depth = (
-                self.tasks[model, task],
-                self.shapes[model],
-                self.models[model]["n_layers"],
-            )
-            variants = studies.block_variants(self.config, model, calibration, task, block)
-            together = [v.removed for v in variants if self._is_candidate(v)]
-            alone = [v.removed for v in variants if not self._is_candidate(v)]
-            cost = work.benchmark_work(tokens, depth, together, alone)
-            memory = _benchmark(shape, tokens, len(together), len(alone))
-            written = [paths.benchmark(model, calibration, task, block)]
-            disk, flops = (
-                ROW * tokens.samples * len(variants),
-                layer_flops(self.models[model], tokens),
-            )
-            yield _work("benchmark", written, *cost, flops, memory, disk)
-        for model, calibration, task, block in studies.generation_blocks(self.config):
-            tokens, asked = self.tasks[model, task], self.config.benchmarks.tasks[task].generate
-            variants = studies.block_variants(self.config, model, calibration, task, block)
-            left = sum(self.models[model]["n_layers"] - v.removed for v in variants)
-            # The likeliest answer and the samples, as long as the right ones.
-            layers = float((1 + asked.samples if asked else 0) * tokens.stream * left)
-            written = [paths.generation(model, calibration, task, block)]
-            yield _work(
-                "benchmark", written, layers, layers, layer_flops(self.models[model], tokens)
+    def _generations(self) -> Iterator[JobsWork]:
+        for model, calibration, task, block in requests.generation_blocks(self.config):
+            tokens = self.task_tokens[model, task]
+            manifest = self.manifests[model]
+            options = self.config.benchmarks.tasks[task].generate
+            variants = requests.block_variants(self.config, model, calibration, task, block)
+            layers_left = sum(manifest["n_layers"] - variant.removed for variant in variants)
+            # The likeliest answer and the samples, taken to be as long as the right answers.
+            n_answers = 1 + options.samples if options else 0
+            layer_tokens = float(n_answers * tokens.stream * layers_left)
+            yield JobsWork.of(
+                "benchmark",
+                [paths.generation(model, calibration, task, block)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, tokens),
             )
 
-    def _timings(self) -> Iterator[Work]:
-        for model, manifest in self.models.items():
-            timing, structures = (
-                self.config.benchmarks.efficiency,
-                studies.structures(self.config, model),
+    def _timings(self) -> Iterator[JobsWork]:
+        options = self.config.benchmarks.efficiency
+        for model, manifest in self.manifests.items():
+            n_structures = requests.structures(self.config, model)
+            if not options or not n_structures:
+                continue
+            n_tokens = options.batch * options.prompt
+            prompts = Tokens(options.batch, n_tokens, options.batch, n_tokens)
+            layer_tokens = timing_work(prompts, options, manifest["n_layers"], n_structures)
+            yield JobsWork.of(
+                "benchmark",
+                [paths.efficiency(model)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, prompts),
             )
-            if timing and structures:
-                length = timing.batch * timing.prompt
-                prompts = Tokens(timing.batch, length, timing.batch, length)
-                layers = work.timing_work(prompts, timing, manifest["n_layers"], structures)
-                yield _work(
-                    "benchmark",
-                    [paths.efficiency(model)],
-                    layers,
-                    layers,
-                    layer_flops(manifest, prompts),
-                )
 
     def _is_candidate(self, variant: Variant) -> bool:
-        """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
-        entry = None if variant.repair == "none" else self.config.repairs[variant.repair]
-        linear = entry is None or entry.LINEAR
-        others = not variant.is_base and self.config.replacing(variant.selector)
-        return linear and variant.healing == "none" and not others
+        """Whether a variant's layers have the base model's weights, apart from linear maps of the
+        stream.
+        """
+        if variant.healing != "none":
+            return False
+        if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
+            return False
+        return variant.is_base or not self.config.replacing(variant.selector)
 
 
 def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
     """Runs of layers that the sets of a search lack, at most.
 
-    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. No more runs are there
-    than pairs of boundaries.
+    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. There
+    are no more runs than pairs of boundaries.
     """
+    n_pairs = n_layers * (n_layers + 1) // 2
     if not entry.members:
-        return min(n_layers * (n_layers + 1) // 2, SETS * sum(sizes))
-    exchanged = 3 * N_EXCHANGED * entry.exchanges * len(sizes)
-    return min(n_layers * (n_layers + 1) // 2, len(entry.members) * sum(sizes) + exchanged)
+        return min(n_pairs, N_COMPARED_SETS * sum(sizes))
+    n_exchanged = 3 * N_EXCHANGED * entry.exchanges * len(sizes)
+    return min(n_pairs, len(entry.members) * sum(sizes) + n_exchanged)
 
 
-def _pass(shape: Shape, budget: int, tokens: Tokens, streams: int, lines: int = 0) -> int:
-    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many `lines` like them."""
-    mean, scored = tokens.packed // max(1, tokens.samples), -(-tokens.scored // tokens.samples)
-    # The shortest line is as far below the mean as the longest is above it.
-    lengths = range(max(1, min(tokens.longest, 2 * mean - tokens.longest)), tokens.longest + 1)
-    return footprint.sweep(
-        shape, budget, lengths, max(tokens.samples, lines), scored, max(1, streams)
+def _pass_memory(
+    shape: Shape, budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
+) -> int:
+    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many lines like
+    theirs.
+    """
+    mean_length = tokens.packed // max(1, tokens.samples)
+    n_scored = -(-tokens.scored // tokens.samples)
+    # The shortest line is taken to be as far below the mean as the longest is above it.
+    shortest = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
+    lengths = range(shortest, tokens.longest + 1)
+    n_lines = max(tokens.samples, min_lines)
+    return footprint.sweep(shape, budget, lengths, n_lines, n_scored, max(1, n_streams))
+
+
+def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
+    """Bytes of a benchmark of variants in one pass, which `evaluation.together` keeps below HOST,
+    and of variants alone.
+    """
+    fitting_budget = footprint.budget(
+        HOST, lambda budget: _pass_memory(shape, budget, tokens, n_together, budget)
     )
-
-
-def _benchmark(shape: Shape, tokens: Tokens, together: int, alone: int) -> int:
-    """Bytes of a benchmark of so many variants in one pass, which `evaluation.together` keeps below HOST, and alone."""
-    fits = footprint.budget(HOST, lambda budget: _pass(shape, budget, tokens, together, budget))
-    memory = _pass(shape, min(TOKENS, fits), tokens, together)
-    if not alone:
+    memory = _pass_memory(shape, min(TOKENS, fitting_budget), tokens, n_together)
+    if not n_alone:
         return memory
-    every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
-    lines = min(
-        every, BENCHMARKED, max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest))
-    )
-    return max(memory, footprint.benchmark(shape, tokens.longest, lines, every))
+    n_requests = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
+    n_fitting = max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest))
+    batch_size = min(n_requests, BENCHMARK_BATCH, n_fitting)
+    return max(memory, footprint.benchmark(shape, tokens.longest, batch_size, n_requests))

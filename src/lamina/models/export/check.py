@@ -1,4 +1,7 @@
-"""The check of an export: loaded back, it is the variant that it was written from, and generates the same."""
+"""The check of an export: loaded back, it is the variant that it was written from.
+
+Its logits are the same, and so is the text that it generates.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +13,8 @@ from lamina.errors import LaminaError
 from lamina.models.check import distance, logits, probe, tolerance
 from lamina.models.structure import text_config
 
-_FILLED = 5  # tokens that stand in front of a shorter prompt of a batch
+N_GENERATED = 4  # tokens
+N_PADDING = 5  # tokens in front of the shorter prompt of a batch
 
 
 def check_export(
@@ -18,75 +22,97 @@ def check_export(
 ) -> None:
     """Load an export back and refuse it if it is not the variant it was written from.
 
-    Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
-    for the unpruned `base`.
+    Its logits must be the variant's. Generating with a cache must give what generating without one
+    gives, if it does so for the unpruned `base`.
 
     Raises LaminaError, which says what differs, and by how much.
     """
-    called = f"the export of this '{text_config(variant).model_type}'"
-    differs = f"{called} does not load back as the same model"
+    subject = f"the export of this '{text_config(variant).model_type}'"
+    refusal = f"{subject} does not load back as the same model"
     advice = (
         "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
     )
     try:
-        back = load()
+        loaded = load()
     except Exception as error:  # a family's code can raise anything
-        raise LaminaError(f"{differs}: {error} {advice}") from error
-    back = torch.nn.Module.to(back, variant.device)
-    ids, most = probe(variant), tolerance(variant)
-    far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
-    if far > most:
+        raise LaminaError(f"{refusal}: {error} {advice}") from error
+    loaded = torch.nn.Module.to(loaded, variant.device)
+
+    token_ids = probe(variant)
+    loaded_logits = logits(loaded, token_ids, len(token_ids))
+    variant_logits = logits(variant, token_ids, len(token_ids))
+    difference = distance(loaded_logits, variant_logits, variant.dtype)
+    if difference > tolerance(variant):
         raise LaminaError(
-            f"{differs}: its logits would be off by {far:.2g} of their spread. Layers of this family compute with "
-            f"their number or with the depth, or its configuration cannot say which layers are left. {advice}"
+            f"{refusal}: its logits would be off by {difference:.2g} of their spread. Layers of "
+            "this family compute with their number or with the depth, or its configuration cannot "
+            f"say which layers are left. {advice}"
         )
-    check_cache(back, base, called, advice)
+    check_cache(loaded, base, subject, advice)
 
 
 def check_cache(
-    variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = ""
+    variant: PreTrainedModel, base: PreTrainedModel, subject: str, advice: str = ""
 ) -> None:
-    """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
+    """Refuse a variant that generates other text from a cache than without one, where the unpruned
+    model does not.
+
+    subject, advice: how the error names the variant, and what it recommends.
 
     Raises LaminaError, which says by how much.
     """
-    ids, most = probe(variant), tolerance(variant)
-    for filled in (0, _FILLED):
-        far = _cache_error(variant, ids, filled)
-        if far > most >= _cache_error(base, ids, filled):
-            beside = " beside a longer prompt" if filled else ""
-            apart = f"its logits would be {far:.2g} of their spread apart"
-            text = f"other text from a cache than without one{beside}: {apart}"
-            fault = text if far < torch.inf else "nothing from a cache"
-            said = (
-                f"{called} would generate {fault}, which the unpruned model does not do. {advice}"
-            )
-            raise LaminaError(said.rstrip())
+    token_ids = probe(variant)
+    limit = tolerance(variant)
+    for n_padding in (0, N_PADDING):
+        error = _cache_error(variant, token_ids, n_padding)
+        if error > limit and _cache_error(base, token_ids, n_padding) <= limit:
+            fault = _describe_cache_fault(error, n_padding)
+            message = f"{subject} would generate {fault}, which the unpruned model does not do."
+            raise LaminaError(f"{message} {advice}".rstrip())
+
+
+def _describe_cache_fault(error: float, n_padding: int) -> str:
+    """What a variant generates from a cache, by its `_cache_error`."""
+    if error == torch.inf:
+        return "nothing from a cache"
+    batch = " beside a longer prompt" if n_padding else ""
+    return (
+        f"other text from a cache than without one{batch}: its logits would be {error:.2g} of "
+        "their spread apart"
+    )
 
 
 @torch.inference_mode()
-def _cache_error(model: PreTrainedModel, ids: Sequence[int], filled: int) -> float:
-    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one.
+def _cache_error(model: PreTrainedModel, token_ids: Sequence[int], n_padding: int) -> float:
+    """How far the logits of tokens generated from a cache are from those of the whole text.
 
-    filled: By how many tokens the text is shorter than another one of its batch, and filled up in front; 0 if alone.
+    A `distance`; infinite if nothing can be generated.
+
+    n_padding: by how many tokens the text is shorter than another one of its batch, and padded in
+        front; 0 if it is alone.
     """
-    row, before = (
-        torch.tensor([ids, ids] if filled else [ids], device=model.device),
-        model.generation_config,
-    )
-    mask = torch.ones_like(row)
-    mask[-1, :filled] = 0
-    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False}
+    rows = [token_ids, token_ids] if n_padding else [token_ids]
+    input_ids = torch.tensor(rows, device=model.device)
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[-1, :n_padding] = 0
+
+    own_generation_config = model.generation_config
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     try:
         generator: Any = model
         generated = generator.generate(
-            row, output_logits=True, return_dict_in_generate=True, **options
+            input_ids,
+            attention_mask=attention_mask,
+            max_new_tokens=N_GENERATED,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
     except Exception:  # a family's code can raise anything
         return torch.inf
     finally:
-        model.generation_config = before
-    text = generated.sequences[-1, filled:].tolist()
-    found = torch.stack([step[-1] for step in generated.logits])
-    return distance(found, logits(model, text[:-1], 4), model.dtype)
+        model.generation_config = own_generation_config
+
+    text = generated.sequences[-1, n_padding:].tolist()
+    cached_logits = torch.stack([step_logits[-1] for step_logits in generated.logits])
+    return distance(cached_logits, logits(model, text[:-1], N_GENERATED), model.dtype)

@@ -1,4 +1,7 @@
-"""A variant as a GGUF file: the base model's own file without the removed layers. What stays keeps its bits."""
+"""A variant as a GGUF file: the base model's own file without the removed layers.
+
+What stays keeps its bits.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +15,7 @@ from lamina.models.export.check import check_export
 from lamina.models.structure import layers_of, text_config
 
 FILE = "model.gguf"
-_DROPPED = ("general.size_label",)  # what names the size of the base model
+_SIZE_LABEL = "general.size_label"  # names the size of the base model
 
 
 def save(
@@ -20,13 +23,17 @@ def save(
 ) -> None:
     """Write the layers `kept` of the GGUF file `source`, and load them back.
 
-    Raises LaminaError if the file would not be the variant: programs that read it tell a layer's kind from its number.
+    Raises LaminaError if the file would not be the variant: programs that read it tell a layer's
+    kind from its number.
     """
-    if cutting.shifts(cutting.kinds(text_config(base), len(layers_of(base))), kept):
+    base_config = text_config(base)
+    layer_kinds = cutting.kinds(base_config, len(layers_of(base)))
+    if cutting.shifts(layer_kinds, kept):
         raise LaminaError(
-            f"layers of a '{text_config(base).model_type}' differ (full or sliding attention, RoPE bases, experts), a "
-            "GGUF file does not say which layer is of which kind, and this cut shifts the pattern. Choose layers by a "
-            "selector with strategy: block and periods: whole, or export a checkpoint (leave FORM out)."
+            f"layers of a '{base_config.model_type}' differ (full or sliding attention, RoPE "
+            "bases, experts), a GGUF file does not say which layer is of which kind, and this cut "
+            "shifts the pattern. Choose layers by a selector with strategy: block and periods: "
+            "whole, or export a checkpoint (leave FORM out)."
         )
     folder.mkdir(parents=True)
     write(source, folder / FILE, kept)
@@ -35,33 +42,45 @@ def save(
 
 
 def write(source: Path, target: Path, kept: Sequence[int]) -> None:
-    """Copy a GGUF file without the layers that are not `kept`: blocks get new numbers, lists by layer are cut."""
+    """Copy a GGUF file with the layers `kept` alone.
+
+    Their tensors get new numbers, and lists with an entry per layer are cut.
+    """
     header = gguf.read_header(source, str(source))
-    depth, _ = gguf.shape(source, str(source))
-    settings = {
-        name: _of_kept(name, setting, header.family, depth, kept)
-        for name, setting in header.settings.items()
-        if name not in _DROPPED and not name.startswith("split.")
-    }
-    new_numbers = {layer: number for number, layer in enumerate(kept)}
+    n_layers, _ = gguf.shape(source, str(source))
+    settings: dict[str, gguf.Setting] = {}
+    for name, setting in header.settings.items():
+        if name != _SIZE_LABEL and not name.startswith("split."):
+            settings[name] = _cut_setting(name, setting, header.family, n_layers, kept)
+    gguf.write(target, settings, _select_tensors(header, kept))
+
+
+def _select_tensors(
+    header: gguf.Header, kept: Sequence[int]
+) -> list[tuple[str, gguf.StoredTensor]]:
+    """The tensors outside of layers, and those of the layers `kept` under their new names."""
+    new_indices = {layer: index for index, layer in enumerate(kept)}
     tensors: list[tuple[str, gguf.StoredTensor]] = []
     for name, tensor in header.tensors.items():
-        of_layer = gguf.LAYER.match(name)
-        if of_layer is None:
+        match = gguf.LAYER.match(name)
+        if match is None:
             tensors.append((name, tensor))
-        elif int(of_layer[1]) in new_numbers:
-            number = new_numbers[int(of_layer[1])]
-            tensors.append((f"blk.{number}.{name[of_layer.end() :]}", tensor))
-    gguf.write(target, settings, tensors)
+            continue
+        layer = int(match[1])
+        if layer in new_indices:
+            name_in_layer = name[match.end() :]
+            tensors.append((f"blk.{new_indices[layer]}.{name_in_layer}", tensor))
+    return tensors
 
 
-def _of_kept(
-    name: str, setting: gguf.Setting, family: str, depth: int, kept: Sequence[int]
+def _cut_setting(
+    name: str, setting: gguf.Setting, family: str, n_layers: int, kept: Sequence[int]
 ) -> gguf.Setting:
-    """A setting of the model in which the layers `kept` are left."""
+    """A setting of the header for a model of the layers `kept` alone."""
     if name == f"{family}.block_count":
         return gguf.with_value(setting, len(kept))
-    by_layer = name.startswith(f"{family}.") and setting.is_list
-    if not by_layer or not isinstance(setting.value, list) or len(setting.value) != depth:
+    if not name.startswith(f"{family}.") or not setting.is_list:
+        return setting
+    if not isinstance(setting.value, list) or len(setting.value) != n_layers:
         return setting
     return gguf.with_value(setting, [setting.value[layer] for layer in kept])

@@ -1,17 +1,18 @@
-"""A pruned decoder with what a stock class has no place for: patches of the residual stream, removed halves of layers.
+"""A pruned decoder with what a stock class has no place for: patches of the residual stream, and
+layers without their attention or their MLP.
 
 The decoder may be part of a model that sees or hears, whose other parts stay as they were.
 
-An export copies this file beside its weights, with the classes it builds on and the model type put in. It needs torch
-and transformers only:
+An export copies this file beside its weights, with the classes it builds on and the model type put
+in. It needs torch and transformers only:
 
     AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
-Stock transformers does not know the model type, and the stock classes refuse the configuration, because loaded without
-this code the model would silently lose its patches.
+Stock transformers does not know the model type, and the stock classes refuse the configuration,
+because loaded without this code the model would silently lose its patches.
 """
 
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -22,213 +23,278 @@ from transformers.cache_utils import CacheLayerMixin
 
 MODEL_TYPE = "lamina_llama"
 
-PLACES = ("removed", "patches")  # what a configuration says, by module path
-PARTS = (
-    "operator",
-    "down",
-    "up",
-    "bias",
-)  # names of a patch's tensors: M (C, C), or M = down up, (C, r) and (r, C)
+# The tensors of a patch h <- h + h M + bias, where M is `operator` (C, C), or the product of `down`
+# (C, r) and `up` (r, C).
+FACTORS = ("operator", "down", "up")
+PARTS = (*FACTORS, "bias")
 
 # Stands in config.json where stock classes demand a number.
 REFUSAL = (
-    "this checkpoint has patches or removed halves that the stock class would drop: load it with "
-    "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or with lamina.load(folder)"
+    "this checkpoint has patches or removed sub-layers that the stock class would drop: load it "
+    "with AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or with "
+    "lamina.load(folder)"
 )
 
 
-def repair(stream: torch.Tensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-    """h + h M + b for a stream h (..., C) and the `PARTS` that a patch has, in the dtype of h.
+class RemovedSublayer(TypedDict, total=False):
+    """What config.json says of an attention or MLP that was removed."""
 
-    In the stream's own dtype, as h + h M and not h (I + M), whose rounding in bfloat16 would swamp a small M. Float16
-    is left for float32 on the way and its range is kept at the end: its sums overflow where M undoes a large h.
+    form: list[Any]  # `residual_inside` and `n_returned` of the module in its place
+    layer: int  # the number of its layer; of an attention only
+
+
+class SpecialModules(TypedDict):
+    """What config.json says of a pruned model under `lamina`, by the paths of modules."""
+
+    removed: dict[str, RemovedSublayer]
+    patches: dict[str, dict[str, list[int]]]  # the shapes of the tensors of each patch, by name
+
+
+# ------------------------------------------------------------------------------------------ patches
+
+
+def repair(stream: torch.Tensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The stream h (..., C) after a patch: h + h M + bias, in the dtype of h.
+
+    It is computed in that dtype, and as h + h M: in bfloat16 the rounding of I + M would swamp a
+    small M. Float16 alone is computed in float32 and clamped to its range at the end, because its
+    sums overflow where M undoes a large h.
     """
     if stream.dtype == torch.float16:
         with torch.autocast(stream.device.type, enabled=False):
-            wide = repair(stream.float(), {name: part.float() for name, part in parts.items()})
-        limit = torch.finfo(stream.dtype).max
-        return wide.clamp(-limit, limit).to(stream.dtype)
+            wide_parts = {name: part.float() for name, part in parts.items()}
+            repaired = repair(stream.float(), wide_parts)
+        limit = torch.finfo(torch.float16).max
+        return repaired.clamp(-limit, limit).to(torch.float16)
+
     change = stream
-    for name in PARTS[:-1]:
-        change = change @ parts[name].to(stream.dtype) if name in parts else change
-    return stream + change + parts["bias"].to(stream.dtype) if "bias" in parts else stream + change
+    for name in FACTORS:
+        if name in parts:
+            change = change @ parts[name].to(stream.dtype)
+    repaired = stream + change
+    if "bias" in parts:
+        repaired = repaired + parts["bias"].to(stream.dtype)
+    return repaired
 
 
 class Patched:
-    """Mixed in before the class of a layer or norm: repairs the stream that it is given, then does what it did."""
+    """Mixed in before the class of a layer or norm: it runs on the repaired stream."""
 
     @property
     def patch_parts(self) -> dict[str, torch.Tensor]:
-        """The tensors of the patch by name."""
-        return {
-            name: getattr(self, f"patch_{name}") for name in PARTS if hasattr(self, f"patch_{name}")
-        }
+        """Those of the tensors `PARTS` that the patch has, by name."""
+        parts: dict[str, torch.Tensor] = {}
+        for name in PARTS:
+            if hasattr(self, f"patch_{name}"):
+                parts[name] = getattr(self, f"patch_{name}")
+        return parts
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The original module on the repaired stream."""
-        stream = args[0] if args else kwargs.pop("hidden_states")
-        inner: Any = super()
-        return inner.forward(repair(stream, self.patch_parts), *args[1:], **kwargs)
+        """Call the original module with the repaired stream."""
+        original: Any = super()
+        if args:
+            stream, *other_args = args
+        else:
+            stream = kwargs.pop("hidden_states")
+            other_args = []
+        return original.forward(repair(stream, self.patch_parts), *other_args, **kwargs)
 
 
 def patch_before(module: nn.Module, parts: dict[str, torch.Tensor]) -> None:
-    """Make `module` (a layer or the final norm) apply a patch, by its `PARTS`, to the stream it is given.
+    """Make `module`, a layer or the final norm, apply a patch to the stream that it is given.
 
-    The module gets a sub-class of its own class: its name, attributes and place in the model stay as they were, which
-    transformers, accelerate and PEFT rely on. The tensors are buffers, so they move with the model and are saved.
+    The module gets a sub-class of its own class, so that its name, attributes and position in the
+    model stay as they were, which transformers, accelerate and PEFT rely on. The tensors are
+    buffers: they move with the model and are saved.
     """
-    kind = type(module)
-    module.__class__ = type(kind.__name__, (Patched, kind), {"__module__": kind.__module__})
+    original_class = type(module)
+    module.__class__ = type(
+        original_class.__name__,
+        (Patched, original_class),
+        {"__module__": original_class.__module__},
+    )
     for name, part in parts.items():
         module.register_buffer(f"patch_{name}", part)
 
 
-def patch_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype a patch is kept in when the weights have `dtype`: float16 has too little range for its entries."""
-    return torch.float32 if dtype == torch.float16 else dtype
+def patch_dtype(weights_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a patch beside weights: float16 has too little range for its entries."""
+    return torch.float32 if weights_dtype == torch.float16 else weights_dtype
+
+
+# ------------------------------------------------------------------------------- removed sub-layers
 
 
 class NoAttention(nn.Module):
     """Stands where attention was removed and adds zero to the residual stream.
 
-    Transformers reads the length of the past from the cache's first layer, so this module keeps one number per token
-    there: positions and masks of the later layers stay right when layer 0 lost its attention.
+    Transformers reads the length of the past from the cache's first layer. So this module keeps one
+    number per token there, and positions and masks of the later layers stay right when layer 0 has
+    lost its attention.
+
+    layer_idx: the number of its layer, by which transformers finds its part of the cache.
+    residual_inside: whether the removed module was given the residual and added it itself.
+    n_returned: how many values it returned; 0 if it returned the stream alone, not in a tuple.
     """
 
-    def __init__(self, layer_idx: int, residual_inside: bool, returns: int) -> None:
+    def __init__(self, layer_idx: int, residual_inside: bool, n_returned: int) -> None:
         super().__init__()
         self.layer_idx = layer_idx
         self.residual_inside = residual_inside
-        self.returns = returns
+        self.n_returned = n_returned
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What `nothing` gives, in the form that attention had."""
-        stream = args[0] if args else kwargs["hidden_states"]
-        cache = next(
-            (
-                kwargs[name]
-                for name in ("past_key_values", "layer_past")
-                if kwargs.get(name) is not None
-            ),
-            None,
-        )
+        """Zero, in the form in which attention returned its output."""
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = kwargs.get("layer_past")
         # Of an encoder and a decoder, the decoder's.
         cache = getattr(cache, "self_attention_cache", cache)
-        held = [] if cache is None else cache.layers[self.layer_idx : self.layer_idx + 1]
-        # Other kinds of mixers keep a state that has no length.
-        if cache is not None and all(isinstance(layer, CacheLayerMixin) for layer in held):
-            mark = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
-            cache.update(mark, mark, self.layer_idx)
-        return nothing(args, kwargs, self.residual_inside, self.returns)
+        if cache is not None:
+            self._count_tokens(cache, args[0] if args else kwargs["hidden_states"])
+        return zero_output(args, kwargs, self.residual_inside, self.n_returned)
+
+    def _count_tokens(self, cache: Any, stream: torch.Tensor) -> None:
+        """Put one zero per token of the stream (B, T, C) into this layer's part of the cache."""
+        own_layers = cache.layers[self.layer_idx : self.layer_idx + 1]
+        # Mixers other than attention keep a state that has no length.
+        if all(isinstance(layer, CacheLayerMixin) for layer in own_layers):
+            zeros = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
+            cache.update(zeros, zeros, self.layer_idx)
 
 
 class NoMLP(nn.Module):
-    """Stands where an MLP was removed and adds zero to the residual stream."""
+    """Stands where an MLP was removed and adds zero to the residual stream.
 
-    def __init__(self, residual_inside: bool, returns: int) -> None:
+    The arguments are those of `NoAttention`.
+    """
+
+    def __init__(self, residual_inside: bool, n_returned: int) -> None:
         super().__init__()
         self.residual_inside = residual_inside
-        self.returns = returns
+        self.n_returned = n_returned
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What `nothing` gives, in the form that the MLP had."""
-        return nothing(args, kwargs, self.residual_inside, self.returns)
+        """Zero, in the form in which the MLP returned its output."""
+        return zero_output(args, kwargs, self.residual_inside, self.n_returned)
 
 
-def nothing(
-    args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, returns: int
+def zero_output(
+    args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, n_returned: int
 ) -> Any:
-    """Zero in the shape of the stream that a sub-layer is called with, or the residual where it adds that itself.
+    """What a sub-layer returns that adds nothing to the stream it is called with.
 
-    Alone if `returns` is 0, else the first of so many values.
+    That is zero in the shape of the stream, or the residual where the sub-layer adds that itself.
+    It is the first of `n_returned` values, or alone if that is 0.
     """
-    stream = args[0] if args else next(iter(kwargs.values()))
-    given = (
-        kwargs["residual"]
-        if "residual" in kwargs
-        else args[1]
-        if residual_inside
-        else torch.zeros_like(stream)
-    )
-    return (given, *[None] * (returns - 1)) if returns else given
+    if "residual" in kwargs:
+        output = kwargs["residual"]
+    elif residual_inside:
+        output = args[1]
+    else:
+        stream = args[0] if args else next(iter(kwargs.values()))
+        output = torch.zeros_like(stream)
+    if n_returned == 0:
+        return output
+    return (output, *[None] * (n_returned - 1))
 
 
-def describe(model: nn.Module) -> dict[str, Any]:
-    """What is special about a pruned model, as its configuration says it: by module path, `removed` and `patches`."""
-    removed: dict[str, Any] = {}
+# ---------------------------------------------------------------------- what the configuration says
+
+
+def describe(model: nn.Module) -> SpecialModules:
+    """The patches and removed sub-layers of a pruned model, as its configuration says them."""
+    removed: dict[str, RemovedSublayer] = {}
+    patches: dict[str, dict[str, list[int]]] = {}
     for path, module in model.named_modules():
+        if isinstance(module, (NoAttention, NoMLP)):
+            removed[path] = {"form": [module.residual_inside, module.n_returned]}
         if isinstance(module, NoAttention):
-            removed[path] = {
-                "layer": module.layer_idx,
-                "form": [module.residual_inside, module.returns],
-            }
-        elif isinstance(module, NoMLP):
-            removed[path] = {"form": [module.residual_inside, module.returns]}
-    patches = {
-        path: {name: list(part.shape) for name, part in module.patch_parts.items()}
-        for path, module in model.named_modules()
-        if isinstance(module, Patched)
-    }
+            removed[path]["layer"] = module.layer_idx
+        if isinstance(module, Patched):
+            patches[path] = {name: list(part.shape) for name, part in module.patch_parts.items()}
     return {"removed": removed, "patches": patches}
 
 
-def restore(model: nn.Module, described: dict[str, Any]) -> None:
-    """Give a model of the right depth its special places back, the patches without their values (zeros)."""
-    for path, what in described["removed"].items():
-        parent, _, name = path.rpartition(".")
-        is_attention = "layer" in what
-        replacement = (
-            NoAttention(what["layer"], *what["form"]) if is_attention else NoMLP(*what["form"])
-        )
-        setattr(model.get_submodule(parent), name, replacement)
-    dtype = patch_dtype(torch.get_default_dtype())
-    for path, what in described["patches"].items():
-        patch_before(
-            model.get_submodule(path),
-            {name: torch.zeros(shape, dtype=dtype) for name, shape in what.items()},
-        )
+def restore(model: nn.Module, special_modules: SpecialModules) -> None:
+    """Give a model of the right depth its special modules.
 
-
-def refused_field(kind: Any) -> tuple[str, str]:
-    """The number of attention heads under a family's name: every stock class needs it, a tokenizer does not.
-
-    Of a family without attention, the number of its layers. Before it stands the name of the configuration inside of
-    this one that the decoder has, empty where it has this one.
+    Patches are zero until their weights are read.
     """
-    whole = kind()
-    text = whole.get_text_config(decoder=True)
-    holder = next((name for name in kind.sub_configs if getattr(whole, name, None) is text), "")
-    names = [
-        text.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")
-    ]
-    return holder, str(names[0] if hasattr(text, names[0]) else names[1])
+    for path, sublayer in special_modules["removed"].items():
+        parent_path, _, name = path.rpartition(".")
+        residual_inside, n_returned = sublayer["form"]
+        replacement: nn.Module
+        if "layer" in sublayer:
+            replacement = NoAttention(sublayer["layer"], residual_inside, n_returned)
+        else:
+            replacement = NoMLP(residual_inside, n_returned)
+        setattr(model.get_submodule(parent_path), name, replacement)
+
+    dtype = patch_dtype(torch.get_default_dtype())
+    for path, shapes in special_modules["patches"].items():
+        zeros = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
+        patch_before(model.get_submodule(path), zeros)
 
 
-def refusing(settings: dict[str, Any], kind: Any, value: Any) -> dict[str, Any]:
-    """A copy of a configuration's settings with the value in the place that stock classes need."""
-    holder, name = refused_field(kind)
-    return settings | ({holder: settings[holder] | {name: value}} if holder else {name: value})
+def find_refused_field(config_class: Any) -> tuple[str, str]:
+    """The number in a family's configuration with which stock classes are made to refuse it.
+
+    It is the number of attention heads, which every stock class needs and no tokenizer; in a family
+    without attention, the number of layers.
+
+    Returns the name of the decoder's sub-configuration, empty where the configuration has none, and
+    the name of the number in it.
+    """
+    config = config_class()
+    text_config = config.get_text_config(decoder=True)
+    holder = ""
+    for name in config_class.sub_configs:
+        if getattr(config, name, None) is text_config:
+            holder = name
+            break
+    family_names = text_config.attribute_map
+    heads_field = family_names.get("num_attention_heads", "num_attention_heads")
+    if hasattr(text_config, heads_field):
+        return holder, str(heads_field)
+    return holder, str(family_names.get("num_hidden_layers", "num_hidden_layers"))
+
+
+def set_refused_field(settings: dict[str, Any], config_class: Any, value: Any) -> dict[str, Any]:
+    """A copy of a configuration's settings with a value in the field that stock classes need."""
+    holder, field = find_refused_field(config_class)
+    if holder:
+        return settings | {holder: settings[holder] | {field: value}}
+    return settings | {field: value}
+
+
+# ---------------------------------------------------------------------- the classes of transformers
 
 
 class LaminaConfig(BaseConfig):
-    """The base model's configuration; `lamina` says which modules are patched or removed."""
+    """The base model's configuration.
+
+    lamina: `SpecialModules`, and under `heads` the number that is refused in config.json.
+    """
 
     model_type = MODEL_TYPE
 
     def __init__(self, lamina: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.lamina = lamina
-        super().__init__(
-            **(kwargs if lamina is None else refusing(kwargs, BaseConfig, lamina["heads"]))
-        )
+        if lamina is not None:
+            kwargs = set_refused_field(kwargs, BaseConfig, lamina["heads"])
+        super().__init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in config.json: no stock class accepts it."""
-        written: dict[str, Any] = super().to_dict()
-        return written if self.lamina is None else refusing(written, BaseConfig, REFUSAL)
+        settings: dict[str, Any] = super().to_dict()
+        if self.lamina is None:
+            return settings
+        return set_refused_field(settings, BaseConfig, REFUSAL)
 
 
 class Special:
-    """Mixed in before a stock class: its removed halves are left out and its patches are in place."""
+    """Mixed in before a stock class: removed sub-layers are left out, and patches are applied."""
 
     config_class = LaminaConfig
     _keep_in_fp32_modules = [
@@ -239,16 +305,19 @@ class Special:
     def __init__(self, config: LaminaConfig) -> None:
         stock: Any = super()
         stock.__init__(config)
-        if config.lamina is not None:
-            model: Any = self
-            above = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
-            inside = {
-                key: {k.removeprefix(above): v for k, v in config.lamina[key].items()}
-                for key in PLACES
+        if config.lamina is None:
+            return
+        # Paths are those in the model with a head. A decoder alone is one level further in.
+        prefix = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
+        special_modules: Any = {}
+        for kind in ("removed", "patches"):
+            special_modules[kind] = {
+                path.removeprefix(prefix): value for path, value in config.lamina[kind].items()
             }
-            restore(model, inside)
+        model: Any = self
+        restore(model, special_modules)
 
-    # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
+    # Transformers answers these from the text of a class's file; this one holds no attention.
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return bool(BaseModel._can_set_attn_implementation())

@@ -1,8 +1,10 @@
-"""Writing a variant as a Hugging Face checkpoint: stock where transformers has a place for everything, else with code.
+"""Writing a variant as a Hugging Face checkpoint: stock where transformers has a place for
+everything, else with code.
 
-Pruned and healed layers make a **stock** checkpoint. A patch needs the small modeling file beside the weights
-(`modeling_lamina.py`, form **code**); without it the checkpoint does not load, so that a patch is never lost. Removed
-attention or MLP halves are written as zero weights into a stock checkpoint, or left out in form code.
+Pruned and healed layers make a **stock** checkpoint. A patch needs the small modeling file beside
+the weights (`modeling_lamina.py`, form **code**); without it the checkpoint does not load, so that
+a patch is never lost. Removed sub-layers are written as zero weights into a stock checkpoint, or
+left out in form code.
 """
 
 import copy
@@ -22,15 +24,16 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Repairing, weights_and_patches
+from lamina.models.boundary import Boundary, Repairing
 from lamina.models.cutting import kinds
 from lamina.models.export import gguf_file, modeling_lamina, own_code
-from lamina.models.export.card import Facts, Source, card, mergekit
+from lamina.models.export.card import Facts, Source, render_card
 from lamina.models.export.check import check_export
+from lamina.models.export.mergekit import render_recipe
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
-from lamina.models.materialise import materialise
+from lamina.models.materialise import materialise, weights_and_patches
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
 from lamina.models.units import parse
@@ -43,8 +46,9 @@ RECORD = "lamina.json"
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?[.]safetensors([.]index[.]json)?")
 # Files of a tokenizer, a chat or a licence in a model's folder, copied as they are.
 _CARRIED = re.compile(
-    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
-    r"|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja|(LICEN[CS]E|NOTICE|USE_POLICY).*"
+    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template"
+    r"|generation_config)\.json|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja"
+    r"|(LICEN[CS]E|NOTICE|USE_POLICY).*"
 )
 
 
@@ -57,67 +61,80 @@ def export(
     form: str = "auto",
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns its form.
+    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns its
+    form.
 
     base: the unpruned model; it is not changed.
-    folder: where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
+    folder: where to write. It must be absent, empty or an earlier export, which is replaced when
+        all is written.
     patches, adapter: as for `materialise`; the adapter is merged.
-    form: `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights leaves
-        none); `code` also leaves removed halves out instead of zeroing them; `gguf` takes layers out of the GGUF file
-        that is the source.
+    form: `auto` is stock unless a patch of the stream is left in the model (a repair that is folded
+        into weights leaves none); `code` also leaves removed sub-layers out instead of zeroing
+        them; `gguf` takes layers out of the GGUF file that is the source.
     max_shard_size: largest weights file, such as 5GB.
 
-    Raises LaminaError if the parts do not fit together, the form cannot hold the variant, `folder` holds something
-    else, or the checkpoint loads back as another model. Then no checkpoint is left behind.
+    Raises LaminaError if the parts do not fit together, the form cannot hold the variant, `folder`
+    holds something else, or the checkpoint loads back as another model. Then no checkpoint is left
+    behind.
     """
     target = Path(folder)
-    _check(base, form, target)
-    if form == "gguf":
-        check_cut(
-            source.variant,
-            source.manifest["source"],
-            source.plan["kind"],
-            bool(source.plan.get("replacements")),
-        )
+    _check_request(base, source, form, target)
     variant = materialise(base, source.plan, patches, adapter)
-    patched = bool(modeling_lamina.describe(variant)["patches"])
-    if form == "stock" and patched:
+    has_patches = bool(modeling_lamina.describe(variant)["patches"])
+    if form == "stock" and has_patches:
         raise LaminaError(
-            "a stock checkpoint has no place for a patch, which a reload would then lose. Export it with form=auto (it "
-            "brings its modeling file and loads with trust_remote_code=True), or export the variant with repair none."
+            "a stock checkpoint has no place for a patch, which a reload would then lose. Export "
+            "it with form=auto (it brings its modeling file and loads with "
+            "trust_remote_code=True), or export the variant with repair none."
         )
-    if form == "stock" or (form == "auto" and not patched):
-        _zero_halves(variant, base, source.plan)
+    if form == "stock" or (form == "auto" and not has_patches):
+        _zero_removed_sublayers(variant, base, source.plan)
+
     target.parent.mkdir(parents=True, exist_ok=True)
     # All processes use one name, so that an export removes what a killed one left behind.
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        if form == "gguf":
-            kept = kept_layers(base, source.plan["units"])
-            gguf_file.save(variant, base, kept, Path(source.manifest["source"]), temporary)
-            written = form
-        else:
-            written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
-            check_export(variant, base, lambda: load_folder(temporary, "auto", written == "code"))
-        _document(source, temporary, base, variant, written)
+        written_form = _write_export(variant, base, source, form, temporary, max_shard_size)
         if target.is_dir():
             shutil.rmtree(target)
         os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return written
+    return written_form
+
+
+def _write_export(
+    variant: PreTrainedModel,
+    base: PreTrainedModel,
+    source: Source,
+    form: str,
+    folder: Path,
+    max_shard_size: str,
+) -> str:
+    """Write and check the weights, then the documents; returns the form."""
+    if form == "gguf":
+        kept = kept_layers(base, source.plan["units"])
+        gguf_file.save(variant, base, kept, Path(source.manifest["source"]), folder)
+    else:
+        form = save(variant, folder, max_shard_size, Path(source.manifest["path"]))
+        has_code = form == "code"
+        check_export(variant, base, lambda: load_folder(folder, "auto", has_code))
+    _write_documents(source, folder, base, variant, form)
+    return form
 
 
 def save(
     variant: PreTrainedModel,
     folder: str | Path,
     max_shard_size: str = "5GB",
-    carried: Path | None = None,
+    base_folder: Path | None = None,
 ) -> str:
-    """Write a materialised variant's weights, configuration and, if it needs it, code; returns stock or code.
+    """Write a materialised variant's weights, configuration and, if it needs it, code; returns
+    `stock` or `code`.
 
-    `carried` is the base model's folder, whose tokenizer, generation configuration and licence are copied.
+    base_folder: the base model's folder, whose tokenizer, generation configuration and licence are
+        copied.
 
     Raises LaminaError if the variant needs code and its class is not one of transformers' own.
     """
@@ -126,25 +143,25 @@ def save(
     # Save a shallow copy, since saving writes dtype and architecture into the configuration.
     shell = copy.copy(variant)
     shell.__dict__["config"] = copy.deepcopy(variant.config)
-    if carried is not None and (carried / "generation_config.json").is_file():
-        # The file is copied below as it is, because transformers refuses to save some published ones.
+    if base_folder is not None and (base_folder / "generation_config.json").is_file():
+        # The file is copied below as it is: transformers refuses to save some published ones.
         shell.__dict__["generation_config"] = GenerationConfig()
-    described = modeling_lamina.describe(variant)
-    plain = not described["removed"] and not described["patches"]
-    # Without its family's name a model gets no renaming on loading, so its weights keep the names they have here.
+
+    special_modules = modeling_lamina.describe(variant)
+    is_stock = not special_modules["removed"] and not special_modules["patches"]
+    # Without its family's name a model gets no renaming on loading, so its weights keep the names
+    # they have here.
     PreTrainedModel.save_pretrained(
-        shell, target, max_shard_size=max_shard_size, save_original_format=plain
+        shell, target, max_shard_size=max_shard_size, save_original_format=is_stock
     )
-    if carried is not None:
-        for file in sorted(carried.iterdir()):
-            if file.is_file() and _CARRIED.fullmatch(file.name):
-                shutil.copyfile(file, target / file.name)
-    if not plain:
-        _add_code(variant, target, described)
+    if base_folder is not None:
+        _copy_carried_files(base_folder, target)
+    if not is_stock:
+        _add_code(variant, target, special_modules)
         _name_tokenizer(variant, target)
     for file in target.glob("*.safetensors"):
         file.chmod(0o644)
-    return "stock" if plain else "code"
+    return "stock" if is_stock else "code"
 
 
 def save_checked(
@@ -153,10 +170,13 @@ def save_checked(
     folder: str | Path,
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant as `save` does, unless it loads back as another model; returns stock or code.
+    """Write a variant as `save` does, unless it loads back as another model; returns `stock` or
+    `code`.
 
-    load_base: gives the base model, which is loaded for the check alone, after the variant is written.
-    folder: where to write. Weights of a model that are there already are replaced, other files stay.
+    load_base: gives the base model, which is loaded for the check alone, after the variant is
+        written.
+    folder: where to write. Weights of a model that are there already are replaced, other files
+        stay.
 
     Raises LaminaError as `save` and `check_export` do. The folder is then as it was.
     """
@@ -175,119 +195,125 @@ def save_checked(
     return form
 
 
-def _check(base: PreTrainedModel, form: str, target: Path) -> None:
+def _check_request(base: PreTrainedModel, source: Source, form: str, target: Path) -> None:
+    """Refuse what cannot be exported before anything is done for it."""
     if form not in EXPORTED_AS:
         raise LaminaError(
             f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}."
         )
     if getattr(base.config, "auto_map", None):
         raise LaminaError(
-            f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "
-            "part of transformers."
+            f"{type(base).__name__} comes from Python code in the model's folder. Only models "
+            "whose class is part of transformers can be exported."
         )
     if target.is_dir() and any(target.iterdir()) and not (target / RECORD).is_file():
         raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
+    if form == "gguf":
+        has_donors = bool(source.plan.get("replacements"))
+        check_cut(source.variant, source.manifest["source"], source.plan["kind"], has_donors)
 
 
-def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
-    """Put the modeling file beside the weights and write a configuration that only this file understands."""
-    # The class of transformers stands behind the sub-classes that lamina gives a variant.
-    stock = next(
-        each.__name__
-        for each in type(variant).__mro__
-        if each.__module__.startswith("transformers.")
+def _copy_carried_files(base_folder: Path, target: Path) -> None:
+    """Copy the tokenizer, chat template, generation configuration and licence of the base model."""
+    for file in sorted(base_folder.iterdir()):
+        if file.is_file() and _CARRIED.fullmatch(file.name):
+            shutil.copyfile(file, target / file.name)
+
+
+def _add_code(
+    variant: PreTrainedModel, target: Path, special_modules: modeling_lamina.SpecialModules
+) -> None:
+    """Put the modeling file beside the weights, and write a configuration that only it understands.
+
+    special_modules: as `modeling_lamina.describe` gives them.
+    """
+    # lamina gives a variant sub-classes; the class of transformers comes after them.
+    model_class = next(
+        ancestor.__name__
+        for ancestor in type(variant).__mro__
+        if ancestor.__module__.startswith("transformers.")
     )
-    kind, model_type = type(variant.config), f"lamina_{variant.config.model_type}"
-    if not (hasattr(transformers, kind.__name__) and hasattr(transformers, stock)):
+    config_class = type(variant.config)
+    if not (hasattr(transformers, config_class.__name__) and hasattr(transformers, model_class)):
         raise LaminaError(
-            f"{stock} is not part of transformers, so a patched or halved variant of it cannot be exported. "
-            "Remove whole layers with repair none, or keep the variant as it is: lamina.load loads it."
+            f"{model_class} is not part of transformers, so a variant of it with patches or "
+            "without sub-layers cannot be exported. Remove whole layers with repair none, or keep "
+            "the variant as it is: lamina.load loads it."
         )
-    code = own_code.source(kind.__name__, stock, model_type)
+    model_type = f"lamina_{variant.config.model_type}"
+    code = own_code.render_code(config_class.__name__, model_class, model_type)
     (target / own_code.CODE).write_text(code, encoding="utf-8")
-    path = target / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    holder, field = modeling_lamina.refused_field(kind)
-    heads = (config[holder] if holder else config)[field]
-    config = modeling_lamina.refusing(config, kind, modeling_lamina.REFUSAL) | {
-        "model_type": model_type,
-        "architectures": ["LaminaForCausalLM"],
-        "auto_map": own_code.AUTO_MAP,
-        "lamina": described | {"heads": heads},
-    }
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    config_file = target / "config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    holder, field = modeling_lamina.find_refused_field(config_class)
+    refused_value = (config[holder] if holder else config)[field]
+    config = modeling_lamina.set_refused_field(config, config_class, modeling_lamina.REFUSAL)
+    config["model_type"] = model_type
+    config["architectures"] = ["LaminaForCausalLM"]
+    config["auto_map"] = own_code.AUTO_MAP
+    config["lamina"] = {**special_modules, "heads": refused_value}
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    config_file.write_text(text, encoding="utf-8")
 
 
 def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
-    """Write down the tokenizer's class, since transformers cannot look it up by a model type that it does not know."""
-    path = target / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Write down the tokenizer's class, which transformers cannot look up by a model type that it
+    does not know.
+    """
+    settings_file = target / "tokenizer_config.json"
+    settings: dict[str, Any] = {}
+    if settings_file.is_file():
+        settings = json.loads(settings_file.read_text(encoding="utf-8"))
     if "tokenizer_class" in settings or not (target / "tokenizer.json").is_file():
         return
     tokenizer = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
-    path.write_text(
-        json.dumps(settings | {"tokenizer_class": type(tokenizer).__name__}, indent=2) + "\n",
-        "utf-8",
-    )
+    settings["tokenizer_class"] = type(tokenizer).__name__
+    settings_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
-    """Replace each removed half by the base model's module with all weights zero, so that it adds zero as well."""
-    originals = layers_of(base)
-    numbers = kept_layers(base, plan["units"])
-    for position, (number, layer) in enumerate(zip(numbers, layers_of(variant), strict=True)):
+def _zero_removed_sublayers(
+    variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]
+) -> None:
+    """Replace each removed sub-layer by the base model's module with all weights zero.
+
+    It adds zero to the stream, as the module that stands in for a removed sub-layer does.
+    """
+    base_layers = [layers_of(base)[layer_index] for layer_index in kept_layers(base, plan["units"])]
+    layer_pairs = zip(layers_of(variant), base_layers, strict=True)
+    for position, (layer, base_layer) in enumerate(layer_pairs):
         for name, module in list(layer.named_children()):
-            original = originals[number].get_submodule(name)
-            if type(module) is type(original):
-                continue
-            silent = copy.deepcopy(original)
-            for part in silent.modules():
-                for key, weight in list(part.named_parameters(recurse=False)):
-                    setattr(
-                        part,
-                        key,
-                        nn.Parameter(weight.detach().clone().zero_(), requires_grad=False),
-                    )
-                for key in LAYER_INDEX_ATTRIBUTES:
-                    if isinstance(getattr(part, key, None), int):
-                        setattr(part, key, position)
-            setattr(layer, name, silent)
+            original = base_layer.get_submodule(name)
+            if type(module) is not type(original):
+                setattr(layer, name, _silence(original, position))
 
 
-def _document(
+def _silence(original: nn.Module, layer_index: int) -> nn.Module:
+    """A copy of a module with all weights zero, for the layer of this number."""
+    silent = copy.deepcopy(original)
+    for module in silent.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            zeros = nn.Parameter(weight.detach().clone().zero_(), requires_grad=False)
+            setattr(module, name, zeros)
+        for name in LAYER_INDEX_ATTRIBUTES:
+            if isinstance(getattr(module, name, None), int):
+                setattr(module, name, layer_index)
+    return silent
+
+
+def _write_documents(
     source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
 ) -> None:
-    depth = len(layers_of(base))
+    """Write the card, the recipe for mergekit and the record of what was exported."""
     kept = kept_layers(base, source.plan["units"])
-    halved = _halves(base, source.plan["units"], kept)
-    file = Path(source.manifest["source"])
-    counts = [
-        sum(tensor.numel() for tensor in weights_and_patches(model)) for model in (base, variant)
-    ]
-    facts = Facts(
-        **vars(source),
-        form=form,
-        parameters=(counts[0], counts[1]),
-        boundaries=runs(source.plan["units"], depth),
-        patched=bool(modeling_lamina.describe(variant)["patches"]),
-        zeroed=form == "stock" and bool(halved),
-        base_card=_front_matter(Path(source.manifest["path"])),
-        predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
-        base_class=auto_class(base.config).__name__,
-        unserved=_unserved(variant),
-        family=text_config(base).model_type,
-        kept=kept,
-        kinds=kinds(text_config(base), depth),
-        base_size=_stored_bytes(file) if is_gguf(file) else None,
-        size=sum(
-            each.stat().st_size
-            for each in folder.iterdir()
-            if each.suffix in (".safetensors", SUFFIX)
-        ),
-    )
-    (folder / "README.md").write_text(card(facts), encoding="utf-8")
+    removed_sublayers = _list_removed_sublayers(base, source.plan["units"], kept)
+    has_zeroed_sublayers = form == "stock" and bool(removed_sublayers)
+    facts = _collect_facts(source, folder, base, variant, form, kept, has_zeroed_sublayers)
+    (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
     if form != "gguf":
-        (folder / "mergekit.yaml").write_text(mergekit(facts, halved), encoding="utf-8")
+        recipe = render_recipe(facts, removed_sublayers)
+        (folder / "mergekit.yaml").write_text(recipe, encoding="utf-8")
+
     record = {
         "variant": str(source.variant),
         "form": form,
@@ -298,46 +324,88 @@ def _document(
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def _stored_bytes(file: Path) -> int:
-    """The size of a GGUF file, or of all its shards."""
-    return sum(shard.stat().st_size for shard in shard_files(file))
-
-
-def _unserved(variant: PreTrainedModel) -> str:
-    """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can, as its source says."""
-    config = text_config(variant)
-    bare = [
-        part["layer"]
-        for part in modeling_lamina.describe(variant)["removed"].values()
-        if "layer" in part
-    ]
-    odd = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if config is not variant.config:
-        return "Code beside a model that sees or hears was not tried there."
-    # gpt2 says that it is, and its attention fails there on the shape of its queries.
-    if not variant.is_backend_compatible() or config.model_type == "gpt2":
-        return "The attention of this family is not called in the way that vLLM's Transformers backend replaces."
-    if odd:
-        return f"vLLM's Transformers backend knows full and sliding attention, and not {min(odd)}."
-    return (
-        f"vLLM's Transformers backend wants attention in every layer, and layer {bare[0]} has none."
-        if bare
-        else ""
+def _collect_facts(
+    source: Source,
+    folder: Path,
+    base: PreTrainedModel,
+    variant: PreTrainedModel,
+    form: str,
+    kept: Sequence[int],
+    has_zeroed_sublayers: bool,
+) -> Facts:
+    """What the card says of an export whose weights are in `folder`."""
+    n_layers = len(layers_of(base))
+    base_config = text_config(base)
+    base_file = Path(source.manifest["source"])
+    weights_files = [file for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)]
+    return Facts(
+        **vars(source),
+        form=form,
+        n_base_parameters=sum(tensor.numel() for tensor in weights_and_patches(base)),
+        n_parameters=sum(tensor.numel() for tensor in weights_and_patches(variant)),
+        removed_runs=runs(source.plan["units"], n_layers),
+        has_patches=bool(modeling_lamina.describe(variant)["patches"]),
+        has_zeroed_sublayers=has_zeroed_sublayers,
+        base_metadata=_read_card_metadata(Path(source.manifest["path"])),
+        has_lookahead_heads=bool(getattr(base_config, "num_nextn_predict_layers", 0)),
+        base_class=auto_class(base.config).__name__,
+        vllm_obstacle=_explain_vllm_obstacle(variant),
+        family=base_config.model_type,
+        kept_layers=kept,
+        layer_kinds=kinds(base_config, n_layers),
+        base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
+        weights_bytes=_count_bytes(weights_files),
     )
 
 
-def _halves(
+def _count_bytes(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _explain_vllm_obstacle(variant: PreTrainedModel) -> str:
+    """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can.
+
+    Read from the source of vLLM.
+    """
+    config = text_config(variant)
+    if config is not variant.config:
+        return "Code beside a model that sees or hears was not tried there."
+    # gpt2 says that it is compatible, and its attention fails there on the shape of its queries.
+    if not variant.is_backend_compatible() or config.model_type == "gpt2":
+        return (
+            "The attention of this family is not called in the way that vLLM's Transformers "
+            "backend replaces."
+        )
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    unknown_types = layer_types - {"full_attention", "sliding_attention"}
+    if unknown_types:
+        return (
+            "vLLM's Transformers backend knows full and sliding attention, and not "
+            f"{min(unknown_types)}."
+        )
+    for module in modeling_lamina.describe(variant)["removed"].values():
+        if "layer" in module:  # an attention
+            return (
+                "vLLM's Transformers backend wants attention in every layer, and layer "
+                f"{module['layer']} has none."
+            )
+    return ""
+
+
+def _list_removed_sublayers(
     base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]
 ) -> dict[int, list[str]]:
-    """Sub-module names of removed halves, by layer that stays."""
-    halved: dict[int, list[str]] = {}
-    for layer, component in sorted(map(parse, units)):
-        for half in halves(layers_of(base)[layer]).get(component, ()) if layer in kept else ():
-            halved.setdefault(layer, []).append(f"{half.name}.")
-    return halved
+    """Beginnings of the names of weights in removed sub-layers, by layer that stays."""
+    prefixes: dict[int, list[str]] = {}
+    for layer_index, component in sorted(parse(unit) for unit in units):
+        if layer_index not in kept:
+            continue
+        for sublayer in halves(layers_of(base)[layer_index]).get(component, ()):
+            prefixes.setdefault(layer_index, []).append(f"{sublayer.name}.")
+    return prefixes
 
 
-def _front_matter(folder: Path) -> dict[str, Any]:
+def _read_card_metadata(folder: Path) -> dict[str, Any]:
     """The metadata block at the head of the base model's card; empty where it has none."""
     try:
         return metadata_load(folder / "README.md") or {}

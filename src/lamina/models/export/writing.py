@@ -1,10 +1,13 @@
-"""The linear maps through which MLPs write to the residual stream, for repairs that are folded into weights.
+"""The linear maps through which MLPs write to the residual stream, for repairs that are folded into
+weights.
 
-A map is found by what it does: its output is the output of the MLP, and the layer adds exactly that to the stream.
+A map is found by what it does: its output is the output of the MLP, and the layer adds exactly that
+to the stream.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,10 +20,21 @@ from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 from lamina.models.structure import SublayerModule, family_of, halves, layers_of, text_config
 
-_CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
+TOLERANCE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
-_Maps = dict[int, nn.Module | str]
-_known: "WeakKeyDictionary[PreTrainedModel, _Maps]" = WeakKeyDictionary()
+MapsByLayer = dict[int, nn.Module | str]
+"""The map of each layer that has an MLP, or the reason why there is none."""
+
+_known_maps: "WeakKeyDictionary[PreTrainedModel, MapsByLayer]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """How a module was called, and what it returned."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
 
 
 def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
@@ -29,99 +43,137 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     Raises LaminaError if the layer has none, or something stands between it and the stream.
     """
     if getattr(text_config(model), "quantization_config", None) is not None:
-        raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
+        raise _refuse_family(model, "is quantised, and would round what is folded into its weights")
     if family_of(model).stream_norm:
-        raise _unfoldable(
+        raise _refuse_family(
             model,
             "has a norm between the MLP and the stream, which undoes what is folded into weights",
         )
-    if model not in _known:
-        _known[model] = _look(model)
-    writer = _known[model].get(layer, f"has no mlp in layer {layer}")
-    if isinstance(writer, str):
-        raise _unfoldable(model, writer)
-    return writer
+    if model not in _known_maps:
+        _known_maps[model] = _find_maps(model)
+    found = _known_maps[model].get(layer, f"has no mlp in layer {layer}")
+    if isinstance(found, str):
+        raise _refuse_family(model, found)
+    return found
 
 
 @torch.inference_mode()
-def _look(model: PreTrainedModel) -> _Maps:
-    """For the MLP of each layer, the linear map that writes to the stream, or the reason why there is none."""
-    layers, maps = list(layers_of(model)), _Maps()
-    with _given(layers) as given:
+def _find_maps(model: PreTrainedModel) -> MapsByLayer:
+    """For the MLP of each layer, the linear map that writes to the stream, or the reason why there
+    is none.
+    """
+    layers = list(layers_of(model))
+    with _record_calls(layers) as calls:
         model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
-    for number, layer in enumerate(layers):
-        if layer in given and (modules := halves(layer)["mlp"]):
-            (args, kwargs), _ = given[layer]
-            maps[number] = _map_of(layer, modules, args, kwargs)
+    maps: MapsByLayer = {}
+    for layer_index, layer in enumerate(layers):
+        mlp_modules = halves(layer)["mlp"]
+        if layer in calls and mlp_modules:
+            # If there are several in a row, the last one gives what the MLP gives.
+            maps[layer_index] = _find_map(layer, mlp_modules[-1], calls[layer])
     return maps
 
 
-def _map_of(
-    layer: nn.Module, modules: Sequence[SublayerModule], args: Any, kwargs: Any
-) -> nn.Module | str:
-    # The last of the modules gives what the MLP gives, if there are several in a row.
-    half = modules[-1]
-    maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]
-    with _given([half.module, *maps]) as given:
-        whole = _stream(layer(*args, **kwargs))
-    if half.module not in given:
-        return "does not run the mlp of a layer"
-    (inputs, named), output = given[half.module]
-    gives = _stream(output)
-    if half.residual:
-        gives = gives - (named["residual"] if "residual" in named else inputs[1])
-    writing = [
-        module for module in maps if module in given and _same(_stream(given[module][1]), gives)
+def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -> nn.Module | str:
+    """The linear map in `mlp` that writes to the stream, or the reason why there is none.
+
+    layer_call: a call of the layer, which is repeated.
+    """
+    linear_maps = [
+        module for module in mlp.module.modules() if isinstance(module, (nn.Linear, Conv1D))
     ]
-    if not writing:
+    with _record_calls([mlp.module, *linear_maps]) as calls:
+        layer_output = _stream_of(layer(*layer_call.args, **layer_call.kwargs))
+    if mlp.module not in calls:
+        return "does not run the mlp of a layer"
+
+    mlp_output = _added_to_stream(mlp, calls[mlp.module])
+    writing_maps = [
+        module
+        for module in linear_maps
+        if module in calls and _is_close(_stream_of(calls[module].output), mlp_output)
+    ]
+    if not writing_maps:
         return "has no one linear map that leads from the MLP to the stream"
 
-    def silence(module: nn.Module, inputs: Any, output: Any) -> Any:
-        left = _stream(output) - gives.view(_stream(output).shape)
-        return left if isinstance(output, torch.Tensor) else (left, *output[1:])
+    with _subtract_from_output(mlp.module, mlp_output):
+        output_without_mlp = _stream_of(layer(*layer_call.args, **layer_call.kwargs))
+    # Both are rounded to the spacing of the stream, which may be far larger than what is added.
+    epsilon = torch.finfo(layer_output.dtype).eps
+    rounding = epsilon * (layer_output.abs() + output_without_mlp.abs())
+    if not _is_close(layer_output - output_without_mlp, mlp_output, rounding):
+        return (
+            "has a norm between the MLP and the stream, or a factor, which changes what is folded "
+            "into weights"
+        )
+    return writing_maps[-1]
 
-    with half.module.register_forward_hook(silence):
-        rest = _stream(layer(*args, **kwargs))
-    # Both are rounded to the spacing of the stream, which may be far larger than what is added to it.
-    if not _same(whole - rest, gives, torch.finfo(whole.dtype).eps * (whole.abs() + rest.abs())):
-        return "has a norm between the MLP and the stream, or a factor, which changes what is folded into weights"
-    return writing[-1]
+
+def _added_to_stream(mlp: SublayerModule, call: RecordedCall) -> torch.Tensor:
+    """What an MLP adds to the stream, also where it adds the residual itself."""
+    output = _stream_of(call.output)
+    if not mlp.residual:
+        return output
+    residual = call.kwargs["residual"] if "residual" in call.kwargs else call.args[1]
+    return output - residual
 
 
 @contextmanager
-def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
-    """While open, record the arguments and the output of each module."""
-    given: dict[nn.Module, Any] = {}
+def _record_calls(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, RecordedCall]]:
+    """While open, record the last call of each module."""
+    calls: dict[nn.Module, RecordedCall] = {}
 
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        copied = (
-            output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
-        )
-        given[module] = ((args, kwargs), copied)
+    def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        # A copy, since a layer may add to an output in place.
+        if isinstance(output, torch.Tensor):
+            output_copy: Any = output.clone()
+        else:
+            output_copy = (output[0].clone(), *output[1:])
+        calls[module] = RecordedCall(args, kwargs, output_copy)
 
     with ExitStack() as hooks:
         for module in modules:
-            hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
-        yield given
+            hooks.enter_context(module.register_forward_hook(record, with_kwargs=True))
+        yield calls
 
 
-def _same(one: torch.Tensor, other: torch.Tensor, rounded: torch.Tensor | None = None) -> bool:
-    """Whether values are equal, up to a small share of the largest one and up to what rounding explains of each."""
-    if one.numel() != other.numel():
+@contextmanager
+def _subtract_from_output(module: nn.Module, amount: torch.Tensor) -> Iterator[None]:
+    """While open, a module returns so much less."""
+
+    def subtract(module: nn.Module, args: Any, output: Any) -> Any:
+        stream = _stream_of(output)
+        difference = stream - amount.view(stream.shape)
+        if isinstance(output, torch.Tensor):
+            return difference
+        return (difference, *output[1:])
+
+    with module.register_forward_hook(subtract):
+        yield
+
+
+def _is_close(
+    values: torch.Tensor, expected: torch.Tensor, rounding: torch.Tensor | None = None
+) -> bool:
+    """Whether values are equal, up to a small share of the largest one and up to what rounding
+    explains of each.
+    """
+    if values.numel() != expected.numel():
         return False
-    far = (one.flatten().float() - other.flatten().float()).abs()
-    if rounded is not None:
-        far = far - rounded.flatten().float()
-    return bool(far.max() <= _CLOSE * other.float().abs().max())
+    difference = (values.flatten().float() - expected.flatten().float()).abs()
+    if rounding is not None:
+        difference = difference - rounding.flatten().float()
+    return bool(difference.max() <= TOLERANCE * expected.float().abs().max())
 
 
-def _stream(output: Any) -> torch.Tensor:
+def _stream_of(output: Any) -> torch.Tensor:
+    """The stream in what a module returned: alone, or the first of several values."""
     stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
     return stream
 
 
-def _unfoldable(model: PreTrainedModel, reason: str) -> LaminaError:
+def _refuse_family(model: PreTrainedModel, reason: str) -> LaminaError:
     return LaminaError(
-        f"the model family '{family_of(model).name}' {reason}. Use a repair that acts on the stream "
-        f"itself: {Repair.of_stream()}."
+        f"the model family '{family_of(model).name}' {reason}. Use a repair that acts on the "
+        f"stream itself: {Repair.of_stream()}."
     )

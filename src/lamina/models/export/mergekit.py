@@ -1,0 +1,102 @@
+"""The recipe with which mergekit makes the same cut as an export."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from lamina.models.export.card import Facts
+from lamina.models.gguf import is_gguf
+
+
+def render_recipe(facts: Facts, silenced_weights: Mapping[int, Sequence[str]]) -> str:
+    """The passthrough recipe for the plan alone.
+
+    silenced_weights: by layer, parts of the names of the weights in its removed sub-layers, which
+        the recipe scales to zero.
+    """
+    recipe: dict[str, Any] = {
+        "merge_method": "passthrough",
+        "slices": _list_slices(facts, silenced_weights),
+    }
+    if facts.manifest["dtype"] != "auto":
+        recipe["dtype"] = facts.manifest["dtype"]
+    comments = "".join(f"# {note}\n" for note in _list_notes(facts))
+    return comments + yaml.safe_dump(recipe, sort_keys=False)
+
+
+def _list_slices(
+    facts: Facts, silenced_weights: Mapping[int, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """The layers that stay; neighbours of one model that are not scaled share a slice.
+
+    A `layer_range` is in base numbering and half-open.
+    """
+    sources: list[dict[str, Any]] = []
+    for layer in facts.kept_layers:
+        model = _locate_model(_model_of_layer(facts, layer))
+        filters = silenced_weights.get(layer, ())
+        previous = sources[-1] if sources else None
+        if not filters and previous is not None and _is_continued(previous, model, layer):
+            previous["layer_range"][1] = layer + 1
+            continue
+        source: dict[str, Any] = {"model": model, "layer_range": [layer, layer + 1]}
+        if filters:
+            scales: list[dict[str, Any]] = [{"filter": name, "value": 0.0} for name in filters]
+            scales.append({"value": 1.0})
+            source["parameters"] = {"scale": scales}
+        sources.append(source)
+    return [{"sources": [source]} for source in sources]
+
+
+def _is_continued(previous: Mapping[str, Any], model: str, layer: int) -> bool:
+    """Whether an unscaled layer of a model follows directly on the layers of the previous slice."""
+    if "parameters" in previous or previous["model"] != model:
+        return False
+    return bool(previous["layer_range"][1] == layer)
+
+
+def _model_of_layer(facts: Facts, layer: int) -> Mapping[str, Any]:
+    """The model that a layer is copied from. For a merged layer that is the base model."""
+    if layer not in facts.donor_by_layer or _is_merged(facts, layer):
+        return facts.manifest
+    donor: Mapping[str, Any] = facts.plan["replacements"][facts.donor_by_layer[layer]]
+    return donor
+
+
+def _is_merged(facts: Facts, layer: int) -> bool:
+    """Whether a layer of the export is a merge of several donors' layers."""
+    if layer not in facts.donor_by_layer:
+        return False
+    return "of" in facts.plan["replacements"][facts.donor_by_layer[layer]]
+
+
+def _locate_model(model: Mapping[str, Any]) -> str:
+    """A model as mergekit takes it: a hub id with its revision, or a folder."""
+    if model.get("revision"):
+        location = f"{model['source']}@{model['revision']}"
+    else:
+        location = str(model["source"])
+    if is_gguf(location):
+        return str(model["path"])  # the checkpoint that the file became
+    return location
+
+
+def _list_notes(facts: Facts) -> list[str]:
+    notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
+    if facts.has_patches or facts.variant.healing != "none":
+        notes.append(
+            "It makes the cut alone. This export also holds what repairs it, which mergekit does "
+            "not know."
+        )
+    merged_layers = [str(layer) for layer in facts.kept_layers if _is_merged(facts, layer)]
+    if merged_layers:
+        notes.append(
+            f"Layers {', '.join(merged_layers)} of the export are merged; here they are the base "
+            "model's."
+        )
+    notes.append(
+        "mergekit copies lists with one entry per layer (layer_types) as they are: cut them in "
+        "config.json."
+    )
+    return notes
