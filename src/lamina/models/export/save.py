@@ -24,7 +24,7 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Repairing
+from lamina.models.boundary import Boundary, Repairing, weights_and_patches
 from lamina.models.cutting import kinds
 from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import Facts, Source, render_card
@@ -33,7 +33,7 @@ from lamina.models.export.mergekit import render_recipe
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
-from lamina.models.materialise import materialise, weights_and_patches
+from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
 from lamina.models.units import parse
