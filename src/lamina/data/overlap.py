@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ def _tabulate_runs(documents: Sequence[Document]) -> csr_array:
     """Ones and zeros that say which document (row) has which run (column)."""
     run_lists = [document_runs for _, document_runs in documents]
     row_ends = np.cumsum([0, *map(len, run_lists)])
-    all_runs = [run for document_runs in run_lists for run in document_runs]
+    all_runs = list(chain.from_iterable(run_lists))
     different_runs, columns = np.unique(np.array(all_runs, dtype=np.uint64), return_inverse=True)
     ones = np.ones(row_ends[-1], dtype=np.int64)  # a document has each run once
     shape = (len(documents), len(different_runs))

@@ -34,7 +34,9 @@ def documents(sources: Sequence[Sequences]) -> list[list[int]]:
 
 def _shortest_prefixes(sources: Sequence[Sequences]) -> dict[tuple[int, ...], tuple[int, ...]]:
     """By sequence, the shortest of all sequences that it begins with, which may be itself."""
-    different = {tuple(sequence) for sequences in sources for sequence in sequences}
+    different: set[tuple[int, ...]] = set()
+    for sequences in sources:
+        different.update(tuple(sequence) for sequence in sequences)
     shortest: dict[tuple[int, ...], tuple[int, ...]] = {}
     prefix: tuple[int, ...] | None = None
     # In sorted order, all sequences that begin with a sequence follow right after it.
@@ -85,7 +87,10 @@ def parts(
                 "common with others, so that none is left for one side. Give that calibration more "
                 "documents, or leave it out."
             )
-    return [[part_by_document[document] for document in source] for source in documents_by_source]
+    part_by_sample: list[list[int]] = []
+    for source in documents_by_source:
+        part_by_sample.append([part_by_document[document] for document in source])
+    return part_by_sample
 
 
 def _assign_parts(
@@ -130,4 +135,4 @@ def held_out(
         return n_documents - n_held_out, n_held_out
 
     part_by_sample = parts(sources, sizes, seed, least, purpose)
-    return [[bool(part) for part in source_parts] for source_parts in part_by_sample]
+    return [list(map(bool, source_parts)) for source_parts in part_by_sample]

@@ -27,8 +27,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lamina.config import calibrations as entries
 from lamina.config.benchmarks import Generate
+from lamina.config.calibrations import Hub, Task, Tasks, Text
 from lamina.data.calibrations import Calibration, Row
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
@@ -402,7 +402,7 @@ def _average(metric: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 def own_answers(
-    entry: entries.Calibration,
+    entry: Task | Tasks | Text | Hub,
     questions: Calibration,
     tasks: Iterable[ConfigurableTask],
     model: PreTrainedModel,
@@ -416,13 +416,12 @@ def own_answers(
     tasks: Those of the questions, with their requests (`lamina.data.prepare.drawn`). There are none
         for texts, which are continued after the first tokens of each of `questions`.
     """
-    assert isinstance(entry, entries.Task | entries.Tasks | entries.Text | entries.Hub)
-    seed = entry.seed if isinstance(entry, entries.Task | entries.Tasks) else 0
+    seed = entry.seed if isinstance(entry, Task | Tasks) else 0
     writer = WritingLM(model, tokenizer, Generate(temperature=entry.temperature or 1.0, seed=seed))
     writer.draw = 0 if entry.temperature else None
 
     judged: list[JudgedRow] = []
-    if isinstance(entry, entries.Task | entries.Tasks):
+    if isinstance(entry, Task | Tasks):
         for task in tasks:
             judged += _answer_task(task, writer)
     else:
