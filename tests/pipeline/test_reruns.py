@@ -11,7 +11,7 @@ from tests.pipeline.project import Project
 pytestmark = pytest.mark.slow
 
 VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
-COLUMN = 'EFFICIENCY.columns["made_up"] = ("string", "Nothing.")\n'
+COLUMN = 'EFFICIENCY.columns["made_up"] = Column("string", "Nothing.")\n'
 # Each begins at another stage, and so takes other tables away while the rest of the graph runs.
 CONFIGURED = {
     "text": {"benchmarks": {"perplexity": {"corpus_test": {"documents": "0:19"}}}},

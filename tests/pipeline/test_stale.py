@@ -200,7 +200,7 @@ def test_a_new_column_reruns_its_table_and_the_report(
 ) -> None:
     restored.add(
         f"src/lamina/tables/{stage}.py",
-        f'{table.upper()}.columns["made_up"] = ("string", "Nothing.")\n',
+        f'{table.upper()}.columns["made_up"] = Column("string", "Nothing.")\n',
     )
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING

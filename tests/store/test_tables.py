@@ -10,7 +10,7 @@ import tables_page as dictionary
 from lamina.errors import LaminaError
 from lamina.store import parquet as store
 from lamina.tables import TABLES, table_digest
-from lamina.tables.columns import Table
+from lamina.tables.columns import Column, Table
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,8 +20,8 @@ def test_a_table_says_what_a_row_is_and_what_each_column_means(table):
     described = TABLES[table]
     assert described.grain.startswith("One row per ")
     assert store.schema(table).names == list(described.columns)
-    for name, (_, description) in described.columns.items():
-        assert description.endswith("."), f"{table}.{name}"
+    for name, column in described.columns.items():
+        assert column.description.endswith("."), f"{table}.{name}"
 
 
 @pytest.mark.parametrize("change", ["grain", "description", "type", "column"])
@@ -30,9 +30,12 @@ def test_a_change_of_a_table_changes_its_digest_alone(change, monkeypatch):
     jobs = TABLES["jobs"]
     changed = {
         "grain": Table("One row per day.", jobs.columns),
-        "description": Table(jobs.grain, jobs.columns.more("rule (string): Rule.")),
-        "type": Table(jobs.grain, jobs.columns | {"rule": ("int64", jobs.columns["rule"][1])}),
-        "column": Table(jobs.grain, jobs.columns.more("day (string): Day.")),
+        "description": Table(jobs.grain, jobs.columns | {"rule": Column("string", "Rule.")}),
+        "type": Table(
+            jobs.grain,
+            jobs.columns | {"rule": Column("int64", jobs.columns["rule"].description)},
+        ),
+        "column": Table(jobs.grain, jobs.columns | {"day": Column("string", "Day.")}),
     }
     monkeypatch.setitem(TABLES, "jobs", changed[change])
     assert [table for table in TABLES if table_digest(table) != before[table]] == ["jobs"]

@@ -13,7 +13,7 @@ from lamina.runtime.script import running
 from lamina.stages.report import GatherTable
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
-from lamina.tables.columns import SELECTION
+from lamina.tables.columns import SELECTION_KEYS
 
 
 def models(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -51,7 +51,7 @@ def plans(
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = seal.read_json(path)
-        keys = {name: plan[name] for name in SELECTION} | {
+        keys = {name: plan[name] for name in SELECTION_KEYS} | {
             "replicate_of": groups.get(plan["selector"])
         }
         if plan["refused"]:

@@ -1,7 +1,8 @@
-"""The only code that writes and reads the Parquet files of lamina; and the schemas of the tables.
+"""Files in and out: Parquet, JSON and safetensors, written whole or not at all.
 
-A table's grain and columns are the contract between the stages that measure and all readers: SQL views, figures, the
-report; `lamina.tables` holds them.
+No other module writes or reads the Parquet files of lamina. What one row of a table is, and its
+columns, are the contract between the stages that measure and all readers (SQL views, figures, the
+report); `lamina.tables` holds them.
 """
 
 import hashlib
@@ -18,51 +19,59 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
 from lamina.errors import LaminaError
-from lamina.store import checksum as seal
+from lamina.store import checksum
 from lamina.tables import TABLES
 from lamina.version import VERSION
 
 SCHEMA_VERSION = "2"
 
-_LISTS = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.float32())}
+_LIST_TYPES = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.float32())}
+_LONGEST_REASON = 200  # characters of an error of a library in a message of lamina
 
 
 def schema(table: str) -> pa.Schema:
     """Arrow schema of `table`. Raises KeyError if there is no such table."""
-    kinds = {name: kind for name, (kind, _) in TABLES[table].columns.items()}
     return pa.schema(
-        [(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()]
+        [(name, _arrow_type(column.type)) for name, column in TABLES[table].columns.items()]
     )
 
 
+def _arrow_type(type_name: str) -> pa.DataType:
+    return _LIST_TYPES.get(type_name) or pa.type_for_alias(type_name)
+
+
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.Table:
-    """Build `table` from row mappings; every row gets the `keys`, and missing columns become null."""
-    wanted = schema(table)
-    full = [{**keys, **row} for row in rows]
-    unknown = {name for row in full for name in row} - set(wanted.names)
-    if unknown:
-        raise KeyError(f"table {table} has no column {sorted(unknown)}")
-    return pa.Table.from_pylist(full, schema=wanted)
+    """Build `table` from row mappings; every row gets the `keys`, and missing columns become null.
+
+    Raises KeyError if a row or the keys have a column that the table lacks.
+    """
+    table_schema = schema(table)
+    complete_rows = [{**keys, **row} for row in rows]
+    unknown_columns = set[str]().union(*complete_rows) - set(table_schema.names)
+    if unknown_columns:
+        raise KeyError(f"table {table} has no column {sorted(unknown_columns)}")
+    return pa.Table.from_pylist(complete_rows, schema=table_schema)
 
 
 def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None = None) -> None:
     """Write one Parquet file, as `replacing` does.
 
-    `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes only if content may.
+    `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes
+    only if content may.
     """
-    stamp = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
-    metadata = {f"lamina.{name}": str(value) for name, value in stamp.items()} | seal.origin()
-    metadata[seal.KEY] = _footer(data.schema, metadata)
-    data = data.replace_schema_metadata(metadata)
+    facts = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
+    file_metadata = {f"lamina.{name}": str(value) for name, value in facts.items()}
+    file_metadata |= checksum.origin()
+    file_metadata[checksum.KEY] = _footer_digest(data.schema, file_metadata)
+    data = data.replace_schema_metadata(file_metadata)
     with replacing(path) as temporary:
         pq.write_table(data, temporary, compression="zstd", write_page_checksum=True)
 
 
-def _footer(columns: pa.Schema, metadata: Mapping[str, str]) -> str:
-    """A hash of the names of columns and the metadata of a table, for which Parquet has no checksum."""
-    return hashlib.sha256(
-        json.dumps([sorted(metadata.items()), columns.names]).encode()
-    ).hexdigest()
+def _footer_digest(columns: pa.Schema, file_metadata: Mapping[str, str]) -> str:
+    """A hash of the column names and the metadata of a table, for which Parquet has no checksum."""
+    footer = json.dumps([sorted(file_metadata.items()), columns.names])
+    return hashlib.sha256(footer.encode()).hexdigest()
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -70,16 +79,20 @@ def metadata(path: str | Path) -> dict[str, str]:
 
     Raises LaminaError if the file is damaged.
     """
-    written = read(path).schema.metadata or {}
-    return {
-        name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()
-    }
+    file_metadata = _decoded(read(path).schema.metadata)
+    return {name.removeprefix("lamina."): value for name, value in file_metadata.items()}
+
+
+def _decoded(file_metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in (file_metadata or {}).items()}
 
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
     """The provenance that a file was written with."""
-    written = metadata(path)
-    return {name: written[name] for name in ("code", "params", "seed") if name in written}
+    file_metadata = metadata(path)
+    return {
+        name: file_metadata[name] for name in ("code", "params", "seed") if name in file_metadata
+    }
 
 
 def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -91,20 +104,22 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
         data = pq.read_table(
             path, columns=columns, partitioning=None, page_checksum_verification=True
         )
-        schema = pq.read_schema(path)
-        written = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
-        if seal.KEY in written and written.pop(seal.KEY) != _footer(schema, written):
+        file_schema = pq.read_schema(path)
+        file_metadata = _decoded(file_schema.metadata)
+        written_digest = file_metadata.pop(checksum.KEY, None)
+        if written_digest not in (None, _footer_digest(file_schema, file_metadata)):
             raise ValueError("its columns or its metadata are not what was written")
     return data
 
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[None]:
-    """A context for reading a file of lamina. If the file is incomplete or damaged, the error names it and the remedy.
+    """A context for reading a file of lamina.
 
-    Raises LaminaError if the file was changed after it was written, or cannot be read in its format.
+    Raises LaminaError, with the file and the remedy, if the file was changed after it was written,
+    is incomplete, or cannot be read in its format.
     """
-    seal.check(path)
+    checksum.check(path)
     try:
         yield
     except (FileNotFoundError, PermissionError):
@@ -118,18 +133,16 @@ def reading(path: str | Path) -> Iterator[None]:
         pa.ArrowException,
         SafetensorError,
     ) as error:
-        raise seal.damaged(
-            path, " ".join(str(error).split())[:200] or type(error).__name__
-        ) from error
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise checksum.damaged(path, reason or type(error).__name__) from error
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write keys and values as JSON, as `replacing` does."""
+    text = json.dumps({**checksum.blank(), **value}, indent=2)
     with replacing(path) as temporary:
-        temporary.write_text(
-            json.dumps({**seal.blank(), **value}, indent=2) + "\n", encoding="utf-8"
-        )
-        seal.put(temporary)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        checksum.put(temporary)
 
 
 def write_tensors(
@@ -138,12 +151,12 @@ def write_tensors(
     """Write torch tensors as safetensors, as `replacing` does."""
     from safetensors.torch import save_file
 
-    # Of several keys, safetensors would write one or the other first. The blank comes before metadata of any size,
-    # because it is looked for at the beginning of the file.
-    header = {"lamina": json.dumps({**seal.blank(), **dict(sorted(metadata.items()))})}
+    # Of several keys, safetensors would write one or the other first. The blank comes before
+    # metadata of any size, because it is looked for at the beginning of the file.
+    header = {"lamina": json.dumps({**checksum.blank(), **dict(sorted(metadata.items()))})}
     with replacing(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
-        seal.put(temporary)
+        checksum.put(temporary)
 
 
 def tensors_metadata(handle: Any) -> dict[str, str]:
@@ -155,51 +168,65 @@ def tensors_metadata(handle: Any) -> dict[str, str]:
 def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
     """Concatenate files of one table, in the order given; no files give a table with zero rows.
 
-    Columns that a file lacks become null, so that a new column of a table does not make old measurements useless.
+    Columns that a file lacks become null, so that a new column of a table does not make old
+    measurements useless.
 
-    Raises LaminaError if a file has columns that the table lacks, or columns of another type: another version of lamina
-    wrote it.
+    Raises LaminaError if a file has columns that the table lacks, or columns of another type:
+    another version of lamina wrote it.
     """
-    wanted = schema(table)
-    parts = [wanted.empty_table()]
-    for path in paths:
-        part = read(path)
-        unknown = [field.name for field in part.schema if field not in wanted]
-        if unknown:
-            raise LaminaError(
-                f"{path} does not hold the columns of table '{table}' ({', '.join(unknown)}): it was written by "
-                "another version of lamina. Delete the file (or the results folder) and run again."
-            )
-        there = part.schema.names
-        parts.append(
-            pa.table(
-                [part[f.name] if f.name in there else pa.nulls(len(part), f.type) for f in wanted],
-                schema=wanted,
-            )
-        )
+    table_schema = schema(table)
+    parts = [table_schema.empty_table()]
+    parts += [_conform(table, path, table_schema) for path in paths]
     return pa.concat_tables(parts)
 
 
+def _conform(table: str, path: str | Path, table_schema: pa.Schema) -> pa.Table:
+    """What a file of `table` holds, with the columns of `table_schema` in their order."""
+    part = read(path)
+    unknown_columns = [field.name for field in part.schema if field not in table_schema]
+    if unknown_columns:
+        raise LaminaError(
+            f"{path} does not hold the columns of table '{table}' ({', '.join(unknown_columns)}): "
+            "it was written by another version of lamina. Delete the file (or the results folder) "
+            "and run again."
+        )
+    columns = []
+    for field in table_schema:
+        if field.name in part.schema.names:
+            columns.append(part[field.name])
+        else:
+            columns.append(pa.nulls(len(part), field.type))
+    return pa.table(columns, schema=table_schema)
+
+
 def write_text(path: str | Path, text: str) -> None:
-    """Write a small text file (JSON, HTML, SVG), as `replacing` does."""
+    """Write a small text file (CSV, HTML, SVG), as `replacing` does."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path to write to; if all goes well, it replaces `path`. So `path` never holds an incomplete file."""
+    """A temporary path to write to, a file or a folder.
+
+    It replaces `path` if all goes well, so that `path` never holds an incomplete file.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        mask = os.umask(0o077)
-        os.umask(mask)
         if temporary.is_file():
-            temporary.chmod(0o666 & ~mask)  # whatever wrote it
+            temporary.chmod(0o666 & ~_umask())  # whatever wrote it
         os.replace(temporary, path)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The permissions that this process takes from new files; they can only be read by a change."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask

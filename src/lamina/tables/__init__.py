@@ -1,4 +1,4 @@
-"""The tables of a run, one module per stage: a `Table` under the name of the table in capitals is one."""
+"""The tables of a run, one module per stage: a `Table` under the name of the table in capitals."""
 
 import hashlib
 import importlib
@@ -7,12 +7,19 @@ import pkgutil
 
 from lamina.tables.columns import Table
 
-TABLES: dict[str, Table] = {
-    name.lower(): value
-    for _, module, _ in pkgutil.iter_modules(__path__)
-    for name, value in vars(importlib.import_module(f"{__name__}.{module}")).items()
-    if isinstance(value, Table)
-}
+
+def _collect_tables() -> dict[str, Table]:
+    """The tables by their names, from all modules of this package."""
+    tables = {}
+    for module_info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        for name, value in vars(module).items():
+            if isinstance(value, Table):
+                tables[name.lower()] = value
+    return tables
+
+
+TABLES: dict[str, Table] = _collect_tables()
 
 
 def table_digest(*tables: str) -> str:

@@ -1,53 +1,67 @@
-"""What a table is, how it is written down, and the key columns that tables share.
+"""What a table is, and the key columns that tables share.
 
-A description says what the column means, its unit or range, and when it is null; it is written nowhere else. The
-comments of the database and docs/tables.md are made from it. Rules read the tables too, so types are names, of which
-`lamina.store.parquet` makes Arrow types: of `list<float>`, one number per channel of the stream, in single precision.
+A description says what a column means, its unit or range, and when it is null. It is written
+nowhere else: the comments of the database and docs/tables.md are made from it. Rules read the
+tables too, so types are names here, of which `lamina.store.parquet` makes Arrow types.
 """
 
-import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+# list<float> has one number per channel of the stream, in single precision.
+ColumnType = Literal["bool", "int64", "double", "string", "list<string>", "list<float>"]
 
 
-class Columns(dict[str, tuple[str, str]]):
-    """Type and description of columns by name."""
+class Column(NamedTuple):
+    """Type and meaning of one column."""
 
-    def more(self, text: str) -> "Columns":
-        """With the columns of a text: `task (string): Name of the task.`, one a line; long lines go on indented."""
-        lines = re.sub(r"\n +", " ", text.strip()).splitlines()
-        parts = (line.split(" ", 2) for line in lines)
-        return Columns(
-            self | {name: (kind.strip("():"), description) for name, kind, description in parts}
-        )
-
-    def table(self, text: str) -> "Table":
-        """The table with these key columns, of whose grain, an empty line and other columns the text is."""
-        grain, _, others = text.strip().partition("\n\n")
-        return Table(grain.replace("\n", " "), self.more(others))
+    type: ColumnType
+    description: str
 
 
 class Table(NamedTuple):
     """The schema of a table: what one row is (`grain`), and the columns by name, keys first."""
 
     grain: str
-    columns: Columns
+    columns: dict[str, Column]
 
 
-MODEL = Columns().more("model (string): Name of the model in the configuration.")
-CALIBRATION = MODEL.more("calibration (string): Name of the calibration in the configuration.")
-SELECTION = CALIBRATION.more("""
-selector (string): Name of the selector in the configuration.
-removed (int64): Size of the plan: number of units it removes.
-""")
+MODEL_KEYS: dict[str, Column] = {
+    "model": Column("string", "Name of the model in the configuration."),
+}
+
+CALIBRATION_KEYS: dict[str, Column] = {
+    **MODEL_KEYS,
+    "calibration": Column("string", "Name of the calibration in the configuration."),
+}
+
+SELECTION_KEYS: dict[str, Column] = {
+    **CALIBRATION_KEYS,
+    "selector": Column("string", "Name of the selector in the configuration."),
+    "removed": Column("int64", "Size of the plan: number of units it removes."),
+}
+
 # A variant is spelled out in six columns.
-VARIANT = MODEL.more("""
-calibration (string): Calibration of the variant's plan and repairs; none for the base model.
-selector (string): Selector of the variant's plan; none for the base model.
-removed (int64): Size of the variant's plan: number of units removed; 0 for the base model.
-repair (string): Name of the repair; none without one.
-healing (string): Name of the healing; none without one.
-""")
-SWEPT = CALIBRATION.more("""
-selector (string): Selector whose plan was applied before; base for the unpruned model, whose sweep is shared.
-removed (int64): Number of units that were gone already.
-""")
+VARIANT_KEYS: dict[str, Column] = {
+    **MODEL_KEYS,
+    "calibration": Column(
+        "string",
+        "Calibration of the variant's plan and repairs; none for the base model.",
+    ),
+    "selector": Column("string", "Selector of the variant's plan; none for the base model."),
+    "removed": Column(
+        "int64",
+        "Size of the variant's plan: number of units removed; 0 for the base model.",
+    ),
+    "repair": Column("string", "Name of the repair; none without one."),
+    "healing": Column("string", "Name of the healing; none without one."),
+}
+
+SWEPT_KEYS: dict[str, Column] = {
+    **CALIBRATION_KEYS,
+    "selector": Column(
+        "string",
+        "Selector whose plan was applied before; base for the unpruned model, whose sweep is "
+        "shared.",
+    ),
+    "removed": Column("int64", "Number of units that were gone already."),
+}

@@ -1,47 +1,100 @@
 """The tables of what is removed: plans, and the searches of whole sets."""
 
-from lamina.tables.columns import CALIBRATION, SELECTION
+from lamina.tables.columns import CALIBRATION_KEYS, SELECTION_KEYS, Column, Table
 
-PLANS = SELECTION.table("""
-One row per plan and unit: what a selector removes or replaces at a size, in order. A refused plan has one row, in which
-all but its key and the reason is null.
+PLANS = Table(
+    grain=(
+        "One row per plan and unit: what a selector removes or replaces at a size, in order. A "
+        "refused plan has one row, in which all but its key and the reason is null."
+    ),
+    columns={
+        **SELECTION_KEYS,
+        "unit": Column(
+            "string",
+            "Unit removed: 12, 12.attention or 12.mlp; 12.@math is layer 12 replaced by that of a "
+            "donor.",
+        ),
+        "donor": Column(
+            "string",
+            "Donor whose layer takes the unit's place, which is not removed then; null for a "
+            "removal.",
+        ),
+        "position": Column("int64", "Place in the order of removal, from 1."),
+        "score": Column(
+            "double",
+            "Score for which the unit was picked, in the unit of the metric; of a block that of "
+            "the whole run, of a search the mean loss of the whole set; combined where the "
+            "selector scores several calibrations; null where the strategy has none.",
+        ),
+        "accuracy_before": Column(
+            "double",
+            "Accuracy on the calibration before the unit went, 0 to 1, repaired where the "
+            "selector has a repair in the loop; null where not measured.",
+        ),
+        "accuracy_after": Column("double", "The same after the unit went."),
+        "replicate_of": Column(
+            "string",
+            "Label that the selector shares with its replicates, its `group`; null without.",
+        ),
+        "refused": Column("string", "Why there is no plan, and the remedy; null for a plan."),
+    },
+)
 
-unit (string): Unit removed: 12, 12.attention or 12.mlp; 12.@math is layer 12 replaced by that of a donor.
-donor (string): Donor whose layer takes the unit's place, which is not removed then; null for a removal.
-position (int64): Place in the order of removal, from 1.
-score (double): Score for which the unit was picked, in the unit of the metric; of a block that of the whole run, of a
-    search the mean loss of the whole set; combined where the selector scores several calibrations; null where the
-    strategy has none.
-accuracy_before (double): Accuracy on the calibration before the unit went, 0 to 1, repaired where the selector has a
-    repair in the loop; null where not measured.
-accuracy_after (double): The same after the unit went.
-replicate_of (string): Label that the selector shares with its replicates, its `group`; null without.
-refused (string): Why there is no plan, and the remedy; null for a plan.
-""")
-
-SEARCHES = CALIBRATION.table("""
-One row per set of units and comparison: everything that a search (evolutionary or portfolio) tried. Sets are compared
-by the mean of the loss behind the selector's metric, 1 - accuracy for accuracy, repaired where the selector has a
-repair in the loop. At the end the winner of each size is measured on samples that the search never saw, where the best
-of many is no longer flattered.
-
-selector (string): Name of the selector in the configuration.
-evaluation (int64): Number of the row in its job, from 0; the unpruned model comes first.
-strategy (string): The selector's strategy; none for the unpruned model.
-member (string): Of a portfolio: the member that proposed the set, or exchange; null for other strategies.
-repair (string): Of a portfolio: the repair in place, or none; null for other strategies.
-removed (int64): Number of units that the set removes, of halves of both kinds what they count in whole layers; 0 for
-    the unpruned model.
-units (list<string>): Units of the set: 12, 12.attention or 12.mlp.
-step (int64): In the stages the generation, from 0; else the size.
-stage (string): Stage of the selection, from 1; winner: the set that is best in the end, on all samples of the search;
-    held back: the same on the samples that the search never saw.
-n_samples (int64): Samples that the set was compared on.
-n_new (int64): Those of them for which the search had not yet asked about the set. Their sum is its number of
-    evaluations.
-loss (double): Mean loss on these samples, in the unit of the loss; infinite if one is no finite number.
-loss_stderr (double): Its standard error; held back only.
-kept (bool): Whether the set was kept for what followed.
-layer_tokens (double): Tokens through one layer each that were run for this row, padding included, an equal share of its
-    passes; 0 where all losses were known already. Fits of patches are not counted.
-""")
+SEARCHES = Table(
+    grain=(
+        "One row per set of units and comparison: everything that a search (evolutionary or "
+        "portfolio) tried. Sets are compared by the mean of the loss behind the selector's "
+        "metric, 1 - accuracy for accuracy, repaired where the selector has a repair in the loop. "
+        "At the end the winner of each size is measured on samples that the search never saw, "
+        "where the best of many is no longer flattered."
+    ),
+    columns={
+        **CALIBRATION_KEYS,
+        "selector": Column("string", "Name of the selector in the configuration."),
+        "evaluation": Column(
+            "int64",
+            "Number of the row in its job, from 0; the unpruned model comes first.",
+        ),
+        "strategy": Column("string", "The selector's strategy; none for the unpruned model."),
+        "member": Column(
+            "string",
+            "Of a portfolio: the member that proposed the set, or exchange; null for other "
+            "strategies.",
+        ),
+        "repair": Column(
+            "string",
+            "Of a portfolio: the repair in place, or none; null for other strategies.",
+        ),
+        "removed": Column(
+            "int64",
+            "Number of units that the set removes, of halves of both kinds what they count in "
+            "whole layers; 0 for the unpruned model.",
+        ),
+        "units": Column("list<string>", "Units of the set: 12, 12.attention or 12.mlp."),
+        "step": Column("int64", "In the stages the generation, from 0; else the size."),
+        "stage": Column(
+            "string",
+            "Stage of the selection, from 1; winner: the set that is best in the end, on all "
+            "samples of the search; held back: the same on the samples that the search never saw.",
+        ),
+        "n_samples": Column("int64", "Samples that the set was compared on."),
+        "n_new": Column(
+            "int64",
+            "Those of them for which the search had not yet asked about the set. Their sum is its "
+            "number of evaluations.",
+        ),
+        "loss": Column(
+            "double",
+            "Mean loss on these samples, in the unit of the loss; infinite if one is no finite "
+            "number.",
+        ),
+        "loss_stderr": Column("double", "Its standard error; held back only."),
+        "kept": Column("bool", "Whether the set was kept for what followed."),
+        "layer_tokens": Column(
+            "double",
+            "Tokens through one layer each that were run for this row, padding included, an equal "
+            "share of its passes; 0 where all losses were known already. Fits of patches are not "
+            "counted.",
+        ),
+    },
+)
