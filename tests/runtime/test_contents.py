@@ -20,7 +20,7 @@ from lamina.runtime import contents
 from lamina.stages import prepare
 from lamina.stages.job import Place
 from lamina.stages.prepare import PrepareCalibration
-from lamina.store import checksum as seal
+from lamina.store import checksum
 from lamina.store import parquet as store
 from tests import ROOT
 from tests.given.configurations import minimal, workplace
@@ -137,7 +137,7 @@ def test_a_data_set_is_known_by_its_content_and_not_its_time(
 def test_where_a_file_comes_from_stands_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(seal, "_now", {})
+    monkeypatch.setattr(checksum, "_origin", {})
     monkeypatch.setattr(modules, "_declared", None)
     options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
     params = Place(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
@@ -158,12 +158,12 @@ def test_where_a_file_comes_from_stands_in_it(
     store.write_json(tmp_path / "plan", {"a": 1})
     store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
-        seal.check(tmp_path / name)
-        assert seal.job(tmp_path / name) == told
+        checksum.check(tmp_path / name)
+        assert checksum.job(tmp_path / name) == told
         monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / name)])
-        runpy.run_path(seal.__file__, run_name="__main__")
+        runpy.run_path(checksum.__file__, run_name="__main__")
         assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / name), **told}
-    assert seal.read_json(tmp_path / "plan") == {"a": 1}
+    assert checksum.read_json(tmp_path / "plan") == {"a": 1}
     (tmp_path / "text").write_text("no file of lamina")
     with pytest.raises(LaminaError, match="does not say which job wrote it"):
-        seal.job(tmp_path / "text")
+        checksum.job(tmp_path / "text")

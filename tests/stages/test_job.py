@@ -21,7 +21,7 @@ from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place
 from lamina.stages.prune import PickPlan
 from lamina.stages.repair import FitPatch
 from lamina.stages.sweep import SweepUnits
-from lamina.store import checksum as seal
+from lamina.store import checksum
 from tests import ROOT
 from tests.given.scripts import given, stand_in, started
 
@@ -78,7 +78,7 @@ def read_back(job: Job, **params: Any) -> Any:
 def test_a_job_is_read_with_its_types_from_what_snakemake_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seal, "_now", {})
+    monkeypatch.setattr(checksum, "_origin", {})
     job = a_sweep(data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"})
     again = read_back(job)
     assert again.model_dump() == job.model_dump()
@@ -89,7 +89,7 @@ def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Snakemake gives one file of an input function in a list, and none as an empty one."""
-    monkeypatch.setattr(seal, "_now", {})
+    monkeypatch.setattr(checksum, "_origin", {})
     read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
     read |= {
         "data": ["calibrations/m/d.parquet"],
@@ -157,7 +157,7 @@ def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() ->
 
 def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modules.load("lamina.selection.residuals").__name__ == "lamina.selection.residuals"
-    monkeypatch.setattr(seal, "_now", {})
+    monkeypatch.setattr(checksum, "_origin", {})
     read_back(a_sweep())
     assert modules.load("lamina.repair.methods.ghost").__name__ == "lamina.repair.methods.ghost"
     with pytest.raises(

@@ -111,7 +111,7 @@ class Job(BaseModel):
             facts["content"] = content
         job._facts.update(facts)
         modules.declare(job.modules)
-        checksum.tell(json.dumps(facts, sort_keys=True))
+        checksum.set_origin(json.dumps(facts, sort_keys=True))
         return job
 
     @property

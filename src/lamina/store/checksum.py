@@ -1,8 +1,9 @@
 """The checksum and the origin that are inside each file of lamina.
 
-JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the place of its digits. Parquet has
-checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which job wrote the file:
-`python -m lamina.store.checksum FILE …` prints its rule, options, inputs and code.
+JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the position of
+its digits. Parquet has checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which
+job wrote the file: `python -m lamina.store.checksum FILE …` prints its rule, options, inputs and
+code.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from lamina.errors import LaminaError, explained
 
@@ -19,19 +20,30 @@ JOB = "lamina.job"
 PARQUET = b"PAR1"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
-_HEAD = 1 << 12  # bytes at the beginning of a file, where the digits are
+_HEAD_SIZE = 1 << 12  # bytes at the beginning of a file, where the digits are
+_CHUNK_SIZE = 1 << 22  # bytes that are hashed at a time
 
-_now: dict[str, str] = {}  # what stands in every file that this process writes
+# One process is one job, and all that it writes comes from this job: tables, patches, adapters,
+# the progress of unfinished work. So the job is said once, and not with each file.
+_origin: dict[str, str] = {}
 
 
-def tell(text: str) -> None:
-    """From now on, this process writes into its files which job it is."""
-    _now[JOB] = text.strip()
+def set_origin(job_facts: str) -> None:
+    """Let each file that this process writes from now on say which job wrote it."""
+    _origin[JOB] = job_facts.strip()
 
 
 def origin() -> dict[str, str]:
-    """What this process writes into each of its files."""
-    return dict(_now)
+    """What this process writes into each of its files; empty outside a job."""
+    return dict(_origin)
+
+
+class _Seal(NamedTuple):
+    """The checksum of a file: where its digits begin, which they are, and which they should be."""
+
+    offset: int
+    written_digest: str
+    computed_digest: str
 
 
 def blank() -> dict[str, str]:
@@ -42,25 +54,25 @@ def blank() -> dict[str, str]:
 def put(path: str | Path) -> None:
     """Write the checksum of a file into its blank; a ValueError if it has none."""
     with Path(path).open("r+b") as file:
-        at, _, digest = _sums(file)
-        if at is None:
+        seal = _read_seal(file)
+        if seal is None:
             raise ValueError(f"{path} has no blank for a checksum")
-        file.seek(at)
-        file.write(digest.encode())
+        file.seek(seal.offset)
+        file.write(seal.computed_digest.encode())
 
 
 def check(path: str | Path) -> None:
-    """Refuse a JSON or safetensors file that is not what was written there, by a LaminaError with its name and the
-    remedy.
+    """Refuse a JSON or safetensors file that was changed after it was written.
 
-    A file without a checksum passes.
+    A Parquet file, and a file without a checksum, pass. Raises LaminaError with the name of the
+    file and the remedy.
     """
     with Path(path).open("rb") as file:
         if file.read(len(PARQUET)) == PARQUET:
             return
-        at, written, digest = _sums(file)
-        if at is not None and written != digest:
-            raise damaged(path, "what it holds is not what was written")
+        seal = _read_seal(file)
+    if seal is not None and seal.written_digest != seal.computed_digest:
+        raise damaged(path, "what it holds is not what was written")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -82,40 +94,52 @@ def damaged(path: str | Path, reason: str) -> LaminaError:
     )
 
 
-def _sums(file: BinaryIO) -> tuple[int | None, str, str]:
-    """Where the digits of a file's checksum stand (None if nowhere), which they are, and which they should be."""
+def _read_seal(file: BinaryIO) -> _Seal | None:
+    """The checksum of an open file; None if it has none."""
     file.seek(0)
-    if (match := _MARK.search(file.read(_HEAD))) is None:
-        return None, "", ""
+    match = _MARK.search(file.read(_HEAD_SIZE))
+    if match is None:
+        return None
+    start, end = match.span(1)
     file.seek(0)
-    digest = hashlib.sha256(file.read(match.start(1)) + _BLANK.encode())
-    file.seek(match.end(1))
-    while chunk := file.read(1 << 22):
-        digest.update(chunk)
-    return match.start(1), match[1].decode(), digest.hexdigest()
+    sha256 = hashlib.sha256(file.read(start) + _BLANK.encode())
+    file.seek(end)
+    while chunk := file.read(_CHUNK_SIZE):
+        sha256.update(chunk)
+    return _Seal(start, match[1].decode(), sha256.hexdigest())
 
 
 def job(path: Path) -> dict[str, Any]:
-    """Rule, wildcards, inputs, options and code of the job that wrote a file; a LaminaError if the file has none."""
+    """Rule, wildcards, inputs, options and code of the job that wrote a file.
+
+    path: A file that lamina wrote, or the folder of an adapter.
+
+    Raises LaminaError if the file does not say it.
+    """
     if path.is_dir() and (path / "adapter_model.safetensors").is_file():
         path = path / "adapter_model.safetensors"
     try:
-        with path.open("rb") as file:
-            head = file.read(8)
-            if head.startswith(PARQUET):
-                import pyarrow.parquet as pq
-
-                text = (pq.read_schema(path).metadata or {})[JOB.encode()]
-            elif head.startswith(b"{"):
-                text = json.loads(path.read_text(encoding="utf-8"))[JOB]
-            else:
-                header = json.loads(file.read(int.from_bytes(head, "little")))
-                text = json.loads(header["__metadata__"]["lamina"])[JOB]
-        return dict(json.loads(text))
+        return dict(json.loads(_job_facts(path)))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
         raise LaminaError(
             f"{path} does not say which job wrote it. Tables, plans, patches, adapters do."
         ) from error
+
+
+def _job_facts(path: Path) -> str:
+    """The text that `set_origin` was given, from a Parquet, JSON or safetensors file."""
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head.startswith(PARQUET):
+            import pyarrow.parquet as pq
+
+            metadata = pq.read_schema(path).metadata or {}
+            return str(metadata[JOB.encode()].decode())
+        if head.startswith(b"{"):
+            return str(json.loads(path.read_text(encoding="utf-8"))[JOB])
+        # The first eight bytes of a safetensors file are the size of its header.
+        header = json.loads(file.read(int.from_bytes(head, "little")))
+        return str(json.loads(header["__metadata__"]["lamina"])[JOB])
 
 
 if __name__ == "__main__":

@@ -11,56 +11,66 @@ import torch
 from safetensors import safe_open
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 SECONDS = 30.0  # between two savings of work that could be saved at any time
 _FACTS = "facts.json"
 
 
 class Progress:
-    """One safetensors file with tensors, and with facts as JSON in one more tensor. `key` is a digest of all settings.
+    """One safetensors file with tensors, and with facts as JSON in one more tensor.
 
-    A file with another key counts as missing: a job with other settings begins anew.
+    `key` is a digest of all settings. A file with another key counts as missing: a job with other
+    settings begins anew.
     """
 
     def __init__(self, file: str | Path, key: str) -> None:
-        self.file, self.key, self._saved = Path(file), key, time.monotonic()
+        self.file = Path(file)
+        self.key = key
+        self._saved_at = time.monotonic()
 
     def is_due(self) -> bool:
         """Whether the last `save` was so long ago that another one is worth its time."""
-        return time.monotonic() - self._saved >= SECONDS
+        return time.monotonic() - self._saved_at >= SECONDS
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
         """Tensors and facts of the last `save`; None if there is none."""
         if not self.file.is_file():
             return None
         try:
-            with store.reading(self.file), safe_open(str(self.file), framework="pt") as handle:
-                metadata = store.tensors_metadata(handle)
+            with parquet.reading(self.file), safe_open(str(self.file), framework="pt") as handle:
+                metadata = parquet.tensors_metadata(handle)
                 if metadata.get("key") != self.key:
                     return None
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-                return tensors, json.loads(tensors.pop(_FACTS).numpy().tobytes())
+                facts = json.loads(tensors.pop(_FACTS).numpy().tobytes())
+                return tensors, facts
         except LaminaError:
             return None  # a damaged file only costs the time to repeat its work
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Replace the saved state at once: a kill leaves either the old or the new state."""
-        held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # The metadata must stay short, so that the file's digest finds its place there. So the facts are a tensor.
-        held[_FACTS] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
-        store.write_tensors(self.file, held, {"key": self.key})
-        self._saved = time.monotonic()
+        saved_tensors = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
+        }
+        # The metadata must stay short, because the checksum is looked for at the beginning of the
+        # file. So the facts are a tensor.
+        encoded_facts = bytearray(json.dumps(facts).encode())
+        saved_tensors[_FACTS] = torch.frombuffer(encoded_facts, dtype=torch.uint8)
+        parquet.write_tensors(self.file, saved_tensors, {"key": self.key})
+        self._saved_at = time.monotonic()
 
     def remove(self) -> None:
         """Delete the file, once the results are written."""
-        for file in (self.file, *self.file.parent.glob(f".{self.file.name}.*.tmp")):
+        half_written = self.file.parent.glob(f".{self.file.name}.*.tmp")
+        for file in (self.file, *half_written):
             file.unlink(missing_ok=True)
 
 
 def digest(settings: Mapping[str, Any], *files: str | Path) -> str:
     """A hash of settings (JSON-able) and of the contents of files."""
-    sha256 = hashlib.sha256(json.dumps([settings, torch.__version__], sort_keys=True).encode())
+    settings_text = json.dumps([settings, torch.__version__], sort_keys=True)
+    sha256 = hashlib.sha256(settings_text.encode())
     for file in files:
         with Path(file).open("rb") as handle:
             sha256.update(hashlib.file_digest(handle, "sha256").digest())
