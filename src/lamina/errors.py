@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read."""
+"""The one exception that a user is meant to read, and how a program ends with it."""
 
 import logging
 import sys
@@ -8,84 +8,104 @@ from contextlib import contextmanager
 
 
 class LaminaError(Exception):
-    """Something the user can mend. The message names what is wrong, where, and what to write instead."""
+    """An error that the user can correct.
+
+    The message names what is wrong, where, and what to write instead.
+    """
 
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Name the place `where` before the message of a `LaminaError` that is raised inside."""
+    """Put the location `where` before the message of a `LaminaError` that is raised inside."""
     try:
         yield
     except LaminaError as error:
         raise LaminaError(f"{where}: {error}") from error
 
 
-_MACHINE = {
-    (
-        *(
-            "MemoryError",
-            "OutOfMemoryError",
-            "out of memory",
-            "not enough memory",
-            "llocate memory",
-            "bad_alloc",
-        ),
-        "failed to map segment from shared object",
-    ): "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at a time (CORES=1), "
-    "write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger machine. (Where a GPU's batches can be "
-    "halved, they were: what is left needs shorter samples, or `devices: auto` in the model's entry.)",
-    (
-        "No space left on device",
-        "Disk quota exceeded",
-    ): "the disk is full. Make room and start again: what is finished stays.",
-}
+# What the errors of libraries and of the system say where memory ran out, or the disk is full.
+_SIGNS_OF_MEMORY = (
+    "MemoryError",
+    "OutOfMemoryError",
+    "out of memory",
+    "not enough memory",
+    "llocate memory",
+    "bad_alloc",
+    "failed to map segment from shared object",
+)
+_SIGNS_OF_DISK = ("No space left on device", "Disk quota exceeded")
+_OUT_OF_MEMORY = (
+    "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at "
+    "a time (CORES=1), write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger "
+    "machine. (Where a GPU's batches can be halved, they were: what is left needs shorter samples, "
+    "or `devices: auto` in the model's entry.)"
+)
+_DISK_FULL = "the disk is full. Make room and start again: what is finished stays."
+
+# Checks of libraries at the end of a job, which know nothing of the job: see `at_end`.
 _checks: list[Callable[[], None]] = []
 
 
 def at_end(check: Callable[[], None]) -> None:
-    """Call `check` when the work inside `explained` is done or has failed. Its errors come before those of the work."""
+    """Call `check` when the work inside `explained` is done or has failed.
+
+    If it raises an error, this is reported instead of that of the work.
+    """
     _checks.append(check)
 
 
 def cause(text: str) -> str | None:
-    """The meaning of a machine error and what to do, found by its text; None for any other error."""
-    return next(
-        (meaning for signs, meaning in _MACHINE.items() if any(sign in text for sign in signs)),
-        None,
-    )
+    """The meaning of a machine error and what to do, found by its text; None for another error."""
+    if any(sign in text for sign in _SIGNS_OF_MEMORY):
+        return _OUT_OF_MEMORY
+    if any(sign in text for sign in _SIGNS_OF_DISK):
+        return _DISK_FULL
+    return None
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback.
+    """Turn a `LaminaError` into its message on standard error and exit status 1.
 
-    If memory or the disk ran out, the message says so too. Ctrl-C ends the process with a word. lamina's log messages
-    go to standard error, which is the log of a job.
+    Any other error keeps its traceback; if memory or the disk ran out, the message says so too.
+    Ctrl-C ends the process with a word. lamina's log messages go to standard error, which is the
+    log of a job.
     """
-    logger, handler = logging.getLogger("lamina"), logging.StreamHandler()
+    logger = logging.getLogger("lamina")
+    handler = logging.StreamHandler()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        try:
+        with _checked_at_end():
             yield
-        except Exception as error:
-            if not isinstance(error, LaminaError):
-                _check()
-            raise
-        _check()
     except LaminaError as error:
         sys.exit(f"lamina: {error}")
     except KeyboardInterrupt:
         sys.exit("lamina: stopped.")
     except Exception as error:
-        if meaning := cause(f"{type(error).__name__}: {error}"):
-            traceback.print_exc()
-            sys.exit(f"lamina: {meaning}")
-        raise
+        meaning = cause(f"{type(error).__name__}: {error}")
+        if meaning is None:
+            raise
+        traceback.print_exc()
+        sys.exit(f"lamina: {meaning}")
     finally:
         logger.removeHandler(handler)
 
 
-def _check() -> None:
+@contextmanager
+def _checked_at_end() -> Iterator[None]:
+    """Run the checks of `at_end` after the work, unless it ended with a `LaminaError`."""
+    try:
+        yield
+    except LaminaError:
+        raise
+    except Exception:
+        _run_checks()
+        raise
+    _run_checks()
+
+
+def _run_checks() -> None:
     while _checks:
-        _checks.pop()()
+        check = _checks.pop()
+        check()
