@@ -1,10 +1,12 @@
-"""What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
+"""What the modules of a package declare, read from their source: none of them is imported.
 
-A figure names the tables that it reads (`TABLES`), and the class of a metric names how it is measured. So the rules and
-the configuration need no list of them: a new module is enough.
+A figure names the tables that it reads (`TABLES`), and the class of a metric names how it is
+measured. So the rules and the configuration need no list of them, and import neither torch nor
+matplotlib: a new module is enough.
 """
 
 import ast
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,21 @@ _SOURCE = Path(__file__).resolve().parents[1]
 
 @cache
 def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
-    """The literal that each module of `package` assigns to `name`, by module; modules without it are left out.
+    """The literal that each module of `package` assigns to `name`, by module.
+
+    Modules that do not assign it are left out.
 
     package: A name such as `lamina.report.figures`. Modules of packages inside it do not count.
     root: The folder that holds the package.
     """
     literals = {}
-    for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
+    for file in _module_files(package, root):
         text = file.read_bytes()
-        for statement in ast.parse(text, filename=str(file)).body if name.encode() in text else ():
-            target, value = _assigned(statement)
-            if target == name and value is not None:
-                literals[file.stem] = ast.literal_eval(value)
+        if name.encode() not in text:
+            continue  # most modules: they need not be parsed
+        values = dict(_assignments(ast.parse(text, filename=str(file)).body))
+        if name in values:
+            literals[file.stem] = ast.literal_eval(values[name])
     return literals
 
 
@@ -35,24 +40,37 @@ def declared_classes(
 ) -> list[tuple[str, dict[str, Any]]]:
     """(module, literals by name) of those of the `attributes` that classes in `package` assign.
 
-    The classes are those whose only base class is called `base`; `package` and `root` are those of `declared`.
+    The classes are those whose only base class is called `base`. `package` and `root` are those of
+    `declared`.
     """
-    found = []
-    for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
+    classes = []
+    for file in _module_files(package, root):
         for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
-            if isinstance(statement, ast.ClassDef) and [
-                ast.unparse(each) for each in statement.bases
-            ] == [base]:
-                assigned = map(_assigned, statement.body)
-                pairs = [(name, value) for name, value in assigned if value and name in attributes]
-                literals = {str(name): ast.literal_eval(value) for name, value in pairs}
-                found.append((f"{package}.{file.stem}", literals))
-    return found
+            if not isinstance(statement, ast.ClassDef):
+                continue
+            if [ast.unparse(each_base) for each_base in statement.bases] != [base]:
+                continue
+            literals = {
+                name: ast.literal_eval(value)
+                for name, value in _assignments(statement.body)
+                if name in attributes
+            }
+            classes.append((f"{package}.{file.stem}", literals))
+    return classes
 
 
-def _assigned(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        return statement.targets[0].id, statement.value
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return statement.target.id, statement.value
-    return None, None
+def _module_files(package: str, root: Path) -> list[Path]:
+    return sorted(root.joinpath(*package.split(".")).glob("*.py"))
+
+
+def _assignments(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """(name, value) of each assignment to a plain name, with or without a type."""
+    for statement in statements:
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and statement.value is not None:
+            yield target.id, statement.value
