@@ -5,24 +5,34 @@ from pathlib import Path
 
 from lamina.store.checksum import read_json
 
-CLUSTER_THREADS = 4  # beside a GPU: one thread feeds it, the others tokenise and read weights
+CLUSTER_THREADS = 4  # one thread feeds the GPU, the others tokenise and read weights
 WEIGHTS_SHARE = 0.75  # of a device's memory; passes get the rest
 
 
 def threads(cores: int | None, alone: bool = False) -> int:
-    """Threads of a GPU stage on a machine of so many cores (None on a cluster), of which two jobs have half each.
+    """Threads of a GPU stage, on a machine of so many cores or on a cluster (None).
 
-    A job that is `alone`, as timing needs it, has all of them.
+    Two jobs run at a time and have half of the cores each. A job that is `alone`, as timing needs
+    it, has all of them.
     """
-    return CLUSTER_THREADS if cores is None else cores if alone else max(1, cores // 2)
+    if cores is None:
+        return CLUSTER_THREADS
+    return cores if alone else max(1, cores // 2)
 
 
-def devices(asked: int | str, manifest: str | Path, device_gb: float, here: int | None) -> int:
-    """GPUs of a job: the number `asked` for, or for `auto` as many of `device_gb` as hold the weights.
+def devices(
+    requested: int | str, manifest: str | Path, device_gb: float, n_available: int | None
+) -> int:
+    """GPUs of a job: the number `requested`, or for `auto` as many as hold the weights.
 
-    `here` is the number of GPUs of this machine, or None on a cluster.
+    manifest: The model's manifest, with the size of its weights.
+    device_gb: Gigabytes of one GPU.
+    n_available: The number of GPUs of this machine, or None on a cluster.
     """
-    if asked == "auto":
-        asked = math.ceil(read_json(manifest)["weights_bytes"] / 1e9 / (WEIGHTS_SHARE * device_gb))
-    count = int(asked)
-    return max(1, count if here is None else min(count, here))
+    if requested == "auto":
+        weights_gb = read_json(manifest)["weights_bytes"] / 1e9
+        requested = math.ceil(weights_gb / (WEIGHTS_SHARE * device_gb))
+    n_devices = int(requested)
+    if n_available is not None:
+        n_devices = min(n_devices, n_available)
+    return max(1, n_devices)
