@@ -1,4 +1,4 @@
-"""What every script of the workflow does around its own work: log, devices, data files, messages of errors."""
+"""What every script of the workflow does around its own work: log, devices, data files, errors."""
 
 import os
 import sys
@@ -15,20 +15,21 @@ from lamina.runtime import contents, devices
 def running(snakemake: Any) -> Iterator[None]:
     """The work of a script, around which `snakemake` is the object that Snakemake gives it.
 
-    Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that is not the one that
-    its rule was given is refused, before the work and after it. A LaminaError becomes its message and exit status 1.
+    Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that
+    is not the one that its rule was given is refused, before the work and after it. A LaminaError
+    becomes its message and exit status 1.
     """
     if snakemake.log:
-        _write_to(Path(snakemake.log[0]))
-    gpus = snakemake.resources.get("gpu", 0)
-    expected = snakemake.params.get("content") or {}
-    device_lock = devices.acquire(int(gpus)) if gpus else nullcontext()
-    with explained(), device_lock, contents.unchanged(expected):
+        _redirect_output(Path(snakemake.log[0]))
+    n_gpus = snakemake.resources.get("gpu", 0)
+    device_lock = devices.acquire(int(n_gpus)) if n_gpus else nullcontext()
+    expected_hashes = snakemake.params.get("content") or {}
+    with explained(), device_lock, contents.unchanged(expected_hashes):
         yield
 
 
-def _write_to(log: Path) -> None:
-    """Send standard output and standard error to a file, also those of libraries that are no Python."""
+def _redirect_output(log: Path) -> None:
+    """Send standard output and standard error to a file, also those of libraries in C."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
