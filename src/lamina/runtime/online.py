@@ -10,9 +10,12 @@ _TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads it
 
 
 def is_offline(environment: Mapping[str, str]) -> bool:
-    """Whether the user has said that nothing is to be downloaded; LAMINA_OFFLINE keeps what was said first."""
-    stated = environment.get("LAMINA_OFFLINE", environment.get("HF_HUB_OFFLINE", ""))
-    return stated.upper() in _TRUE
+    """Whether the user has forbidden downloads.
+
+    The workflow sets HF_HUB_OFFLINE for its jobs; LAMINA_OFFLINE keeps what the user set before.
+    """
+    setting = environment.get("LAMINA_OFFLINE", environment.get("HF_HUB_OFFLINE", ""))
+    return setting.upper() in _TRUE
 
 
 if "LAMINA_OFFLINE" in os.environ and not is_offline(os.environ):
