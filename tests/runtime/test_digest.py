@@ -181,14 +181,14 @@ def test_every_package_that_the_library_imports_is_pinned() -> None:
     ]
     imported = {
         package
-        for module in digest._closure(tuple(names), SOURCE).values()
+        for module in digest._reach(tuple(names), SOURCE).values()
         for package in module.packages
     }
-    pins = digest._pins(SOURCE.parent / "requirements.lock")
+    pins = digest._locked_versions(SOURCE.parent / "requirements.lock")
     assert "torch" in imported
     imported -= {"microworld"}  # of tools/, by which the embedded model was made
     assert [
-        p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normal(p)) not in pins
+        p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normalise(p)) not in pins
     ] == []
     brought = {name for names in digest._BRINGS.values() for name in names}
     assert brought | digest._BRINGS.keys() <= pins.keys()
