@@ -1,10 +1,14 @@
-"""Torch and transformers imported once for the jobs of a run: a process that forks for each of them.
+"""Torch and transformers imported once for the jobs of a run: a process that forks for each job.
 
-To import them takes four seconds of each job, which was a third of the default study. `start` begins the process with
-a run on a machine without a GPU (a fork cannot share what CUDA has begun). A script that loads a model imports this
-module first: the process then forks, the fork runs the script from its first line with the environment and the streams
-of the job, and the job waits for its end. The process imports no module of lamina, so a fork runs the code that lies on
-the disk. Where there is no such process, the script imports the libraries itself.
+To import them takes four seconds of each job, which was a third of the default study. `start`
+begins the process with a run on a machine without a GPU (a fork cannot share what CUDA has begun).
+A script that loads a model imports this module first: the process then forks, the fork runs the
+script from its first line with the environment and the streams of the job, and the job waits for
+its end. The process imports no module of lamina, so a fork runs the code that lies on the disk.
+Where there is no such process, the script imports the libraries itself.
+
+A request is its length, as `_LENGTH_SIZE` bytes that come with the streams of the job, and a JSON
+object. The answer is one byte when the fork has begun, and the exit status of the script.
 """
 
 import json
@@ -21,7 +25,6 @@ import threading
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 ADDRESS = "LAMINA_FORKSERVER"  # the environment variable with the path of the socket
 LIBRARIES = (
@@ -31,117 +34,136 @@ LIBRARIES = (
     "lm_eval.models.huggingface",
     "peft",
 )
-_LENGTH = 8  # bytes of the number that says how long a request is
-
-_processes: list[
-    subprocess.Popen[bytes]
-] = []  # ends with this process, which holds the other end of its input
+_LENGTH_SIZE = 8
+_HAS_BEGUN = b"b"
+_STREAMS = [0, 1, 2]
+_STDIN = 0
 
 
 def start() -> None:
-    """Start the process for the jobs that this process begins. It imports the libraries when the first job asks."""
+    """Start the process for the jobs of this one. It imports the libraries when a job asks.
+
+    It ends with this process, which holds the other end of its standard input.
+    """
     folder = tempfile.mkdtemp(prefix="lamina-")
     os.environ[ADDRESS] = f"{folder}/socket"
-    # One thread for libraries that read this when they are imported; a fork tells torch its number.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    stdin, _held_open = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])
         listener.listen()
-        number = listener.fileno()
-        command = [sys.executable, "-P", "-m", __name__, str(number)]
-        options: dict[str, Any] = {
-            "pass_fds": [number],
-            "start_new_session": True,
-            "env": environment,
-        }
-        # A fork writes into the streams of its job.
-        options |= {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.DEVNULL,
-            "stderr": subprocess.DEVNULL,
-        }
-        _processes.append(subprocess.Popen(command, **options))
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            # One thread for libraries that read this when they are imported; a fork tells torch
+            # its number.
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=stdin,
+            # A fork writes into the streams of its job.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    os.close(stdin)
 
 
 def ask() -> None:
-    """Let a fork run the script of this process, and end as the fork ends. Return if there is no process to ask."""
+    """Let a fork run the script of this process, and end as the fork ends.
+
+    Returns if there is no process to ask.
+    """
     address = os.environ.pop(ADDRESS, None)
     if address is None:
         return
     with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(address)
-        except OSError:
+        if not _has_begun(connection, address):
             return
-        request = {"cwd": str(Path.cwd()), "environment": dict(os.environ), "arguments": sys.argv}
-        text = json.dumps(request).encode()
-        try:
-            socket.send_fds(connection, [len(text).to_bytes(_LENGTH)], [0, 1, 2])
-            connection.sendall(text)
-            begun = connection.recv(1)
-        except OSError:
-            begun = b""
-        if not begun:
-            return
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # the fork ends with this process, which has nothing to tell
+        # The fork ends with this process, which has nothing to say about it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         status = connection.recv(1)
-    if (
-        not status
-    ):  # killed, as by a machine without memory: what started this process should see the same
+    if not status:
+        # The fork was killed, as by a machine without memory. What started this process should
+        # see the same.
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(status[0])
+
+
+def _has_begun(connection: socket.socket, address: str) -> bool:
+    """Send the request of this process, and say whether a fork runs its script."""
+    request = {"cwd": str(Path.cwd()), "environment": dict(os.environ), "arguments": sys.argv}
+    encoded = json.dumps(request).encode()
+    try:
+        connection.connect(address)
+        socket.send_fds(connection, [len(encoded).to_bytes(_LENGTH_SIZE)], _STREAMS)
+        connection.sendall(encoded)
+        return connection.recv(1) == _HAS_BEGUN
+    except OSError:
+        return False
 
 
 def serve(listener: socket.socket) -> None:
     """Fork for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for
-    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
+    while not _is_over(listener):
         for name in LIBRARIES:
             import_module(name)
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
-            _run(connection)
+            _run_script(connection)
         connection.close()
     shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
 
-def _run(connection: socket.socket) -> None:
-    """Run the script that a job asks for, tell the job its exit status, and end."""
-    head, streams, _, _ = socket.recv_fds(connection, _LENGTH, 3)
-    size, text = int.from_bytes(head), b""
-    while len(text) < size:
-        text += connection.recv(size - len(text))
-    request = json.loads(text)
-    for number, stream in enumerate(streams):
+def _is_over(listener: socket.socket) -> bool:
+    """Wait for a connection or the end of standard input, and say whether it is the end."""
+    readable, _, _ = select.select([listener.fileno(), _STDIN], [], [])
+    return _STDIN in readable
+
+
+def _run_script(connection: socket.socket) -> None:
+    """Run the script that a job asks for, send the job its exit status, and end."""
+    head, streams, _, _ = socket.recv_fds(connection, _LENGTH_SIZE, len(_STREAMS))
+    request = json.loads(_receive(connection, int.from_bytes(head)))
+    for number, stream in zip(_STREAMS, streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    connection.send(b"b")
-    threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+    connection.send(_HAS_BEGUN)
+    threading.Thread(target=_end_with_job, args=[connection], daemon=True).start()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[:] = request["arguments"]
     import_module("torch").set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        print(end.code if isinstance(end.code, str) else "", end="", file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
+    status = _exit_status_of(sys.argv[0])
     sys.stdout.flush()
     sys.stderr.flush()
     connection.send(bytes([status]))
     os._exit(status)
 
 
-def _end_with(connection: socket.socket) -> None:
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        received += connection.recv(size - len(received))
+    return received
+
+
+def _exit_status_of(script: str) -> int:
+    """Run a script to its end, as Python would: the status, and messages on standard error."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, end="", file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end_with_job(connection: socket.socket) -> None:
     """End this process when the job that asked for it is killed."""
     connection.recv(1)
     os.kill(os.getpid(), signal.SIGKILL)
