@@ -27,7 +27,7 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, forkserver, online, progress
+from lamina.runtime import contents, failures, forkserver, online, preconditions, progress
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
@@ -43,8 +43,8 @@ from lamina.study.variant import Variant
 # 1.2: Snakemake reads `010` as 8. A file that asks for templates (yte) is as Snakemake has filled it in.
 is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
 
-with failures.refused(workflow.configfiles):
-    failures.check_folder(Path.cwd())
+with preconditions.refused(workflow.configfiles):
+    preconditions.check_folder(Path.cwd())
     if not is_module:
         read_values = text.merge_configurations(
             workflow.configfiles, workflow.config_settings.config
@@ -190,8 +190,8 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 onstart:
     # A job of a cluster is no run.
     if not workflow.remote_exec:
-        failures.check_room(Path.cwd())
-        failures.hold(Path("results"))
+        preconditions.check_room(Path.cwd())
+        preconditions.hold(Path("results"))
     Path(STARTED).touch()
     if workflow.local_exec and not here_gpus():
         forkserver.start()
@@ -200,4 +200,4 @@ onstart:
 onerror:
     # This is written after all messages of Snakemake.
     if log and not workflow.remote_exec:
-        atexit.register(failures.tell, log[0])
+        atexit.register(failures.print_first_failure, log[0])

@@ -4,7 +4,7 @@
 from lamina.stages import export, prepare
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
-with failures.refused(workflow.configfiles):
+with preconditions.refused(workflow.configfiles):
     for variant in export.asked_for(sys.argv):
         export.check(CONFIG, Variant.parse(variant))
         export.check_form(os.environ, CONFIG, Variant.parse(variant))

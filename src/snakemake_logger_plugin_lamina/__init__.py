@@ -16,7 +16,7 @@ from snakemake.common import SNAKEFILE_CHOICES
 import lamina
 from lamina.config import text
 from lamina.errors import LaminaError
-from lamina.runtime import failures
+from lamina.runtime import preconditions
 from lamina.runtime.progress import LogHandler
 
 __all__ = ["LogHandler"]
@@ -37,10 +37,10 @@ def check_command(arguments: list[str]) -> None:
     options, _ = parser.parse_known_args(arguments)
     if not _is_own_workflow(options.snakefile):
         return
-    with failures.refused([]):
+    with preconditions.refused([]):
         _check_cache()
         if not any(_DRY_RUN.fullmatch(argument) for argument in arguments):
-            failures.check_writable(Path(options.directory).absolute())
+            preconditions.check_writable(Path(options.directory).absolute())
         for file in options.configfile:
             if not Path(file).is_file():
                 raise LaminaError(
