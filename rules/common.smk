@@ -27,7 +27,7 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, forkserver, online, preconditions, progress
+from lamina.runtime import contents, failures, forkserver, log_handler, online, preconditions
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
@@ -173,7 +173,7 @@ wildcard_constraints:
     block=r"\d+",
 
 
-progress.follow(workflow, Path("results/cost.json"))
+log_handler.follow(workflow, Path("results/cost.json"))
 
 
 def cancel_timers():

@@ -17,7 +17,7 @@ import lamina
 from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.runtime import preconditions
-from lamina.runtime.progress import LogHandler
+from lamina.runtime.log_handler import LogHandler
 
 __all__ = ["LogHandler"]
 

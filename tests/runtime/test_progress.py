@@ -17,7 +17,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lamina.models import workload
 from lamina.models.materialise import materialise
 from lamina.models.workload import Workload
-from lamina.runtime.progress import JobRecord, LogHandler, Progress, spoken, spoken_range
+from lamina.runtime.log_handler import LogHandler
+from lamina.runtime.progress import JobRecord, RunProgress, spoken, spoken_range
 from tests.given import tiny
 
 
@@ -129,7 +130,7 @@ def work(log: Path, layer_tokens: float, seconds: float, earlier: float = 0.0) -
         file.write("a warning of a library\n")
 
 
-def progress(folder: Path, **operations: float) -> Progress:
+def progress(folder: Path, **operations: float) -> RunProgress:
     """A run of jobs of rule `search_plans` with these forecasts; `other` jobs compute nothing."""
     jobs = {
         number: JobRecord("search_plans" if flops else "other", (name,), folder / f"{name}.log")
@@ -137,7 +138,7 @@ def progress(folder: Path, **operations: float) -> Progress:
     }
     computing = {name: flops for name, flops in operations.items() if flops}
     counts = Counter(job.rule for job in jobs.values()) + Counter(total=len(jobs))
-    return Progress(counts, jobs, forecast(folder / "cost.json", **computing))
+    return RunProgress(counts, jobs, forecast(folder / "cost.json", **computing))
 
 
 def test_what_a_running_job_has_done_counts(tmp_path: Path) -> None:
@@ -146,18 +147,18 @@ def test_what_a_running_job_has_done_counts(tmp_path: Path) -> None:
     found.start(0, "search_plans", 0.0)
     for minutes in (2, 6, 15, 30, 54):
         work(tmp_path / "search.log", LAYER_TOKENS * minutes / 60, 60 * minutes)
-        assert found.left(60.0 * minutes) == pytest.approx(3600 - 60 * minutes, rel=0.01)
+        assert found.seconds_left(60.0 * minutes) == pytest.approx(3600 - 60 * minutes, rel=0.01)
     assert found.line(3300.0).startswith("0 of 1 jobs (0 %), 55 min: search_plans 90 %; ")
 
 
 def test_nothing_is_said_before_a_minute_was_measured(tmp_path: Path) -> None:
     found = progress(tmp_path, search=1e12)
     found.start(0, "search_plans", 0.0)
-    assert found.left(600.0) is None  # it says nothing yet: it may be waiting for its model
+    assert found.seconds_left(600.0) is None  # it says nothing yet: it may be waiting for its model
     work(tmp_path / "search.log", LAYER_TOKENS / 100, 59)
-    assert found.left(660.0) is None
+    assert found.seconds_left(660.0) is None
     work(tmp_path / "search.log", LAYER_TOKENS / 60, 61)
-    assert found.left(662.0) is not None
+    assert found.seconds_left(662.0) is not None
 
 
 def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
@@ -166,15 +167,15 @@ def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
     found.start(0, "search_plans", 0.0)
     work(tmp_path / "one.log", LAYER_TOKENS, 95)
     found.finish(0, 100.0)
-    assert found.left(100.0) == pytest.approx(100 + 195 + 1, rel=0.01)
+    assert found.seconds_left(100.0) == pytest.approx(100 + 195 + 1, rel=0.01)
     # Two at a time, of which the longer one decides.
     found.start(1, "search_plans", 100.0)
     found.start(2, "search_plans", 100.0)
-    assert found.left(150.0) == pytest.approx(145, rel=0.02)
+    assert found.seconds_left(150.0) == pytest.approx(145, rel=0.02)
     # Another pace of the one that runs longest: it says itself how long it will take.
     work(tmp_path / "three.log", LAYER_TOKENS / 2, 45)
     # 135 s of it, 48 of the other one at the mean pace of both, 1; 200 s of jobs took 150.
-    assert found.left(150.0) == pytest.approx((135 + 48 + 1) * 150 / 200, rel=0.02)
+    assert found.seconds_left(150.0) == pytest.approx((135 + 48 + 1) * 150 / 200, rel=0.02)
 
 
 def test_what_a_killed_process_did_is_no_pace_of_this_one(tmp_path: Path) -> None:
@@ -182,14 +183,14 @@ def test_what_a_killed_process_did_is_no_pace_of_this_one(tmp_path: Path) -> Non
     found = progress(tmp_path, search=1e12)
     found.start(0, "search_plans", 0.0)
     work(tmp_path / "search.log", LAYER_TOKENS / 10, 100, earlier=LAYER_TOKENS / 2)
-    assert found.left(100.0) == pytest.approx(400, rel=0.02)
+    assert found.seconds_left(100.0) == pytest.approx(400, rel=0.02)
 
 
 def test_nothing_is_said_of_a_job_that_did_more_than_was_forecast(tmp_path: Path) -> None:
     found = progress(tmp_path, search=1e12)
     found.start(0, "search_plans", 0.0)
     work(tmp_path / "search.log", 1.7 * LAYER_TOKENS, 1000)
-    assert found.left(1000.0) is None
+    assert found.seconds_left(1000.0) is None
     assert found.line(1000.0) == "0 of 1 jobs (0 %), 17 min: search_plans"
 
 
@@ -199,7 +200,7 @@ def test_a_line_names_what_runs_and_not_what_ended(tmp_path: Path) -> None:
     found.start(0, "search_plans", 1.0)
     assert found.line(5.0) == "0 of 3 jobs (0 %), 5 s: other 0 of 2, search_plans"
     found.finish(1, 10.0)
-    found.done = 1
+    found.n_done = 1
     assert found.line(20.0) == "1 of 3 jobs (33 %), 20 s: search_plans"
 
 
@@ -237,7 +238,7 @@ def test_layers_count_what_runs_through_them(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.runtime.progress._SECONDS", 0.05)
+    monkeypatch.setattr("lamina.runtime.log_handler._SECONDS", 0.05)
     stream = io.StringIO()
     made = handler(stream)
     begun = time.time()

@@ -1,16 +1,8 @@
-"""How far a run is, and nothing else unless something goes wrong: Snakemake's logger plugin `lamina`.
-
-On a terminal one line is written over and over; in a pipe there is a line a minute and one for each tenth of the run.
-"""
+"""How far a run is, and how long it will take: from its jobs, their logs and the forecast cost."""
 
 import json
-import logging
 import math
 import re
-import shutil
-import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,229 +10,258 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple
 
-from snakemake.logging import DefaultFilter, DefaultFormatter
-from snakemake_interface_logger_plugins.base import LogHandlerBase
-from snakemake_interface_logger_plugins.common import LogEvent
-
-# Snakemake's own messages of a run that goes well; all other messages are shown.
-_COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
-_QUIET = {
-    LogEvent[name]
-    for name in "JOB_STARTED WORKFLOW_STARTED RESOURCES_INFO GROUP_INFO SHELLCMD".split()
-}
-_TALK = re.compile(
-    "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file |Singularity containers: |"
-    "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
-)
-# What the first failure says at the end, in the words of the job itself.
-_REPEATED = re.compile(
-    "(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete|Exiting because a job"
-)
-_SECONDS = 60.0  # between two lines in a pipe, at most
-_AGAIN = 5.0  # between two computations of the time left, which reads files
-_MEASURED = 60.0  # seconds of jobs before anything is said of the time left
-_UNKNOWN = 1.0  # seconds of a job that computes nothing, before one has ended
-_NAMED = 2  # rules in a line
+_REFRESH_SECONDS = 5.0  # between two computations of the time left, which reads files
+_MEASURED_SECONDS = 60.0  # seconds of jobs before anything is said of the time left
+_UNKNOWN_SECONDS = 1.0  # of a job that computes nothing, before one has ended
+_MAX_NAMED_RULES = 2  # in a line
 # What `lamina.models.workload` writes into the log of a job.
-_WORKED = re.compile(
+_WORK_REPORT = re.compile(
     r"([\d.e+]+) layer-tokens in ([\d.]+) s(?:, ([\d.e+]+) before it)?$", re.MULTILINE
 )
-_TAIL = 4096  # bytes of a log in which its last report stands
-
-_followed: list[
-    tuple[Any, Path]
-] = []  # the workflow that this process runs, and the file of its cost
+_LOG_TAIL = 4096  # bytes of a log in which its last report stands
 
 
-def follow(workflow: Any, cost: Path) -> None:
-    """Let the progress know the jobs of a workflow, and the file that rule `estimate_cost` writes in this run."""
-    _followed[:] = [(workflow, cost)]
+class WorkReport(NamedTuple):
+    """What the log of a job says of its work.
 
-
-class Worked(NamedTuple):
-    """What the log of a job says: layer-tokens of its process and their seconds, and those of killed ones before it."""
+    layer_tokens: Those of its process.
+    seconds: How long they took.
+    earlier: The layer-tokens of killed processes whose results the job goes on from.
+    """
 
     layer_tokens: float
     seconds: float
     earlier: float = 0.0
 
     @classmethod
-    def read(cls, log: Path | None) -> "Worked | None":
+    def read(cls, log: Path | None) -> "WorkReport | None":
         """The last report in a log; None if there is none yet, or no log."""
         if log is None:
             return None
         try:
             with log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - _TAIL))
-                reports = _WORKED.findall(file.read().decode(errors="replace"))
+                file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+                tail = file.read().decode(errors="replace")
         except OSError:
             return None
-        return cls(*(float(number or 0) for number in reports[-1])) if reports else None
+        reports = _WORK_REPORT.findall(tail)
+        if not reports:
+            return None
+        return cls(*(float(number or 0) for number in reports[-1]))
 
 
 @dataclass
 class JobRecord:
-    """A job of this run. Times are seconds on the clock of the run; None before the job began or ended."""
+    """A job of this run.
+
+    Times are seconds on the clock of the run; None before the job began or ended.
+    """
 
     rule: str
     outputs: tuple[str, ...] = ()
     log: Path | None = None
     started: float | None = None
     ended: float | None = None
-    worked: Worked | None = None
+    report: WorkReport | None = None
     layer_tokens: float = 0.0  # that the cost of the run forecasts
-    flops: float = 0.0
+    flops: float = 0.0  # likewise
 
     @property
     def is_running(self) -> bool:
         return self.started is not None and self.ended is None
 
-    def seconds(self, now: float) -> float:
-        """Since it was started, until it ended."""
-        return 0.0 if self.started is None else (self.ended or now) - self.started
+    def elapsed(self, now: float) -> float:
+        """Seconds from its start to its end, or until now."""
+        if self.started is None:
+            return 0.0
+        return (self.ended or now) - self.started
 
     @property
     def share(self) -> float | None:
         """The share of its forecast work that is done; None where it is not known."""
-        if self.worked is None or not self.layer_tokens:
+        if self.report is None or not self.layer_tokens:
             return None
-        return (self.worked.layer_tokens + self.worked.earlier) / self.layer_tokens
+        return (self.report.layer_tokens + self.report.earlier) / self.layer_tokens
+
+
+class _Measurement(NamedTuple):
+    """The seconds that forecast operations took."""
+
+    seconds: float
+    flops: float
+
+
+def _seconds_per_flop(measurements: Sequence[_Measurement]) -> float:
+    seconds = sum(measurement.seconds for measurement in measurements)
+    return seconds / sum(measurement.flops for measurement in measurements)
 
 
 @dataclass
 class Pace:
-    """How long jobs take, as those took that have ended or say how far they are."""
+    """How long jobs take, by those that have ended or report how far they are.
 
-    start: float  # seconds before a job computes
-    by_rule: dict[str, float]  # seconds for a forecast operation
+    start_seconds: Before a job computes.
+    by_rule: Seconds for a forecast operation, by rule.
+    overall: The same over all rules; None before any was measured.
+    light_by_rule: Seconds of a job that computes nothing, by rule.
+    light: The same over all rules.
+    """
+
+    start_seconds: float
+    by_rule: dict[str, float]
     overall: float | None
-    others: dict[str, float]  # seconds of a job that computes nothing, by rule
-    other: float
+    light_by_rule: dict[str, float]
+    light: float
 
     @classmethod
-    def measured(cls, jobs: Iterable[JobRecord], now: float) -> "Pace":
+    def measure(cls, jobs: Iterable[JobRecord], now: float) -> "Pace":
+        """The pace of the jobs of a run so far."""
         starts: list[float] = []
-        worked: dict[str, list[tuple[float, float]]] = {}  # seconds and operations by rule
-        others: dict[str, list[float]] = {}
+        measurements: dict[str, list[_Measurement]] = {}
+        light_seconds: dict[str, list[float]] = {}
         for job in jobs:
             if not job.flops and job.ended is not None:
-                others.setdefault(job.rule, []).append(job.seconds(now))
-            if not job.flops or not job.worked:
+                light_seconds.setdefault(job.rule, []).append(job.elapsed(now))
+            if not job.flops or not job.report:
                 continue
             done = 1.0
             if job.ended is None:
-                done = job.worked.layer_tokens / job.layer_tokens
+                done = job.report.layer_tokens / job.layer_tokens
             else:
-                starts.append(max(0.0, job.seconds(now) - job.worked.seconds))
-            worked.setdefault(job.rule, []).append((job.worked.seconds, done * job.flops))
-        every = [pair for pairs in worked.values() for pair in pairs]
+                starts.append(max(0.0, job.elapsed(now) - job.report.seconds))
+            measurement = _Measurement(job.report.seconds, done * job.flops)
+            measurements.setdefault(job.rule, []).append(measurement)
+        every_measurement = list(chain(*measurements.values()))
+        every_light = list(chain(*light_seconds.values()))
         return cls(
-            start=fmean(starts) if starts else 0.0,
-            by_rule={rule: _ratio(pairs) for rule, pairs in worked.items()},
-            overall=_ratio(every) if every else None,
-            others={rule: fmean(seconds) for rule, seconds in others.items()},
-            other=fmean(chain(*others.values())) if others else _UNKNOWN,
+            start_seconds=fmean(starts) if starts else 0.0,
+            by_rule={rule: _seconds_per_flop(pairs) for rule, pairs in measurements.items()},
+            overall=_seconds_per_flop(every_measurement) if every_measurement else None,
+            light_by_rule={rule: fmean(seconds) for rule, seconds in light_seconds.items()},
+            light=fmean(every_light) if every_light else _UNKNOWN_SECONDS,
         )
 
-    def left(self, job: JobRecord, now: float) -> float | None:
-        """Seconds until a job ends; None if nothing like it was measured, or it has done more than was forecast."""
+    def seconds_left(self, job: JobRecord, now: float) -> float | None:
+        """Seconds until a job ends.
+
+        None if nothing like it was measured, or if it has done more than was forecast.
+        """
         if job.ended is not None:
             return 0.0
-        if job.share is not None and job.worked and job.worked.layer_tokens:
+        if job.share is not None and job.report and job.report.layer_tokens:
             if job.share >= 1:
                 return None
-            done = job.worked.layer_tokens / job.layer_tokens
-            return job.worked.seconds * (1 - job.share) / done
-        if job.flops:
-            pace = self.by_rule.get(job.rule, self.overall)
-            if pace is None:
-                return None
-            whole = self.start + job.flops * pace
-        else:
-            whole = self.others.get(job.rule, self.other)
+            done = job.report.layer_tokens / job.layer_tokens
+            return job.report.seconds * (1 - job.share) / done
+        forecast = self._forecast(job)
+        if forecast is None:
+            return None
         # One that takes longer than it should takes a little longer still.
-        return max(whole - job.seconds(now), job.seconds(now) / 10)
+        return max(forecast - job.elapsed(now), job.elapsed(now) / 10)
 
-
-def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return sum(one for one, _ in pairs) / sum(other for _, other in pairs)
+    def _forecast(self, job: JobRecord) -> float | None:
+        """Seconds of a whole job; None if it computes and nothing like it was measured."""
+        if not job.flops:
+            return self.light_by_rule.get(job.rule, self.light)
+        seconds_per_flop = self.by_rule.get(job.rule, self.overall)
+        if seconds_per_flop is None:
+            return None
+        return self.start_seconds + job.flops * seconds_per_flop
 
 
 @dataclass
-class Progress:
-    """What is known of a run, in seconds on any one clock; the file `cost` forecasts the work of its jobs."""
+class RunProgress:
+    """What is known of a run, in seconds on any one clock.
 
-    stages: Counter[str] = field(default_factory=Counter)  # jobs of each rule, and `total`
-    jobs: dict[int, JobRecord] = field(default_factory=dict)  # those that have to run, by id
+    job_counts: Jobs of each rule, and `total`.
+    jobs: Those that have to run, by id.
+    cost: The file that forecasts their work; None where the run writes none.
+    begun: When the run began.
+    n_done: Jobs that have ended, by Snakemake's count.
+    finished: The same by rule.
+    """
+
+    job_counts: Counter[str] = field(default_factory=Counter)
+    jobs: dict[int, JobRecord] = field(default_factory=dict)
     cost: Path | None = None
     begun: float = 0.0
-    done: int = 0
+    n_done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    _left: str = ""  # what the line said last, and when
-    _computed: float = -_AGAIN
+    # What the line said last of the time left, and when.
+    _time_left: str = ""
+    _refreshed: float = -_REFRESH_SECONDS
 
     def start(self, job: int, rule: str, now: float) -> None:
         """Count a job that was started."""
         record = self.jobs.setdefault(job, JobRecord(rule))
-        record.started, record.ended, record.worked = now, None, None
+        record.started = now
+        record.ended = None
+        record.report = None
 
     def finish(self, job: int, now: float) -> None:
         """Count a job that ended well."""
         record = self.jobs.setdefault(job, JobRecord("", started=now))
-        record.ended, record.worked = now, Worked.read(record.log)
+        record.ended = now
+        record.report = WorkReport.read(record.log)
         self.finished[record.rule] += 1
 
     @property
     def running(self) -> list[JobRecord]:
-        """The jobs under way, the one that was started first in front."""
+        """The jobs under way, in the order in which they were started."""
         jobs = [job for job in self.jobs.values() if job.is_running]
         return sorted(jobs, key=lambda job: job.started or 0.0)
 
-    def left(self, now: float) -> float | None:
+    def seconds_left(self, now: float) -> float | None:
         """Seconds to the end at the pace so far; None before a minute of work was measured."""
-        self._forecast()
+        self._read_forecast()
         for job in self.running:
-            job.worked = Worked.read(job.log)
+            job.report = WorkReport.read(job.log)
         jobs = list(self.jobs.values())
-        seen = sum(
-            job.seconds(now) if job.ended is not None else job.worked.seconds if job.worked else 0.0
-            for job in jobs
-        )
-        if seen < _MEASURED:
+        if sum(_measured_seconds(job, now) for job in jobs) < _MEASURED_SECONDS:
             return None
-        pace = Pace.measured(jobs, now)
-        every = [pace.left(job, now) for job in jobs]
-        if None in every:
-            return None
-        seconds = [left for left in every if left is not None]
-        # Jobs go on beside each other as they did so far, and none ends before it is done.
-        together = max(1.0, sum(job.seconds(now) for job in jobs) / max(1.0, now - self.begun))
-        return max(sum(seconds) / together, max(seconds, default=0.0))
+        pace = Pace.measure(jobs, now)
+        seconds_by_job: list[float] = []
+        for job in jobs:
+            seconds = pace.seconds_left(job, now)
+            if seconds is None:
+                return None
+            seconds_by_job.append(seconds)
+        # As many jobs run at a time as did so far, and none ends before it is done.
+        elapsed = sum(job.elapsed(now) for job in jobs)
+        n_parallel = max(1.0, elapsed / max(1.0, now - self.begun))
+        return max(sum(seconds_by_job) / n_parallel, max(seconds_by_job, default=0.0))
 
     def line(self, now: float) -> str:
-        """`120 of 400 jobs (30 %), 21 min: search_plans 34 %, sweep_units 34 of 80; 20 to 30 min left`."""
-        if now - self._computed >= _AGAIN:
-            self._computed, left = now, self.left(now)
-            self._left = "" if left is None else f"; {spoken_range(left, now - self.begun)} left"
-        total = self.stages["total"]
-        text = f"{self.done} of {total} jobs ({100 * self.done / max(1, total):.0f} %)"
-        text += f", {spoken(now - self.begun)}" if now > self.begun else ""
-        rules = dict.fromkeys(job.rule for job in self.running)
-        named = ", ".join(self._named(rule) for rule in list(rules)[:_NAMED])
-        text += f": {named}" if named else ""
-        return text if self.done >= total else text + self._left
+        """The state of the run in one line, such as
+        `120 of 400 jobs (30 %), 21 min: search_plans 34 %, sweep_units 34 of 80; 20 to 30 min left`.
+        """
+        if now - self._refreshed >= _REFRESH_SECONDS:
+            self._refreshed = now
+            left = self.seconds_left(now)
+            self._time_left = ""
+            if left is not None:
+                self._time_left = f"; {spoken_range(left, now - self.begun)} left"
+        total = self.job_counts["total"]
+        text = f"{self.n_done} of {total} jobs ({100 * self.n_done / max(1, total):.0f} %)"
+        if now > self.begun:
+            text += f", {spoken(now - self.begun)}"
+        rules = list(dict.fromkeys(job.rule for job in self.running))
+        if rules:
+            described = [self._describe_rule(rule) for rule in rules[:_MAX_NAMED_RULES]]
+            text += f": {', '.join(described)}"
+        return text if self.n_done >= total else text + self._time_left
 
-    def _named(self, rule: str) -> str:
+    def _describe_rule(self, rule: str) -> str:
         """A rule that runs, and how far it is."""
-        if self.stages[rule] > 1:
-            return f"{rule} {self.finished[rule]} of {self.stages[rule]}"
-        (share, *_) = [job.share for job in self.running if job.rule == rule]
+        if self.job_counts[rule] > 1:
+            return f"{rule} {self.finished[rule]} of {self.job_counts[rule]}"
+        share = next(job.share for job in self.running if job.rule == rule)
         return rule if share is None or share >= 1 else f"{rule} {100 * share:.0f} %"
 
-    def _forecast(self) -> None:
-        """Give the jobs what the cost of the run says of them, once it is there."""
+    def _read_forecast(self) -> None:
+        """Give the jobs what the cost of the run says of them, once its file exists."""
         if self.cost is None or any(job.flops for job in self.jobs.values()):
             return
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -252,135 +273,43 @@ class Progress:
                         job.flops = forecast[output]["flops"]
 
 
+def _measured_seconds(job: JobRecord, now: float) -> float:
+    """Seconds of a job that say something of the pace: all of an ended one, else its work."""
+    if job.ended is not None:
+        return job.elapsed(now)
+    return job.report.seconds if job.report else 0.0
+
+
 def spoken(seconds: float) -> str:
     """A time in the unit that a person would use."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def spoken_range(left: float, past: float) -> str:
-    """About how long something takes that is `left` where as much as was `past` is known: `20 to 30 min`."""
-    apart = 1 + 0.5 * left / (left + past)
-    if left * apart < 90:
+    """A forecast of `left` seconds after `past` ones, as a range: `20 to 30 min`.
+
+    The range is the wider, the less is past.
+    """
+    factor = 1 + 0.5 * left / (left + past)
+    if left * factor < 90:
         return "less than 2 min"
-    unit, seconds = ("min", 60.0) if left * apart < 5400 else ("h", 3600.0)
-    coarse = 5 if left / seconds > 12 else 1 if unit == "min" or left / seconds > 5 else 0.5
-    least = max(coarse, coarse * math.floor(left / apart / seconds / coarse))
-    most = coarse * math.ceil(left * apart / seconds / coarse)
+    if left * factor < 5400:
+        unit = "min"
+        unit_seconds = 60.0
+    else:
+        unit = "h"
+        unit_seconds = 3600.0
+    step = _rounding_step(left / unit_seconds, unit)
+    least = max(step, step * math.floor(left / factor / unit_seconds / step))
+    most = step * math.ceil(left * factor / unit_seconds / step)
     return f"{least:g} to {most:g} {unit}" if least < most else f"about {most:g} {unit}"
 
 
-class LogHandler(LogHandlerBase):
-    """Writes progress to standard error, and every warning and error in Snakemake's own words.
-
-    Of a failed job it says which one: `lamina.runtime.failures` ends the run with what the first one says itself.
-    """
-
-    writes_to_stream = has_filter = has_formatter = True
-    writes_to_file = needs_rulegraph = False
-
-    def __post_init__(self) -> None:
-        asked = self.common_settings
-        self.stream: TextIO = sys.stdout if asked.stdout else sys.stderr
-        self.progress = Progress()
-        self.drawn = ""  # the line that stands on the terminal
-        self.stopped = False  # by Ctrl-C
-        self.last = (-1, 0.0)  # tenth of the run and time of the last line
-        self._over = threading.Event()
-        self.addFilter(
-            DefaultFilter(
-                asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds
-            )
-        )
-        self.setFormatter(DefaultFormatter(asked.quiet, asked.show_failed_logs))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Count a record, or show it."""
-        try:
-            event, text = record.__dict__.get("event"), str(record.msg or "")
-            if text.startswith("Terminating processes"):
-                self.stopped = True
-                self._say("Stopping: jobs that are under way are ended.")
-                return
-            if not self.common_settings.verbose and (
-                _REPEATED.match(text) or event == LogEvent.JOB_ERROR
-            ):
-                if event == LogEvent.JOB_ERROR and not self.stopped:
-                    failed = record.__dict__
-                    self._say(
-                        f"{failed['rule_name']} failed: {', '.join(map(str, failed['output']))}"
-                    )
-                return
-            shown = (
-                record.levelno >= logging.WARNING
-                or self.common_settings.dryrun
-                or self.common_settings.verbose
-            )
-            if shown or (
-                event not in _COUNTED
-                and event not in _QUIET
-                and text.strip()
-                and not _TALK.match(text)
-            ):
-                self._say(self.format(record))
-            elif event in _COUNTED:
-                self._count(record.__dict__, record.created)
-        except Exception:
-            self.handleError(record)
-
-    def close(self) -> None:
-        """Leave the last state on the terminal."""
-        self._over.set()
-        self.stream.write("\n" if self.drawn else "")
-        self.drawn = ""
-        super().close()
-
-    def _count(self, fields: dict[str, Any], now: float) -> None:
-        event, progress = fields["event"], self.progress
-        if event == LogEvent.RUN_INFO:
-            progress.stages, progress.begun = Counter(fields["stats"]), now
-            for workflow, progress.cost in _followed:
-                for job in workflow.dag.needrun_jobs(exclude_finished=False):
-                    log = Path(job.log[0]) if job.log else None
-                    record = JobRecord(job.rule.name, tuple(map(str, job.output)), log)
-                    progress.jobs[job.jobid] = record
-            threading.Thread(target=self._keep_saying, daemon=True).start()
-        elif event == LogEvent.JOB_INFO:
-            progress.start(fields["jobid"], fields["rule_name"], now)
-            if fields.get("rule_msg"):  # the message of a rule for its job
-                self._say(fields["rule_msg"])
-        elif event == LogEvent.JOB_FINISHED:
-            progress.finish(fields["job_id"], now)
-        else:
-            progress.done, progress.stages["total"] = fields["done"], fields["total"]
-        if self.stream.isatty() or event in (LogEvent.RUN_INFO, LogEvent.PROGRESS):
-            self._tell(now)
-
-    def _keep_saying(self) -> None:
-        """Write a line a minute also while no job begins or ends."""
-        while not self._over.wait(_SECONDS):
-            with self.lock or threading.RLock():
-                if not self._over.is_set() and self.progress.running:
-                    self._tell(time.time())
-
-    def _tell(self, now: float) -> None:
-        tenth, line = (
-            self.progress.done * 10 // max(1, self.progress.stages["total"]),
-            self.progress.line(now),
-        )
-        if self.stream.isatty():
-            self._draw(line)
-        elif tenth > self.last[0] or now - self.last[1] >= _SECONDS:
-            self.last = tenth, now
-            self._say(line)
-
-    def _draw(self, line: str, above: str = "") -> None:
-        """Write a line over the one that stands on the terminal, and lines above it."""
-        cleared = f"\r{' ' * len(self.drawn)}\r" if self.drawn else ""
-        self.drawn = line[: shutil.get_terminal_size().columns - 1]
-        self.stream.write(cleared + above + self.drawn)
-        self.stream.flush()
-
-    def _say(self, text: str) -> None:
-        self._draw(self.drawn, f"{text}\n")
+def _rounding_step(units_left: float, unit: str) -> float:
+    if units_left > 12:
+        return 5
+    return 1 if unit == "min" or units_left > 5 else 0.5
