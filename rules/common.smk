@@ -27,8 +27,9 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, forkserver, log_handler, online, preconditions
+from lamina.runtime import contents, failures, forkserver, online, preconditions
 from lamina.runtime import devices as gpu
+from lamina.runtime.log_handler import LogHandler
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
 from lamina.store.checksum import read_json
@@ -173,7 +174,10 @@ wildcard_constraints:
     block=r"\d+",
 
 
-log_handler.follow(workflow, Path("results/cost.json"))
+# Under `--logger lamina`, its handler shows how far the jobs of this workflow are.
+for handler in workflow.logger_manager.plugin_handlers:
+    if isinstance(handler, LogHandler):
+        handler.follow(workflow, Path("results/cost.json"))
 
 
 def cancel_timers():

@@ -46,14 +46,6 @@ _REPEATED_MESSAGES = re.compile(
 )
 _SECONDS = 60.0  # between two lines in a pipe, at most
 
-# The workflow that this process runs, and the file of its cost. Snakemake makes the handler.
-_followed: list[tuple[Any, Path]] = []
-
-
-def follow(workflow: Any, cost: Path) -> None:
-    """Let the handler know the jobs of a workflow, and the file that rule `estimate_cost` writes."""
-    _followed[:] = [(workflow, cost)]
-
 
 class LogHandler(LogHandlerBase):
     """Writes progress to standard error, and every warning and error in Snakemake's own words.
@@ -69,6 +61,7 @@ class LogHandler(LogHandlerBase):
         settings = self.common_settings
         self.stream: TextIO = sys.stdout if settings.stdout else sys.stderr
         self.progress = RunProgress()
+        self.workflow: Any = None  # that this process runs
         self.drawn_line = ""  # that stands on the terminal
         self.is_stopped = False  # by Ctrl-C
         self.last_tenth = -1  # of the run, when the last line was written into a pipe
@@ -84,6 +77,11 @@ class LogHandler(LogHandlerBase):
             )
         )
         self.setFormatter(DefaultFormatter(settings.quiet, settings.show_failed_logs))
+
+    def follow(self, workflow: Any, cost: Path) -> None:
+        """Show the jobs of this workflow; `cost` is the file that rule `estimate_cost` writes."""
+        self.workflow = workflow
+        self.progress.cost = cost
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count a record, or show it."""
@@ -150,9 +148,8 @@ class LogHandler(LogHandlerBase):
         """Take up the jobs of a run that begins now."""
         self.progress.job_counts = Counter(job_counts)
         self.progress.begun = now
-        for workflow, cost in _followed:
-            self.progress.cost = cost
-            for job in workflow.dag.needrun_jobs(exclude_finished=False):
+        if self.workflow is not None:
+            for job in self.workflow.dag.needrun_jobs(exclude_finished=False):
                 log = Path(job.log[0]) if job.log else None
                 outputs = tuple(map(str, job.output))
                 self.progress.jobs[job.jobid] = JobRecord(job.rule.name, outputs, log)
