@@ -1,31 +1,41 @@
-# Needs: plans, patches and adapters of the variants, and the checks that no calibration that made them holds a test
-# document. Gives: results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on a share of a calibration's
-# variants, one model load; calibration `none` is the unpruned model), results/generation/ of the same form for answers that
-# are written, and results/efficiency/{model}.parquet (all variants of a model
-# in turn with it, without their healings: merged, they cost nothing).
+# Needs: plans, patches and adapters of the variants, and the checks that no calibration that made
+# them holds a test document. Gives:
+# results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on a share of a
+# calibration's variants, one model load; calibration `none` is the base model), results/generation/
+# of the same form for answers that are written, and results/efficiency/{model}.parquet (all
+# variants of a model in turn with it, without their healings: merged, they cost nothing).
 from lamina.stages import benchmark
 
 
 def files_of_variants(variants):
-    """Plans, patches and adapters of variants. The training curve stands for an adapter: it is written last."""
-    made = [paths.variant_files(variant) for variant in variants]
-    adapters = {paths.training(each.adapter) for each in made if each.adapter}
-    return sorted({file for each in made for file in (each.plan, each.patch) if file} | adapters)
+    """Plans, patches and adapters of variants."""
+    files = set()
+    for variant in variants:
+        of_variant = paths.variant_files(variant)
+        files.update(filter(None, [of_variant.plan, of_variant.patch]))
+        if of_variant.adapter:
+            # The training curve represents an adapter: it is written last.
+            files.add(paths.training(of_variant.adapter))
+    return sorted(files)
+
+
+def variants_of_block(w):
+    """The variants that {block} measures."""
+    return requests.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
 
 
 def files_of_block(w):
     """What the variants of {block} are made of."""
-    return files_of_variants(
-        studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
-    )
+    return files_of_variants(variants_of_block(w))
 
 
 def overlap_checks(w):
-    """The checks of all calibrations that the variants of {block} were made from against the documents of {task}."""
+    """The checks against {task} of all calibrations that the variants of {block} were made from."""
     if w.calibration == "none":
         return f"results/tasks/{w.task}.parquet"
-    variants = studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
-    names = {w.calibration}.union(*(studies.read_by(CONFIG, variant) for variant in variants))
+    names = {w.calibration}
+    for variant in variants_of_block(w):
+        names.update(requests.read_by(CONFIG, variant))
     return [f"results/overlap/{w.model}/{name}/{w.task}.json" for name in sorted(names)]
 
 
@@ -126,7 +136,7 @@ rule benchmark_efficiency:
     input:
         manifest="results/models/{model}/manifest.json",
         check=ancient("results/models/{model}/check.json"),
-        made_of=lambda w: files_of_variants(studies.efficiency_variants(CONFIG, w.model)),
+        made_of=lambda w: files_of_variants(requests.efficiency_variants(CONFIG, w.model)),
     output:
         output="results/efficiency/{model}.parquet",
     log:

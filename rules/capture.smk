@@ -1,6 +1,7 @@
-# Needs: a model, and a calibration or a file of one's own. Gives: what layers of the unpruned model do:
-# results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer boundaries, and
-# results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, the diagnoses that studies list.
+# Needs: a model, and a calibration or a file of the user's. Gives what layers of the base model do:
+# results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer
+# boundaries, and results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, the diagnoses that
+# studies list.
 from lamina.stages import capture
 
 

@@ -1,5 +1,6 @@
-# What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of wildcards, and functions for
-# params and resources: what a job is told stands in lamina.stages, in the module of the rules file's name.
+# What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of
+# wildcards, and functions for params and resources. The options of a job are in lamina.stages, in
+# the module that has the name of the rules file.
 import atexit
 import os
 import shlex
@@ -16,13 +17,15 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import lamina
 
-# If lamina is installed, Snakemake has imported it already. The library of another folder would have other fingerprints.
-if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
+# If lamina is installed, Snakemake has imported it already. The library of another folder would
+# have other fingerprints.
+library = Path(lamina.__file__).resolve().parent
+if library != (ROOT / "src/lamina").resolve():
     sys.exit(
         f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
-        f"{Path(lamina.__file__).resolve().parents[1]}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
-        f"`export PYTHONPATH={shlex.quote(str(ROOT / 'src'))}`, or give this folder an environment of its own: "
-        "`rm -r .venv`, then `make run`."
+        f"{library.parent}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
+        f"`export PYTHONPATH={shlex.quote(str(ROOT / 'src'))}`, or give this folder an environment "
+        "of its own: `rm -r .venv`, then `make run`."
     )
 
 from lamina.config import text
@@ -33,15 +36,16 @@ from lamina.runtime.log_handler import LogHandler
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
 from lamina.store.checksum import read_json
-from lamina.study import paths, requests as studies, sweeps, tables
+from lamina.study import paths, requests, sweeps, tables
 from lamina.checks.advice import advise
 from lamina.checks.cached import check_cached
 from lamina.checks.load import load
 from lamina.study.paths import any_of
 from lamina.study.variant import Variant
 
-# As a module, lamina is given its configuration, and the files are another workflow's. Its own it reads itself, by YAML
-# 1.2: Snakemake reads `010` as 8. A file that asks for templates (yte) is as Snakemake has filled it in.
+# As a module, lamina is given its configuration, and the files are another workflow's. Its own
+# configuration lamina reads itself, by YAML 1.2: Snakemake reads `010` as 8. A file that asks for
+# templates (yte) is used as Snakemake has filled it in.
 is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
 
 with preconditions.refused(workflow.configfiles):
@@ -57,32 +61,38 @@ with preconditions.refused(workflow.configfiles):
     if online.is_offline(os.environ):
         check_cached(CONFIG, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
-    # Resources read the manifests while the graph is built. An error there would name the rule and not the file.
-    for manifest in map(Path, map(paths.manifest, [*CONFIG.models, *CONFIG.donors])):
+    # Resources read the manifests while the graph is built. An error there would name the rule and
+    # not the file.
+    for model_name in [*CONFIG.models, *CONFIG.donors]:
+        manifest = Path(paths.manifest(model_name))
         if manifest.exists():
             read_json(manifest)
 
-# Said once, and not again by the processes of single jobs.
+# Written once, and not again by the processes of single jobs.
 if workflow.exec_mode.name == "DEFAULT":
     for advice in advise(CONFIG, Path.cwd()):
         logger.warning(f"lamina: {advice}")
 
-# How jobs find the library, and what libraries write. Only the rules of prepare.smk may use the network
-# (lamina.runtime.online).
+# How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
+# use the network (lamina.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
-os.environ["PYTHONPATH"] = str(ROOT / "src")
 os.environ.update(
+    PYTHONPATH=str(ROOT / "src"),
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
 )
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 # The environment of every job, for `--sdm conda`.
 ENVIRONMENT = str(ROOT / "envs/lamina.yaml")
-# Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
-CHOOSING, REPAIRING = 20, 10
-STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; on a cluster in the shared folder
+# Priorities of jobs: benchmarks wait for what these write, and the longest chain of jobs should
+# begin first.
+CHOOSING = 20
+REPAIRING = 10
+# When the run began, for its wall time; on a cluster in the shared folder.
+STARTED = ".snakemake/lamina-started"
 
 
 def options(kind, **facts):
@@ -101,7 +111,7 @@ def content(files):
 
 
 def place(w, **facts):
-    """Wildcards, and facts of the run that stand in no configuration."""
+    """Wildcards, and facts of the run that are in no configuration."""
     return Place({**dict(w.items()), **facts})
 
 
@@ -120,46 +130,62 @@ def minutes(kind):
 
 
 def cores():
-    """Cores of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
-    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
+    """Cores of the machine that jobs share with this process; None on a cluster.
+
+    A job of a cluster must not count the cores of its node.
+    """
+    return workflow.cores if runs_here() else None
 
 
-# GPUs here, and the memory of one.
-here_gpus = cache(lambda: len(gpu.devices(os.environ)))
-device_gb = cache(lambda: gpu.memory_gb(os.environ))
+def runs_here():
+    """Whether jobs run on this machine, and this process is not itself a job of a cluster."""
+    return workflow.local_exec and not workflow.remote_exec
+
+
+@cache
+def n_local_gpus():
+    """GPUs of this machine."""
+    return len(gpu.devices(os.environ))
+
+
+@cache
+def device_gb():
+    """Gigabytes of one GPU."""
+    return gpu.memory_gb(os.environ)
 
 
 def gpus_of(w, input):
-    """GPUs of a job: as many as the weights of its model need. Jobs of a cluster get what they ask for."""
-    most = here_gpus() if workflow.local_exec and not workflow.remote_exec else None
-    return devices(CONFIG.models[w.model].devices, input.manifest, device_gb(), most)
+    """GPUs of a job: as many as the weights of its model need.
+
+    Jobs of a cluster get what they ask for.
+    """
+    n_available = n_local_gpus() if runs_here() else None
+    return devices(CONFIG.models[w.model].devices, input.manifest, device_gb(), n_available)
 
 
-# A large graph calls the functions of each job, so a value that is the same for all jobs is a number.
+# A large graph calls the functions of each job, so a value that is the same for all is a number.
 gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
 
 
 def calibrations_for(w, repair):
-    """The calibrations beside its own that a repair of the plans of {selector} is fitted on."""
-    own = sweeps.SweepSelector.parse(w.selector).planned_on(w.calibration)
-    names = (
-        set(studies.fitted_on(CONFIG, own, repair)) - {w.calibration} if repair != "none" else ()
-    )
+    """The other calibrations that a repair of the plans of {selector} is fitted on."""
+    if repair == "none":
+        return []
+    planned_on = sweeps.SweepSelector.parse(w.selector).planned_on(w.calibration)
+    names = set(requests.fitted_on(CONFIG, planned_on, repair)) - {w.calibration}
     return [f"results/calibrations/{w.model}/{name}.parquet" for name in sorted(names)]
 
 
 def calibrations_in_loop(w):
-    """The calibrations beside its own that the repair in place is fitted on while {selector} scores units."""
+    """The other calibrations that the repair in the loop of {selector} is fitted on."""
     return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
 def manifests_of_replacements(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
-    others = sweeps.SweepSelector.parse(w.selector).others(CONFIG).values()
-    return [
-        f"results/models/{name}/manifest.json"
-        for name in sorted({name for of in others for name in of})
-    ]
+    models_by_donor = sweeps.SweepSelector.parse(w.selector).others(CONFIG)
+    names = set().union(*models_by_donor.values())
+    return [f"results/models/{name}/manifest.json" for name in sorted(names)]
 
 
 wildcard_constraints:
@@ -181,7 +207,7 @@ for handler in workflow.logger_manager.plugin_handlers:
 
 
 def cancel_timers():
-    """End with the run: a look at the jobs that Snakemake has planned (max-jobs-per-timespan) would be waited for."""
+    """When the run ends, cancel the timers of Snakemake (max-jobs-per-timespan), else it waits."""
     threading.main_thread().join()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
@@ -192,12 +218,12 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 
 onstart:
-    # A job of a cluster is no run.
+    # A job of a cluster is not a run of its own.
     if not workflow.remote_exec:
         preconditions.check_room(Path.cwd())
         preconditions.hold(Path("results"))
     Path(STARTED).touch()
-    if workflow.local_exec and not here_gpus():
+    if workflow.local_exec and not n_local_gpus():
         forkserver.start()
 
 

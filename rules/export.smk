@@ -1,13 +1,13 @@
-# Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
-# results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a Hugging Face checkpoint or, from a
-# GGUF file, another one (make export VARIANT=…).
+# Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on
+# demand: results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a
+# Hugging Face checkpoint or, from a GGUF file, another one (make export VARIANT=…).
 from lamina.stages import export, prepare
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with preconditions.refused(workflow.configfiles):
-    for variant in export.asked_for(sys.argv):
-        export.check(CONFIG, Variant.parse(variant))
-        export.check_form(os.environ, CONFIG, Variant.parse(variant))
+    for variant_text in export.requested_variants(sys.argv):
+        export.check_variant(CONFIG, Variant.parse(variant_text))
+        export.check_form(os.environ, CONFIG, Variant.parse(variant_text))
 
 
 localrules:
@@ -22,15 +22,20 @@ FORM = {
 
 def adapter_of(w):
     """What the healing of a variant trained; nothing without one."""
-    folder = f"results/adapters/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}/{w.repair}/{w.healing}"
-    return paths.adapter_weights(folder) if w.healing != "none" else []
+    if w.healing == "none":
+        return []
+    plan = f"{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
+    return paths.adapter_weights(f"results/adapters/{plan}/{w.repair}/{w.healing}")
 
 
-def benchmarks_there(w):
-    """Those benchmarks of the variant and of the unpruned model that exist: the export starts none."""
-    blocks = [block for block in studies.benchmark_blocks(CONFIG) if block[0] == w.model]
-    files = [paths.benchmark(*block) for block in blocks if block[1] in (w.calibration, "none")]
-    return [file for file in files if Path(file).exists()]
+def existing_benchmarks(w):
+    """The existing benchmarks of the variant and of the base model: the export starts none."""
+    files = []
+    for model, calibration, task, block in requests.benchmark_blocks(CONFIG):
+        file = paths.benchmark(model, calibration, task, block)
+        if model == w.model and calibration in (w.calibration, "none") and Path(file).exists():
+            files.append(file)
+    return files
 
 
 def gguf_file(w):
@@ -45,7 +50,7 @@ rule export_variant:
         plan="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
         patch=patch_of,
         adapter=adapter_of,
-        benchmarks=benchmarks_there,
+        benchmarks=existing_benchmarks,
     output:
         output=directory(
             "results/exports/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}"

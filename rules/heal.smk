@@ -1,26 +1,23 @@
-# Needs: a plan, its patch (unless the repair is none), the calibration and those that the healing adds to it. Gives:
-# results/adapters/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/ with what was trained and its curve.
-# While a job trains, it has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a
-# killed job goes on from there.
+# Needs: a plan, its patch (unless the repair is none), the calibration and those that the healing
+# adds to it. Gives:
+# results/adapters/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/ with what was
+# trained and its curve.
+# While a job trains, it keeps .progress.safetensors in the folder of its outputs. Snakemake does
+# not know this file and leaves it there: a killed job goes on from it.
 from lamina.stages import heal
 
 
 def patch_of(w):
     """The patch of a variant; none without a repair."""
-    made = w.repair != "none"
-    return (
-        f"results/patches/{w.model}/{w.calibration}/{w.selector}/{w.repair}.safetensors"
-        if made
-        else []
-    )
+    if w.repair == "none":
+        return []
+    return f"results/patches/{w.model}/{w.calibration}/{w.selector}/{w.repair}.safetensors"
 
 
 def calibrations_of_healing(w):
-    """The calibrations beside its own that a healing trains on."""
-    names = sorted(studies.trained_on(CONFIG, w.calibration, w.healing))
-    return [
-        f"results/calibrations/{w.model}/{name}.parquet" for name in names if name != w.calibration
-    ]
+    """The calibrations that a healing trains on, without the variant's own."""
+    names = set(requests.trained_on(CONFIG, w.calibration, w.healing)) - {w.calibration}
+    return [f"results/calibrations/{w.model}/{name}.parquet" for name in sorted(names)]
 
 
 rule heal_variant:

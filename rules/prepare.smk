@@ -1,8 +1,9 @@
-# Needs: the configuration, model folders or files or the hub, task files. Gives, under results/: the manifest and the check
-# of each model, the checkpoint of a GGUF file, tokenised calibrations, the answers that a model itself writes to the
-# questions of one (results/questions/, results/answers/), hashes of benchmarks' documents, the checks that no calibration
-# holds one of them, and cost.json (what the study will take). Only these rules may use the network, but for check_model
-# and generate_answers.
+# Needs: the configuration, model folders or files or the hub, task files. Gives, under results/:
+# the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
+# the answers that a model itself writes to the questions of one (results/questions/,
+# results/answers/), hashes of benchmarks' documents, the checks that no calibration holds one of
+# them, and cost.json (what the study will take). Only these rules may use the network, except
+# check_model and generate_answers.
 from lamina.stages import prepare
 
 
@@ -33,13 +34,16 @@ def calibration_files(w):
 
 
 def own_answers(w):
-    """What the model itself answers to the questions of {calibration}, or of parts of a mixture, where that is asked for."""
+    """What the model itself answers to the questions of {calibration}, or of parts of a mixture.
+
+    Nothing where the answers are those of the data.
+    """
     names = [name for name, part in CONFIG.parts(w.calibration).items() if part.own]
     return [f"results/answers/{w.model}/{name}.parquet" for name in names]
 
 
 def task_files(w):
-    """The user's files behind {task}."""
+    """The user's files that {task} is made of."""
     return prepare.data_files(w.task, prepare.benchmark(CONFIG, w.task))
 
 
@@ -215,7 +219,7 @@ rule estimate_cost:
         manifests=expand("results/models/{model}/manifest.json", model=CONFIG.models),
         calibrations=[
             f"results/calibrations/{model}/{name}.parquet"
-            for model, name in studies.calibrations(CONFIG)
+            for model, name in requests.calibrations(CONFIG)
         ],
         tasks=expand("results/tasks/{task}.parquet", task=CONFIG.benchmarks.tasks),
     output:

@@ -1,9 +1,10 @@
-# Needs: the manifest and the calibration, and a sweep, the captured activations for runs of layers, or a model to search
-# with. Gives:
-# results/plans/{model}/{calibration}/{selector}/removed={n}.json, the units that a selector removes at size n, and
+# Needs: the manifest and the calibration, and a sweep, the captured activations for runs of layers,
+# or a model to search with. Gives: results/plans/{model}/{calibration}/{selector}/removed={n}.json,
+# the units that a selector removes at size n, and
 # results/searches/{model}/{calibration}/{selector}.parquet, every set of units that a search tried.
-# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this plan leaves. A search
-# finds the plans of all sizes in one job; a killed one leaves what it measured beside its output and goes on from there.
+# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this
+# plan leaves. A search finds the plans of all sizes in one job; a killed one leaves what it
+# measured in a log in the folder of its output, and goes on from there.
 from lamina.stages import prune
 
 
@@ -13,44 +14,45 @@ localrules:
 
 
 def removed_before(w):
-    """The number of units that are gone before a step."""
+    """The number of units that are removed before a step."""
     return int(w.removed) - 1 if CONFIG.selectors[w.selector].STEPS else 0
 
 
 def previous_plan(w):
     """The plan with one unit less, from which an iterative selector goes on."""
-    gone = removed_before(w)
-    return (
-        f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={gone}.json" if gone else []
-    )
+    n_removed = removed_before(w)
+    if n_removed == 0:
+        return []
+    return f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={n_removed}.json"
 
 
 def sweep_of(w, calibration):
     """The sweep of a calibration that a step reads, if it reads one."""
     if not sweeps.step_pass(CONFIG, w.selector):
         return []
-    name = sweeps.sweep_of_step(CONFIG, w.selector, removed_before(w), w.calibration, calibration)
-    return f"results/sweeps/{w.model}/{calibration}/{name}/removed={removed_before(w)}.parquet"
+    n_removed = removed_before(w)
+    selector = sweeps.sweep_of_step(CONFIG, w.selector, n_removed, w.calibration, calibration)
+    return f"results/sweeps/{w.model}/{calibration}/{selector}/removed={n_removed}.parquet"
 
 
 def activations_of(w):
     """The captured activations, which a selector of runs reads."""
-    reads = CONFIG.selectors[w.selector].CAPTURED
-    return f"results/activations/{w.model}/{w.calibration}.parquet" if reads else []
+    if not CONFIG.selectors[w.selector].CAPTURED:
+        return []
+    return f"results/activations/{w.model}/{w.calibration}.parquet"
 
 
 def calibrations_of_search(w):
-    """Calibrations beside its own that a search reads: they judge, or what is in place is fitted on them."""
-    return [
-        f"results/calibrations/{w.model}/{name}.parquet"
-        for name in sorted(studies.chosen_on(CONFIG, w.calibration, w.selector))
-    ]
+    """Other calibrations that a search reads: they judge, or the repairs are fitted on them."""
+    names = sorted(requests.chosen_on(CONFIG, w.calibration, w.selector))
+    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
 
 
-def calibrations_beside(w):
-    """Other calibrations that a selector scores removals on."""
-    reads = sweeps.step_pass(CONFIG, w.selector)
-    return sorted(studies.beside(CONFIG, w.calibration, w.selector)) if reads else []
+def other_calibrations(w):
+    """The names of other calibrations that a selector scores removals on."""
+    if not sweeps.step_pass(CONFIG, w.selector):
+        return []
+    return sorted(requests.beside(CONFIG, w.calibration, w.selector))
 
 
 rule prune_step:
@@ -61,16 +63,16 @@ rule prune_step:
         sweep=lambda w: sweep_of(w, w.calibration),
         activations=activations_of,
         beside_samples=lambda w: [
-            f"results/calibrations/{w.model}/{name}.parquet" for name in calibrations_beside(w)
+            f"results/calibrations/{w.model}/{name}.parquet" for name in other_calibrations(w)
         ],
-        beside_sweeps=lambda w: [sweep_of(w, name) for name in calibrations_beside(w)],
+        beside_sweeps=lambda w: [sweep_of(w, name) for name in other_calibrations(w)],
         manifests=manifests_of_replacements,
     output:
         output="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
-        selector=any_of(CONFIG.selectors.keys() - set(studies.searching(CONFIG))),
+        selector=any_of(CONFIG.selectors.keys() - set(requests.searching(CONFIG))),
     priority: CHOOSING
     conda:
         ENVIRONMENT
@@ -96,7 +98,7 @@ rule search_plans:
     benchmark:
         "results/jobs/search_plans/{model}/{calibration}/{selector}.jsonl"
     wildcard_constraints:
-        selector=any_of(studies.searching(CONFIG)),
+        selector=any_of(requests.searching(CONFIG)),
     priority: CHOOSING
     conda:
         ENVIRONMENT
@@ -120,7 +122,7 @@ rule pick_plan:
     log:
         "logs/pick_plan/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
-        selector=any_of(studies.searching(CONFIG)),
+        selector=any_of(requests.searching(CONFIG)),
     priority: CHOOSING
     conda:
         ENVIRONMENT

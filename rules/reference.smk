@@ -1,9 +1,12 @@
-# Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights,
-# tokenizer, configuration, training record, data/ with the microworld's documents, and the model at six steps of its
-# training in checkpoints/. These are no output, because Snakemake would delete those of an interrupted training;
-# docs/start.md makes a study of them. No rule and no target asks for the model: it is trained on demand only. To
-# adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
-# An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
+# Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained
+# anew: weights, tokenizer, configuration, training record, data/ with the microworld's documents,
+# and the model at six steps of its training in checkpoints/. The checkpoints are no outputs,
+# because Snakemake would delete those of an interrupted training; docs/start.md makes a study of
+# them.
+# No rule and no target asks for the model: it is trained on demand only. To adopt it, copy these
+# files over resources/reference/ and renew the tables of its README.md.
+# An interrupted training resumes from results/reference/checkpoint/, which only fits the settings
+# it began with.
 
 
 rule train_reference:
@@ -36,12 +39,14 @@ rule train_reference:
     conda:
         ENVIRONMENT
     shell:
-        # A training loop is several times slower if glibc gives its buffers back to the system at every step.
+        # A training loop is several times slower if glibc returns its buffers to the system at
+        # every step.
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
         " python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"
 
 
-# The siblings of the embedded model that config/siblings.yaml describes, as donors of layers: about a minute each.
+# The siblings of the embedded model that config/siblings.yaml describes, as donors of layers: about
+# a minute each.
 rule train_sibling:
     input:
         script="workflow/scripts/train_sibling.py",

@@ -1,16 +1,15 @@
-# Needs: all plans of one selector, its calibration and those that the repair adds to it, the unpruned model. Gives:
-# results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (what was fitted for each run of removed layers and
-# size) and the table of fits. One job fits all sizes: they share its passes.
+# Needs: all plans of one selector, its calibration and those that the repair adds to it, the base
+# model. Gives: results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (what was
+# fitted for each run of removed layers and size) and the table of fits. One job fits all sizes:
+# they share its passes.
 from lamina.stages import repair
 
 
 def plans_to_repair(w):
-    """The plans of all sizes that a study repairs so."""
-    sizes = studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.repair)
-    return [
-        f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={size}.json"
-        for size in sizes
-    ]
+    """The plans of all sizes for which a study asks for {repair}."""
+    folder = f"results/plans/{w.model}/{w.calibration}/{w.selector}"
+    sizes = requests.sizes(CONFIG, w.model, w.calibration, w.selector, w.repair)
+    return [f"{folder}/removed={size}.json" for size in sizes]
 
 
 rule fit_patch:

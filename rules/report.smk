@@ -1,23 +1,31 @@
-# Needs: everything that the studies measured. Gives, under results/: tables/{table}.parquet, lamina.duckdb,
-# figures/{figure}.svg and .csv, report.html, and refusals.txt (what was asked for and refused). Nothing here imports torch
-# or needs a GPU.
-# Rules whose files are gathered, all of them, by table: models prepare_model; calibrations prepare_calibration;
-# shared_documents check_overlap; activations capture_activations; diagnoses diagnose_layers; sweeps gather_sweep; relevance
-# score_relevance; plans prune_step and pick_plan; searches search_plans; patches fit_patch; training heal_variant;
-# benchmarks and benchmark_samples benchmark_task, benchmark_perplexity and benchmark_generation; efficiency
-# benchmark_efficiency.
+# Needs: everything that the studies measured. Gives, under results/: tables/{table}.parquet,
+# lamina.duckdb, figures/{figure}.svg and .csv, report.html, and refusals.txt (what was asked for
+# and refused). Nothing here imports torch or needs a GPU.
+#
+# Which rules write the files that a table is gathered from:
+#   activations           capture_activations
+#   benchmarks            benchmark_task, benchmark_perplexity, benchmark_generation
+#   benchmark_samples     the same
+#   calibrations          prepare_calibration
+#   diagnoses             diagnose_layers
+#   efficiency            benchmark_efficiency
+#   models                prepare_model
+#   patches               fit_patch
+#   plans                 prune_step, pick_plan
+#   relevance             score_relevance
+#   searches              search_plans
+#   shared_documents      check_overlap
+#   sweeps                gather_sweep
+#   training              heal_variant
 from lamina.report import queries
 from lamina.stages import report as page
 from lamina.tables import TABLES
 
-FIGURES = page.list_figures(CONFIG)  # the tables that each reads
-ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
-TITLES = declared("lamina.report.figures", "TITLE")
-COMPARED = [
-    "agreements",
-    "dissociations",
-    "comparisons",
-]  # tables that are computed from other tables
+FIGURES = page.list_figures(CONFIG)  # with the tables that each reads
+FIGURE_QUERIES = declared("lamina.report.figures", "QUERIES")  # likewise
+FIGURE_TITLES = declared("lamina.report.figures", "TITLE")
+# Tables that are computed from other tables.
+COMPUTED_TABLES = ["agreements", "dissociations", "comparisons"]
 VIEWS = queries.list_view_files()
 
 
@@ -47,7 +55,7 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(TABLES.keys() - {"jobs", *COMPARED}),
+        table=any_of(TABLES.keys() - {"jobs", *COMPUTED_TABLES}),
     conda:
         ENVIRONMENT
     params:
@@ -149,20 +157,20 @@ rule build_database:
 rule plot_figure:
     input:
         views=VIEWS,
-        queries=lambda w: [queries.locate_query(name) for name in ASKED[w.figure]],
+        queries=lambda w: [queries.locate_query(name) for name in FIGURE_QUERIES[w.figure]],
         tables=lambda w: expand("results/tables/{table}.parquet", table=FIGURES[w.figure]),
     output:
         output=report(
             "results/figures/{figure}.svg",
             caption="../workflow/report/figure.rst",
             category="Figures",
-            labels=lambda w: {"figure": TITLES[w.figure], "shown as": "picture"},
+            labels=lambda w: {"figure": FIGURE_TITLES[w.figure], "shown as": "picture"},
         ),
         data=report(
             "results/figures/{figure}.csv",
             caption="../workflow/report/figure.rst",
             category="Figures",
-            labels=lambda w: {"figure": TITLES[w.figure], "shown as": "numbers"},
+            labels=lambda w: {"figure": FIGURE_TITLES[w.figure], "shown as": "numbers"},
         ),
     log:
         "logs/plot_figure/{figure}.log",
@@ -173,7 +181,7 @@ rule plot_figure:
     params:
         options=options(page.PlotFigure),
         code=code(page.PlotFigure),
-        about=lambda w: queries.list_comment_lines(queries.read_query(ASKED[w.figure][0])),
+        about=lambda w: queries.list_comment_lines(queries.read_query(FIGURE_QUERIES[w.figure][0])),
     script:
         "../workflow/scripts/plot_figure.py"
 

@@ -1,8 +1,10 @@
-# Needs: a model, a calibration, the plan that says what is already removed, and what a repair in the loop adds. Gives:
-# results/sweeps/{model}/{calibration}/{selector}/removed={n}.parquet: every remaining unit's removal, sample by sample, and
-# results/relevance/ of the same form: its score by every metric.
-# Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps. A sweep
-# of another calibration than that of the plans has the selector for/{calibration of the plans}/{selector}.
+# Needs: a model, a calibration, the plan that says what is already removed, and what a repair in
+# the loop adds. Gives: results/sweeps/{model}/{calibration}/{selector}/removed={n}.parquet, every
+# remaining unit's removal, sample by sample, and results/relevance/ of the same form, its score by
+# every metric.
+# Sweeps of the base model have the selector base/{pass}/{units} and are shared by all selectors and
+# maps. A sweep of another calibration than that of the plans has the selector for/{calibration of
+# the plans}/{selector}.
 from lamina.stages import sweep
 
 
@@ -12,20 +14,19 @@ localrules:
 
 
 def plan_before(w):
-    """The plan of the units that are gone before the sweep; none where nothing is."""
+    """The plan of the units that are removed before the sweep; none where nothing is removed."""
     if w.removed == "0":
         return []
-    swept = sweeps.SweepSelector.parse(w.selector)
-    return f"results/plans/{w.model}/{swept.planned_on(w.calibration)}/{swept.name}/removed={w.removed}.json"
+    selector = sweeps.SweepSelector.parse(w.selector)
+    calibration = selector.planned_on(w.calibration)
+    return f"results/plans/{w.model}/{calibration}/{selector.name}/removed={w.removed}.json"
 
 
 def blocks_of_sweep(w):
-    """The jobs that share a sweep."""
+    """What the jobs write that share a sweep."""
     folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
-    return [
-        f"{folder}/block={block}.parquet"
-        for block in range(sweeps.sweep_blocks(CONFIG, w.model, w.selector))
-    ]
+    n_blocks = sweeps.sweep_blocks(CONFIG, w.model, w.selector)
+    return [f"{folder}/block={block}.parquet" for block in range(n_blocks)]
 
 
 rule sweep_units:

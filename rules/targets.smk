@@ -1,4 +1,4 @@
-# What one may ask for by name, such as `snakemake --cores all relevance`.
+# What can be asked for by name, such as `snakemake --cores all relevance`.
 for target, wanted in {
     "relevance": ["relevance"],
     "prune": ["plans"],

@@ -76,15 +76,15 @@ def test_what_is_unknown_is_named_with_the_nearest(
     config: Configuration, variant: str, said: str
 ) -> None:
     with pytest.raises(LaminaError, match=said):
-        export.check(config, Variant.parse(variant))
+        export.check_variant(config, Variant.parse(variant))
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> None:
     for repair in ("none", "ghost"):
         for healing in ("none", "lora"):
-            export.check(config, Variant("small", "recall", "accuracy", size, repair, healing))
-    export.check(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
+            export.check_variant(config, Variant("small", "recall", "accuracy", size, repair, healing))
+    export.check_variant(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
 
 
 def test_targets_are_told_from_other_arguments() -> None:
@@ -96,7 +96,7 @@ def test_targets_are_told_from_other_arguments() -> None:
         "results/exports/a/b/c/removed=1/none/none",
         "results/report.html",
     ]
-    assert export.asked_for(given) == ["a/b/c/removed=1/none/none"]
+    assert export.requested_variants(given) == ["a/b/c/removed=1/none/none"]
 
 
 VARIANT = Variant("small", "recall", "cosine", 2)

@@ -38,7 +38,7 @@ class ExportVariant(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
-        check(config, variant)
+        check_variant(config, variant)
         repairs = repair_modules(config, [w.repair])
         return cls(
             variant=str(variant),
@@ -53,7 +53,7 @@ class ExportVariant(Job):
         return tuple(self.repairs)
 
 
-def asked_for(arguments: Iterable[str]) -> list[str]:
+def requested_variants(arguments: Iterable[str]) -> list[str]:
     """The variants among the targets on Snakemake's command line, as text."""
     folder = paths.export("")
     return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
@@ -81,7 +81,7 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
         )
 
 
-def check(config: Configuration, variant: Variant) -> None:
+def check_variant(config: Configuration, variant: Variant) -> None:
     """Refuse a variant that nothing in the configuration makes.
 
     Raises LaminaError if a part is unknown. The message names the first such part, and the nearest valid one.
