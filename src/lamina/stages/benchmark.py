@@ -1,4 +1,4 @@
-"""Jobs of rules/benchmark.smk: what is measured on the variants of a model, and on the unpruned model."""
+"""Jobs of rules/benchmark.smk: what is measured on the variants of a model and on the base model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -8,7 +8,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import Options
 from lamina.stages.changes import repair_modules
 from lamina.stages.job import READ, WRITTEN, OnModel, family, minutes
-from lamina.study import requests as studies
+from lamina.study import requests
 from lamina.study.variant import Variant
 
 
@@ -39,21 +39,27 @@ class Block(Measuring):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        variants = studies.block_variants(config, w.model, w.calibration, w.task, int(w.block))
-        task, text = config.benchmarks.tasks.get(w.task), config.benchmarks.perplexity.get(w.task)
-        entries: dict[str, Any] = {
-            "task": task,
-            "generate": task and (task.generate or Generate()),
-            "text": text,
-        }
-        asked = {key: entry for key, entry in entries.items() if key in cls.model_fields}
-        return cls(name=w.task, **asked, **_measured(config, w.model, variants))
+        variants = requests.block_variants(config, w.model, w.calibration, w.task, int(w.block))
+        return cls(
+            name=w.task,
+            **cls._entries(config, w.task),
+            **_variant_options(config, w.model, variants),
+        )
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        """The entries of the configuration that say what is measured, by the names of fields."""
+        return {}
 
 
 class BenchmarkTask(Block):
     """One task, on the variants of one block."""
 
     task: Options[Task]
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"task": config.benchmarks.tasks[name]}
 
 
 class BenchmarkGeneration(Block):
@@ -62,15 +68,27 @@ class BenchmarkGeneration(Block):
     task: Options[Task]
     generate: Options[Generate]
 
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        task = config.benchmarks.tasks[name]
+        return {"task": task, "generate": task.generate or Generate()}
+
 
 class BenchmarkPerplexity(Block):
     """One text, on the variants of one block."""
 
     text: Options[Perplexity]
 
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"text": config.benchmarks.perplexity[name]}
+
 
 class BenchmarkEfficiency(Measuring):
-    """All variants of one model. The first of each cost is timed; `structures` is the largest number of those."""
+    """All variants of one model, of which the first of each cost is timed.
+
+    `structures` is the largest number of these.
+    """
 
     ASIDE = ("structures",)
 
@@ -79,11 +97,11 @@ class BenchmarkEfficiency(Measuring):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        variants = studies.efficiency_variants(config, w.model)
+        variants = requests.efficiency_variants(config, w.model)
         return cls(
             efficiency=config.benchmarks.efficiency or Efficiency(),
-            structures=studies.structures(config, w.model),
-            **_measured(config, w.model, variants),
+            structures=requests.structures(config, w.model),
+            **_variant_options(config, w.model, variants),
         )
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
@@ -91,7 +109,10 @@ class BenchmarkEfficiency(Measuring):
         return minutes(model, attempt, self.structures)
 
 
-def _measured(config: Configuration, model: str, variants: Sequence[Variant]) -> dict[str, Any]:
+def _variant_options(
+    config: Configuration, model: str, variants: Sequence[Variant]
+) -> dict[str, Any]:
+    """The fields of `Measuring` that the configuration determines."""
     return {
         "variants": [str(variant) for variant in variants],
         "repairs": repair_modules(config, [variant.repair for variant in variants]),
