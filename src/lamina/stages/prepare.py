@@ -1,5 +1,6 @@
-"""Jobs of rules/prepare.smk: models, calibrations, tasks, what they have in common, and what a study will cost."""
+"""Jobs of rules/prepare.smk: models, calibrations, tasks, their overlap, what a study will cost."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -14,11 +15,14 @@ from lamina.models import gguf
 from lamina.models.checkpoint import is_quantised
 from lamina.models.digests import checkpoint_name, fingerprint, list_files
 from lamina.stages.job import READ, Job, OnModel, family
-from lamina.study import requests as studies
+from lamina.study import requests
 
 
 class DequantiseModel(Job):
-    """One checkpoint by its name, which says what it is made from, and its number format (auto: float32 of a GGUF)."""
+    """One checkpoint, by its name, which is a hash of the files that it is made from.
+
+    `dtype` is its number format; `auto` is float32 for a GGUF file.
+    """
 
     PACKAGES = True
 
@@ -43,9 +47,12 @@ class PrepareModel(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = config.models[w.model]
-        # Another time of the weights changes nothing, an edit does.
-        follows = {"weights": fingerprint(Path(entry.source))}
-        return cls(model=w.model, entry=entry.model_copy(update={"devices": 1}), follows=follows)
+        return cls(
+            model=w.model,
+            entry=entry.model_copy(update={"devices": 1}),
+            # Another time of the weights changes nothing, an edit does.
+            follows={"weights": fingerprint(Path(entry.source))},
+        )
 
 
 class CheckModel(OnModel):
@@ -59,7 +66,7 @@ class CheckModel(OnModel):
 
 
 class PrepareCalibration(Job):
-    """One calibration, by its name and its entry; `parts` are the entries that a mixture is made of."""
+    """One calibration, by its name and its entry; `parts` are the entries of a mixture's parts."""
 
     PACKAGES = True
 
@@ -71,9 +78,12 @@ class PrepareCalibration(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        entry, parts = config.calibrations[w.calibration], config.parts(w.calibration)
+        parts = config.parts(w.calibration)
+        is_mixture = w.calibration not in parts
         return cls(
-            calibration=w.calibration, entry=entry, parts={} if w.calibration in parts else parts
+            calibration=w.calibration,
+            entry=config.calibrations[w.calibration],
+            parts=parts if is_mixture else {},
         )
 
 
@@ -86,9 +96,10 @@ class GenerateAnswers(OnModel):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        follows = family(config, w.model)
         return cls(
-            calibration=w.calibration, entry=config.calibrations[w.calibration], follows=follows
+            calibration=w.calibration,
+            entry=config.calibrations[w.calibration],
+            follows=family(config, w.model),
         )
 
 
@@ -102,7 +113,9 @@ class PrepareTask(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = benchmark(config, w.task)
-        return cls(name=w.task, **{"task" if isinstance(entry, Task) else "text": entry})
+        if isinstance(entry, Task):
+            return cls(name=w.task, task=entry)
+        return cls(name=w.task, text=entry)
 
 
 class CheckOverlap(Job):
@@ -115,7 +128,10 @@ class CheckOverlap(Job):
 
 
 class EstimateCost(Job):
-    """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
+    """The whole configuration, with all defaults.
+
+    `strategies` are those of its searches, which are rehearsed.
+    """
 
     FOLLOWED = ("lamina.study.sweeps",)  # the studies decide what is counted
 
@@ -127,9 +143,12 @@ class EstimateCost(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        searching = [config.selectors[name] for _, _, name in studies.searches(config)]
-        named = {name for each in searching for name in (each.strategy, *each.members)}
-        return cls(config=config.plain(), strategies=sorted(named - METRICS.keys()))
+        strategies: set[str] = set()
+        for _, _, selector_name in requests.searches(config):
+            selector = config.selectors[selector_name]
+            strategies.update([selector.strategy, *selector.members])
+        # A member of a portfolio may be a metric.
+        return cls(config=config.plain(), strategies=sorted(strategies - METRICS.keys()))
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -143,7 +162,10 @@ def benchmark(config: Configuration, task: str) -> Any:
 
 
 def checkpoint_names(config: Configuration) -> dict[str, str]:
-    """The names of the checkpoints that quantised models become, by model. Models of the same content share one."""
+    """The names of the checkpoints that quantised models become, by model.
+
+    Models of the same content share one.
+    """
     return {
         name: checkpoint_name(entry.source, entry.dtype)
         for name, entry in config.models.items()
@@ -153,25 +175,22 @@ def checkpoint_names(config: Configuration) -> dict[str, str]:
 
 def _quantised_model(config: Configuration, checkpoint: str) -> Model:
     """The entry of a model that becomes the checkpoint of this name."""
-    return next(
-        config.models[model]
-        for model, name in checkpoint_names(config).items()
-        if name == checkpoint
-    )
+    names = checkpoint_names(config)
+    return next(config.models[model] for model, name in names.items() if name == checkpoint)
 
 
 def quantised_files(config: Configuration, checkpoint: str) -> list[str]:
-    """The files that a checkpoint is made from, the one that names the model first.
+    """The files that a checkpoint is made from, the one that describes the model first.
 
-    That is the GGUF file, or the config.json that says how the weights beside it are quantised.
+    That is the GGUF file, or the config.json, which says how the weights are quantised.
     """
     model = _quantised_model(config, checkpoint)
     if gguf.is_gguf(model.source):
         return gguf_files(model)
     folder = Path(model.source)
-    first = folder / "config.json"
-    others = [path for paths in list_files(folder) for path in paths if path != first]
-    return [str(path) for path in (first, *others)]
+    description = folder / "config.json"
+    others = [path for path in chain(*list_files(folder)) if path != description]
+    return [str(path) for path in (description, *others)]
 
 
 def gguf_files(model: Model) -> list[str]:
@@ -180,25 +199,37 @@ def gguf_files(model: Model) -> list[str]:
 
 
 def model_files(config: Configuration, model: str) -> list[str]:
-    """The files of a local model, so that a newer one makes its manifest stale; none of a model on the hub."""
+    """The files of a local model, of which a newer one makes its manifest stale.
+
+    None of a model on the hub.
+    """
     folder = Path(config.models[model].source)
-    return [str(path) for paths in list_files(folder) for path in paths] if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return [str(path) for path in chain(*list_files(folder))]
 
 
 def data_files(name: str, entry: Any) -> list[str]:
-    """Local files behind a task, a text or a file of questions."""
-    if choices := getattr(entry, "choices", None):
+    """Local files that a task, a text or a calibration is made of.
+
+    name: The name of the task, which has files of its own unless `entry` names others.
+    """
+    choices = getattr(entry, "choices", None)
+    hub = getattr(entry, "hub", None)
+    text = getattr(entry, "text", None)
+    if choices:
         return [choices]
-    if hub := getattr(entry, "hub", None):
+    if hub:
         return sorted(str(file) for file in Path(hub).rglob("*") if file.is_file())
-    if text := getattr(entry, "text", None):
+    if text:
         return [corpus_file(text, getattr(entry, "split", None))]
     return task_files.files(name)
 
 
 def calibration_files(config: Configuration, calibration: str) -> list[str]:
     """Local files that a calibration is drawn from, also those of the parts of a mixture."""
-    parts = config.parts(calibration).values()
-    return [
-        file for part in parts for name in part.drawn or [""] for file in data_files(name, part)
-    ]
+    found = []
+    for part in config.parts(calibration).values():
+        for task in part.drawn or [""]:
+            found += data_files(task, part)
+    return found
