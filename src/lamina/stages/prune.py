@@ -1,4 +1,4 @@
-"""Jobs of rules/prune.smk: the units that a selector removes at one size, step by step or by a search."""
+"""Jobs of rules/prune.smk: the units that a selector removes, step by step or by a search."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,15 +13,18 @@ from lamina.selection.options import Beside, Loop, Replacements, Scored
 from lamina.stages import changes
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, entries, family, minutes
 from lamina.stages.sweep import keys
-from lamina.study import requests as studies
+from lamina.study import requests
 from lamina.study.sweeps import step_pass
 
 TRIES = 100  # sets that a search compares, roughly, for its time limit
 
 
 class PruneStep(Job):
-    """One plan. `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves. Runs of
-    layers are chosen from `activations` instead. `beside` are other calibrations, with their samples and sweeps.
+    """One plan.
+
+    `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves.
+    Runs of layers are chosen from `activations` instead. `beside` are other calibrations on which
+    removals are scored too, with their samples and sweeps.
     """
 
     PACKAGES = True
@@ -42,9 +45,11 @@ class PruneStep(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        selector, beside = config.selectors[w.selector], {}
+        selector = config.selectors[w.selector]
+        beside = {}
         if step_pass(config, w.selector):
-            for name, weight in sorted(studies.beside(config, w.calibration, w.selector).items()):
+            weights = requests.beside(config, w.calibration, w.selector)
+            for name, weight in sorted(weights.items()):
                 beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
         return cls(
             selector=selector,
@@ -57,30 +62,42 @@ class PruneStep(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
         strategy = "replacements" if self.replacements else self.selector.strategy
-        kinds = ["lamina.models.cutting"] if self.selector.periods == "whole" else []
-        return (f"lamina.selection.strategies.{strategy}", *metric, *kinds)
+        modules = [f"lamina.selection.strategies.{strategy}"]
+        if self.selector.metric:
+            modules.append(METRICS[self.selector.metric].module)
+        if self.selector.periods == "whole":
+            modules.append("lamina.models.cutting")
+        return tuple(modules)
 
     @property
     def scored(self) -> dict[str, Scored]:
-        """The sweeps that the step reads, by calibration, the variant's own first; none for a step without a sweep."""
+        """The sweeps that the step reads, by calibration, the variant's own first.
+
+        None for a step without a sweep.
+        """
         if not self.sweep:
             return {}
-        # The name of a calibration stands in the path of its sweep.
-        sweeps = {
-            Path(file).parts[Path(file).parts.index("sweeps") + 2]: file
-            for file in self.beside_sweeps
-        }
+        sweeps = {_calibration_of_sweep(file): file for file in self.beside_sweeps}
         scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
-        for name, also in self.beside.items():
-            scored[name] = Scored(self.beside_samples[name], sweeps[name], also.score, also.weight)
+        for name, other in self.beside.items():
+            samples = self.beside_samples[name]
+            scored[name] = Scored(samples, sweeps[name], other.score, other.weight)
         return scored
 
 
+def _calibration_of_sweep(file: str) -> str:
+    """The calibration in the path of a sweep, `sweeps/{model}/{calibration}/…`."""
+    parts = Path(file).parts
+    return parts[parts.index("sweeps") + 2]
+
+
 class SearchPlans(OnModel):
-    """One search. `data` are calibrations that it reads beside the variant's own: those that a repair in the `loop`, or
-    one of several `repairs`, adds, and those that judge. `tokens` is the budget of one pass.
+    """One search.
+
+    `data` are calibrations that it reads in addition to the variant's own: those that a repair in
+    the `loop`, or one of several `repairs`, adds, and those that judge. `tokens` is the budget of
+    one pass.
     """
 
     selector: Options[Selector]
@@ -102,7 +119,7 @@ class SearchPlans(OnModel):
         members = {name: METRICS[name] for name in selector.members if name in METRICS}
         return cls(
             selector=selector,
-            sizes=studies.searches(config).get((w.model, w.calibration, w.selector), []),
+            sizes=requests.searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
             loop=changes.loop(config, w),
             repairs={name: changes.repaired(config, w, name) for name in selector.repairs},
@@ -115,20 +132,21 @@ class SearchPlans(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        mending = [loop.module for loop in self.repairs.values()]
+        repairs = [loop.module for loop in self.repairs.values()]
         return (
             *self.selector.modules,
             self.selector.SEARCH,
-            *mending,
+            *repairs,
             *changes.modules(self.loop, self.replacements),
         )
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; where repairs are in place, also for their fit and for the patches that wait."""
+        """As for any job; where repairs are in place, also for their fit and waiting patches."""
+        megabytes = super().memory(model, attempt)
         if not self.repairs and self.loop is None:
-            return super().memory(model, attempt)
-        beside = budgets.repairing(int(model["hidden_size"]))
-        return super().memory(model, attempt) + round(attempt * beside / 1e6)
+            return megabytes
+        repair_bytes = budgets.repairing(int(model["hidden_size"]))
+        return megabytes + round(attempt * repair_bytes / 1e6)
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""
