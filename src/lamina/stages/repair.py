@@ -10,14 +10,15 @@ from lamina.cost.work import WEIGHTS
 from lamina.engine import budgets
 from lamina.stages.changes import IN_LOOP, weighed
 from lamina.stages.job import READ, WRITTEN, OnModel, family
-from lamina.study import requests as studies
+from lamina.study import requests
 
 
 class FitPatch(OnModel):
     """One repair, by its name and its entry, for `plans` of several sizes.
 
-    `weights` has the weight of a token of each calibration that it is fitted on, the variants' own first; it is empty
-    if a weight is to be chosen. `data` are the files of the other calibrations.
+    `weights` has the weight of a token of each calibration that it is fitted on, the variants'
+    `own` first; it is empty if a weight is to be chosen. `data` are the files of the other
+    calibrations.
     """
 
     sizes: list[int]
@@ -34,13 +35,14 @@ class FitPatch(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = config.repairs[w.repair]
+        weights: list[tuple[str, float]] = []
+        if not entry.automatic(w.calibration):
+            weights = weighed(entry, w.calibration, IN_LOOP)
         return cls(
-            sizes=studies.sizes(config, w.model, w.calibration, w.selector, w.repair),
+            sizes=requests.sizes(config, w.model, w.calibration, w.selector, w.repair),
             name=w.repair,
             repair=entry,
-            weights=[]
-            if entry.automatic(w.calibration)
-            else weighed(entry, w.calibration, IN_LOOP),
+            weights=weights,
             own=w.calibration,
             seed=config.seed,
             follows=family(config, w.model),
@@ -48,15 +50,19 @@ class FitPatch(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return (*self.repair.modules, *([] if self.weights else ["lamina.repair.weighing"]))
+        if self.weights:
+            return tuple(self.repair.modules)
+        return (*self.repair.modules, "lamina.repair.weighing")
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job, for fits that need more than one pass, and for the maps that it holds until it ends.
+        """As for any job, and for its fits and the maps that it holds until it ends.
 
-        There are two maps for each run and each weight that it tries, and a third of what it writes.
+        There are two maps for each run of removed layers and each weight that it tries, and a third
+        of what it writes.
         """
-        channels, runs = int(model["hidden_size"]), sum(self.sizes)
-        tried = 1 if self.weights else WEIGHTS
-        maps = (2 * tried + 1) * runs * channels**2 * 4
-        fitting = max(0, budgets.fitting(channels, runs) - budgets.HOST)
-        return super().memory(model, attempt) + round(attempt * (fitting + maps) / 1e6)
+        hidden_size = int(model["hidden_size"])
+        n_runs = sum(self.sizes)  # at most: every removed unit is a run of its own
+        n_weights = 1 if self.weights else WEIGHTS
+        map_bytes = (2 * n_weights + 1) * n_runs * hidden_size**2 * 4
+        fitting_bytes = max(0, budgets.fitting(hidden_size, n_runs) - budgets.HOST)
+        return super().memory(model, attempt) + round(attempt * (fitting_bytes + map_bytes) / 1e6)
