@@ -1,4 +1,4 @@
-"""Jobs of rules/sweep.smk: the removal of every unit, measured, and its relevance by every metric."""
+"""Jobs of rules/sweep.smk: the removal of every unit, measured, and its relevance by each metric."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,8 +17,9 @@ from lamina.study.sweeps import SweepSelector, sweep_blocks
 class SweepUnits(OnModel):
     """One block of a sweep.
 
-    `plan` lists the units that are removed already. `data` are the calibrations that a repair in the
-    `loop` adds, and `manifests` those of `replacements`. `tokens` is the token budget of one pass.
+    `plan` lists the units that are removed already. `data` are the calibrations that a repair in
+    the `loop` adds, and `manifests` those of `replacements`. `tokens` is the token budget of one
+    pass.
     """
 
     ASIDE = ("block",)
@@ -54,32 +55,34 @@ class SweepUnits(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
+        if self.pass_ == "fit":
+            return (MODULES[self.pass_], "lamina.repair.methods.ghost")
         if self.pass_ in MODULES:
-            # A pass of fits runs `ghost`.
-            return (
-                MODULES[self.pass_],
-                *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []),
-            )
+            return (MODULES[self.pass_],)
         return tuple(changes.modules(self.loop, self.replacements))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; where a repair is in place, also for its fit and for the patches that wait."""
+        """As for any job; where a repair is in place, also for its fit and for waiting patches."""
+        megabytes = super().memory(model, attempt)
         if self.loop is None:
-            return super().memory(model, attempt)
-        beside = budgets.repairing(int(model["hidden_size"]))
-        return super().memory(model, attempt) + round(attempt * beside / 1e6)
+            return megabytes
+        repair_bytes = budgets.repairing(int(model["hidden_size"]))
+        return megabytes + round(attempt * repair_bytes / 1e6)
 
 
 class GatherSweep(Job):
-    """The blocks of a sweep, in their order. They are temporary, so the whole sweep follows what made them."""
+    """The blocks of a sweep, in their order.
+
+    Blocks are temporary, so the whole sweep follows what made them.
+    """
 
     blocks: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        block = SweepUnits.of(config, Place({**dict(w.items()), "block": "0"}))
-        made_by = hashlib.sha256(repr((block.options(), block.code())).encode()).hexdigest()
-        return cls(follows={"block": made_by})
+        first_block = SweepUnits.of(config, Place({**dict(w.items()), "block": "0"}))
+        made_by = repr((first_block.options(), first_block.code()))
+        return cls(follows={"block": hashlib.sha256(made_by.encode()).hexdigest()})
 
 
 class ScoreRelevance(Job):
@@ -97,8 +100,9 @@ class ScoreRelevance(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         pass_, _ = SweepSelector.parse(w.selector).settings(config)
+        measured_passes = carried(pass_)
         measured = {
-            name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)
+            name: metric for name, metric in METRICS.items() if metric.pass_ in measured_passes
         }
         return cls(
             metrics=list(measured),
@@ -110,7 +114,8 @@ class ScoreRelevance(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(sorted({METRICS[metric].module for metric in self.metrics}))
+        modules = {METRICS[metric].module for metric in self.metrics}
+        return tuple(sorted(modules))
 
 
 def keys(w: Any) -> dict[str, Any]:
