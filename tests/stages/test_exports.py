@@ -48,7 +48,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
             "small/recall/accuracy/removed=1/xyz/none",
             "'xyz' is not defined.*Choose from none, ghost",
         ),
-        ("small/recall/accuracy/removed=0/none/none", "removed=0 is the unpruned model"),
+        ("small/recall/accuracy/removed=0/none/none", "removed=0 is the base model"),
         (
             "small/recall/accuracy/removed=8/none/none",
             "at most 7 of the 8 layers of 'small', not 8. Write removed=7",
@@ -83,8 +83,12 @@ def test_what_is_unknown_is_named_with_the_nearest(
 def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> None:
     for repair in ("none", "ghost"):
         for healing in ("none", "lora"):
-            export.check_variant(config, Variant("small", "recall", "accuracy", size, repair, healing))
-    export.check_variant(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
+            export.check_variant(
+                config, Variant("small", "recall", "accuracy", size, repair, healing)
+            )
+    export.check_variant(
+        config, Variant("small", "recall", "cosine", 6)
+    )  # of no study, made on demand
 
 
 def test_targets_are_told_from_other_arguments() -> None:

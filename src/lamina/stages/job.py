@@ -181,7 +181,7 @@ class Job(BaseModel):
 
 
 def _name_of(file: Path) -> str:
-    """What a file is of: a calibration's file has its name, a model's manifest a folder of its name."""
+    """What a file is of: a calibration's file has its name, a manifest the folder of its model."""
     return file.parent.name if file.stem == "manifest" else file.stem
 
 
