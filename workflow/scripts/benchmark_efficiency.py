@@ -1,25 +1,36 @@
-"""Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
+"""Measure size, speed and memory of one variant per cost among all variants of a model.
+
+Variants are timed in turn with the base model.
+"""
+
+from typing import Any
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.benchmark import BenchmarkEfficiency
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina.study.variant import Variant
+
+
+def measure_variants(job: BenchmarkEfficiency) -> list[dict[str, Any]]:
+    """Rows of table `efficiency`."""
+    base = load_model(checksum.read_json(job.manifest), check=job.check)
+    variants = [Variant.parse(text) for text in job.variants]
+    plans = {
+        variant: assembly.plan(variant) for variant in variants if not assembly.refused(variant)
+    }
+    n_runs = efficiency.one_per_cost(plans)
+    models = (
+        (variant.row() | {"runs": n_runs[variant], "timed": str(variant)}, model)
+        for variant, model in assembly.in_turn(base, list(n_runs))
+    )
+    return efficiency.measure(base, models, job.efficiency)
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = BenchmarkEfficiency.read(snakemake)
-        listed, rows = [Variant.parse(text) for text in job.variants], []
-        if listed:
-            base = load_model(seal.read_json(job.manifest), check=job.check)
-            made = [variant for variant in listed if not assembly.refused(variant)]
-            chosen = efficiency.one_per_cost({variant: assembly.plan(variant) for variant in made})
-            pairs = (
-                (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
-                for variant, model in assembly.in_turn(base, list(chosen))
-            )
-            rows = efficiency.measure(base, pairs, job.efficiency)
-        store.write(job.output, store.from_rows("efficiency", rows), job.provenance)
+        rows = measure_variants(job) if job.variants else []
+        parquet.write(job.output, parquet.from_rows("efficiency", rows), job.provenance)

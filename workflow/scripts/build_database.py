@@ -1,4 +1,7 @@
-"""Write the DuckDB database of a run: its tables and what the views of `sql/views.sql` make of them, in one file."""
+"""Write the DuckDB database of a run, in one file.
+
+It holds the tables of the run, and what the views of `sql/views.sql` make of them.
+"""
 
 from pathlib import Path
 
@@ -9,6 +12,5 @@ from lamina.stages.report import BuildDatabase
 if __name__ == "__main__":
     with running(snakemake):
         job = BuildDatabase.read(snakemake)
-        database.build(
-            Path(job.views[0]), [Path(table) for table in job.tables], Path(job.output), job.study
-        )
+        tables = [Path(table) for table in job.tables]
+        database.build(Path(job.views[0]), tables, Path(job.output), job.study)

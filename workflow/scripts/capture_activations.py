@@ -2,19 +2,19 @@
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
-from lamina.engine import memory as room
+from lamina.engine import memory
 from lamina.engine.capture import capture
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.capture import CaptureActivations
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CaptureActivations.read(snakemake)
-        model = load_model(seal.read_json(job.manifest), check=job.check)
+        model = load_model(checksum.read_json(job.manifest), check=job.check)
         calibration = calibrations.read(job.calibration)
-        tokens = room.tokens(job.tokens, model, calibration.samples)
-        rows = capture(model, calibration.sequences(), tokens)
-        store.write(job.output, store.from_rows("activations", rows, **job.keys), job.provenance)
+        token_budget = memory.tokens(job.tokens, model, calibration.samples)
+        rows = capture(model, calibration.sequences(), token_budget)
+        table = parquet.from_rows("activations", rows, **job.keys)
+        parquet.write(job.output, table, job.provenance)

@@ -1,4 +1,4 @@
-"""Prove once that the engine does to a model what cutting its layers would do, and write what was found."""
+"""Prove that the engine does to a model what cutting its layers would do, and write the findings."""
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.engine.check import check_model
@@ -6,13 +6,12 @@ from lamina.models.check import findings
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.prepare import CheckModel
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CheckModel.read(snakemake)
-        manifest = seal.read_json(job.manifest)
+        manifest = checksum.read_json(job.manifest)
         model = load_model(manifest)
         check_model(model, job.tokens)
-        store.write_json(job.output, findings(model, manifest))
+        parquet.write_json(job.output, findings(model, manifest))

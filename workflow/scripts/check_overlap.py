@@ -1,45 +1,60 @@
-"""Refuse a calibration that holds documents of a benchmark, and count those that share passages with one."""
+"""Refuse a calibration with documents of a benchmark, and count those that share passages with one."""
 
 from lamina.data import overlap
 from lamina.errors import LaminaError
 from lamina.runtime.script import running
 from lamina.stages.prepare import CheckOverlap
-from lamina.store import parquet as store
+from lamina.store import parquet
 
-# The share of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
-MOST = 0.01
+# The share of a calibration that may be near duplicates of test documents: natural splits
+# hold a few.
+MAX_NEAR_SHARE = 0.01
 
 
-def documents(path: str) -> list[tuple[str, list[int]]]:
+def read_documents(path: str) -> list[tuple[str, list[int]]]:
     """Each document once: its hash, and the hashes of its runs of words."""
-    data = store.read(path, ["document", "runs"]).to_pylist()
-    runs: dict[str, list[int]] = {}
-    for row in data:  # the first row of a question has its runs
-        runs.setdefault(row["document"], row["runs"])
-    return list(runs.items())
+    runs_by_document: dict[str, list[int]] = {}
+    for row in parquet.read(path, ["document", "runs"]).to_pylist():
+        # Only the first row of a question has its runs.
+        runs_by_document.setdefault(row["document"], row["runs"])
+    return list(runs_by_document.items())
+
+
+def refuse_overlap(job: CheckOverlap, shared: overlap.Overlap, counts: str, limit: float) -> None:
+    """Raise LaminaError if test documents, or more near duplicates than `limit`, are shared."""
+    remedy = "Calibrate on another split, or on documents that the benchmark does not use."
+    if shared.equal:
+        raise LaminaError(
+            f"calibrations.{job.calibration} shares {shared.equal} {counts}: a score on seen "
+            f"documents says nothing. {remedy}"
+        )
+    if shared.near > limit:
+        raise LaminaError(
+            f"calibrations.{job.calibration} shares at least half of the text of {shared.near} "
+            f"{counts}, which is more than {MAX_NEAR_SHARE:.0%}: they differ by a few words. "
+            f"{remedy}"
+        )
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CheckOverlap.read(snakemake)
-        used, tested = documents(job.samples), documents(job.documents)
-        shared = overlap.compare(used, tested)
-        counts = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{job.task}'"
-        remedy = "Calibrate on another split, or on documents that the benchmark does not use."
-        if shared.equal:
-            raise LaminaError(
-                f"calibrations.{job.calibration} shares {shared.equal} {counts}: a score on seen documents says "
-                f"nothing. {remedy}"
-            )
-        if shared.near > MOST * len(used):
-            raise LaminaError(
-                f"calibrations.{job.calibration} shares at least half of the text of {shared.near} {counts}, which is "
-                f"more than {MOST:.0%}: they differ by a few words. {remedy}"
-            )
-        facts = {
-            "calibration": job.calibration,
-            "task": job.task,
-            "documents": len(used),
-            "tested": len(tested),
-        }
-        store.write_json(job.output, facts | {"near": shared.near, "sharing": shared.sharing})
+        calibrated = read_documents(job.samples)
+        tested = read_documents(job.documents)
+        shared = overlap.compare(calibrated, tested)
+        counts = (
+            f"of its {len(calibrated)} documents with the {len(tested)} test documents of "
+            f"benchmark '{job.task}'"
+        )
+        refuse_overlap(job, shared, counts, limit=MAX_NEAR_SHARE * len(calibrated))
+        parquet.write_json(
+            job.output,
+            {
+                "calibration": job.calibration,
+                "task": job.task,
+                "documents": len(calibrated),
+                "tested": len(tested),
+                "near": shared.near,
+                "sharing": shared.sharing,
+            },
+        )

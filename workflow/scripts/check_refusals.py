@@ -1,34 +1,42 @@
-"""End a run with an error if a plan or repair that the config asks for was refused; all else is done by then."""
+"""End a run with an error if a plan or repair that the configuration asks for was refused.
+
+All else is done by then.
+"""
+
+from typing import Any
 
 from lamina.errors import LaminaError
 from lamina.runtime.script import running
 from lamina.stages.report import CheckRefusals
-from lamina.store import parquet as store
+from lamina.store import parquet
+
+Rows = list[dict[str, Any]]
+
+
+def collect_refusals(plan_rows: Rows, patch_rows: Rows) -> dict[str, str]:
+    """The reason of each refusal, by what was refused. A plan or repair of one key counts once."""
+    reasons: dict[str, str] = {}
+    for row in plan_rows:
+        if row["refused"]:
+            key = f"{row['model']}/{row['calibration']}/{row['selector']}"
+            reasons.setdefault(key, row["refused"])
+    for row in patch_rows:
+        if row["refused"]:
+            plan = f"{row['model']}/{row['calibration']}/{row['selector']}/removed={row['removed']}"
+            reasons.setdefault(f"{plan}/{row['repair']}", row["refused"])
+    return reasons
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CheckRefusals.read(snakemake)
-        rows = store.read(job.plans).to_pylist()
-        refused = {}
-        for row in rows:
-            if row["refused"]:
-                refused.setdefault(
-                    (row["model"], row["calibration"], row["selector"]), row["refused"]
-                )
-        for row in store.read(job.patches).to_pylist():
-            if row["refused"]:
-                key = (
-                    row["model"],
-                    row["calibration"],
-                    row["selector"],
-                    f"removed={row['removed']}",
-                    row["repair"],
-                )
-                refused.setdefault(key, row["refused"])
-        if refused:
-            lines = [f"  {'/'.join(key)}: {reason}" for key, reason in refused.items()]
+        plan_rows = parquet.read(job.plans).to_pylist()
+        patch_rows = parquet.read(job.patches).to_pylist()
+        reasons = collect_refusals(plan_rows, patch_rows)
+        if reasons:
+            lines = [f"  {key}: {reason}" for key, reason in reasons.items()]
             raise LaminaError("the run is complete but for what was refused:\n" + "\n".join(lines))
         plans = {
-            (row["model"], row["calibration"], row["selector"], row["removed"]) for row in rows
+            (row["model"], row["calibration"], row["selector"], row["removed"]) for row in plan_rows
         }
-        store.write_text(job.output, f"{len(plans)} plans, none refused\n")
+        parquet.write_text(job.output, f"{len(plans)} plans, none refused\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lamina.runtime.script import running
 from lamina.stages.report import CollectFacts
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.version import VERSION
 
 PACKAGES = (
@@ -25,28 +25,32 @@ PACKAGES = (
 )
 
 
-def commit() -> str:
-    """The commit of the workflow, marked where files differ from it; empty outside a git checkout."""
+def describe_commit() -> str:
+    """The commit of the workflow, marked where files differ from it.
+
+    Empty outside a git checkout.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True
-    ).stdout.strip()
+    folder = Path(__file__).parent
+    described = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return described.stdout.strip()
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CollectFacts.read(snakemake)
-        started, now = Path(job.started), time.time()
-        began = started.stat().st_mtime if started.exists() else now
+        now = time.time()
+        started_file = Path(job.started)
+        started = started_file.stat().st_mtime if started_file.exists() else now
         facts = {
             "lamina": VERSION,
-            "commit": commit(),
+            "commit": describe_commit(),
             "configuration": job.files,
             "seed": job.seed,
             "finished": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-            "wall_seconds": round(now - began, 1),
+            "wall_seconds": round(now - started, 1),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},
         }
-        store.write_json(job.output, facts)
+        parquet.write_json(job.output, facts)

@@ -1,6 +1,6 @@
-"""Compare every metric with accuracy relevance and with itself, over the units of unpruned models."""
+"""Compare every metric with accuracy relevance and with itself, over the units of base models."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,24 +9,32 @@ from pyarrow import dataset
 from lamina.relevance.metric_agreement import comparisons, reliabilities
 from lamina.runtime.script import running
 from lamina.stages.report import CompareMetrics
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 
-def rows(
+def agreement_rows(
     scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table
 ) -> Iterator[dict[str, Any]]:
     """Rows of table `agreements`, for the metrics that table `relevance` has scores of."""
     described = calibrations.to_pylist()
-    samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
-    measured = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
-    others = sorted(measured - {"accuracy"})
-    for model, kind, metric, names, agreement in comparisons(described, sweeps, "accuracy", others):
+    scored_metrics = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
+    yield from _rows_against_accuracy(described, sweeps, sorted(scored_metrics - {"accuracy"}))
+    yield from _rows_of_reliability(described, sweeps, sorted(scored_metrics))
+
+
+def _rows_against_accuracy(
+    described: list[dict[str, Any]], sweeps: dataset.Dataset, metrics: list[str]
+) -> Iterator[dict[str, Any]]:
+    n_samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
+    for model, component, metric, names, agreement in comparisons(
+        described, sweeps, "accuracy", metrics
+    ):
         counts = {
             "calibrations": ", ".join(names),
             "n_units": agreement.n_units,
             "n_calibrations": len(names),
+            "n_samples": sum(n_samples[model, name] for name in names),
         }
-        counts["n_samples"] = sum(samples[model, name] for name in names)
         for statistic, interval in (
             ("pearson", agreement.pearson),
             ("spearman", agreement.spearman),
@@ -35,33 +43,38 @@ def rows(
             ("variance_ratio", agreement.variance_ratio),
         ):
             if interval:
-                estimate = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
-                estimate["p_value"] = agreement.p_value if statistic == "variance_ratio" else None
-                yield (
-                    {"model": model, "component": kind, "metric": metric, "statistic": statistic}
-                    | estimate
-                    | counts
-                )
-    for row, kind, metric, units, interval in reliabilities(described, sweeps, sorted(measured)):
-        estimate = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+                p_value = agreement.p_value if statistic == "variance_ratio" else None
+                key = _key(model, component, metric, statistic)
+                yield key | _estimate(interval) | {"p_value": p_value} | counts
+
+
+def _rows_of_reliability(
+    described: list[dict[str, Any]], sweeps: dataset.Dataset, metrics: list[str]
+) -> Iterator[dict[str, Any]]:
+    for row, component, metric, n_units, interval in reliabilities(described, sweeps, metrics):
         counts = {
             "calibrations": row["calibration"],
+            "n_units": n_units,
             "n_calibrations": 1,
             "n_samples": row["n_samples"],
         }
-        key = {
-            "model": row["model"],
-            "component": kind,
-            "metric": metric,
-            "statistic": "reliability",
-        }
-        yield key | estimate | counts | {"n_units": units}
+        yield _key(row["model"], component, metric, "reliability") | _estimate(interval) | counts
+
+
+def _key(model: str, component: str, metric: str, statistic: str) -> dict[str, Any]:
+    return {"model": model, "component": component, "metric": metric, "statistic": statistic}
+
+
+def _estimate(interval: Sequence[float]) -> dict[str, Any]:
+    return dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = CompareMetrics.read(snakemake)
-        agreements = rows(
-            store.read(job.relevance), dataset.dataset(job.sweeps), store.read(job.calibrations)
+        rows = agreement_rows(
+            parquet.read(job.relevance),
+            dataset.dataset(job.sweeps),
+            parquet.read(job.calibrations),
         )
-        store.write(job.output, store.from_rows("agreements", agreements))
+        parquet.write(job.output, parquet.from_rows("agreements", rows))

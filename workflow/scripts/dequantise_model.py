@@ -1,4 +1,4 @@
-"""Write the model in a GGUF file, or in a folder of quantised weights, as an ordinary checkpoint."""
+"""Write a GGUF model, or a folder of quantised weights, as an ordinary checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Measure what the layers of an unpruned model do on a calibration or a file; nothing is removed."""
+"""Measure what the layers of the base model do on a calibration or a file; nothing is removed."""
 
 from pathlib import Path
 

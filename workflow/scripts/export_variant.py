@@ -1,4 +1,7 @@
-"""Write one variant as a Hugging Face checkpoint with tokenizer, model card and mergekit recipe, or as a GGUF file."""
+"""Write one variant as a Hugging Face checkpoint or as a GGUF file.
+
+A checkpoint has a tokenizer, a model card and a mergekit recipe.
+"""
 
 from pathlib import Path
 
@@ -12,41 +15,51 @@ from lamina.models.export.save import export
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.export import ExportVariant
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina.study.variant import Variant
+
+
+def export_variant(job: ExportVariant) -> str:
+    """Write the checkpoint of a job, and return the form that it has."""
+    variant = Variant.parse(job.variant)
+    parts = assembly.read(variant)
+    if parts.plan is None:
+        raise LaminaError(
+            f"{variant} is the base model, which is its own checkpoint. Name a variant."
+        )
+    manifest = checksum.read_json(job.manifest)
+    described_in_card = (variant, Variant.base(variant.model))
+    measured = [
+        row
+        for row in parquet.gather("benchmarks", job.benchmarks).to_pylist()
+        if Variant.of(row) in described_in_card
+    ]
+    return export(
+        load_model(manifest, torch.device("cpu")),
+        Source(variant, manifest, parts.plan, measured),
+        Path(job.output),
+        parts.patches,
+        parts.adapter,
+        job.form,
+        job.shard,
+    )
+
+
+def print_usage(folder: Path, form: str) -> None:
+    """Print how to load the export, and what its card says about going on with it."""
+    if form == "gguf":
+        print(f"{form}: llama-cli -m {folder / FILE}")
+    else:
+        trust = ", trust_remote_code=True" if form == "code" else ""
+        print(f'{form}: AutoModelForCausalLM.from_pretrained("{folder}"{trust})')
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    _, _, after_heading = card.partition(f"{ONWARD}\n\n")
+    section, _, _ = after_heading.partition("\n\n## ")
+    print(section.replace("FOLDER", str(folder)), end="\n" if after_heading else "")
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = ExportVariant.read(snakemake)
-        variant, folder = Variant.parse(job.variant), Path(job.output)
-        parts = assembly.read(variant)
-        if parts.plan is None:
-            raise LaminaError(
-                f"{variant} is the unpruned model, which is its own checkpoint. Name a variant."
-            )
-        manifest = seal.read_json(job.manifest)
-        described = (variant, Variant.base(variant.model))
-        measured = store.gather("benchmarks", job.benchmarks).to_pylist()
-        form = export(
-            load_model(manifest, torch.device("cpu")),
-            Source(
-                variant,
-                manifest,
-                parts.plan,
-                [row for row in measured if Variant.of(row) in described],
-            ),
-            folder,
-            parts.patches,
-            parts.adapter,
-            job.form,
-            job.shard,
-        )
-        trust = ", trust_remote_code=True" if form == "code" else ""
-        load = f'AutoModelForCausalLM.from_pretrained("{folder}"{trust})'
-        print(f"{form}: {f'llama-cli -m {folder / FILE}' if form == 'gguf' else load}")
-        card = (folder / "README.md").read_text(encoding="utf-8")
-        _, _, after = card.partition(f"{ONWARD}\n\n")
-        print(
-            after.partition("\n\n## ")[0].replace("FOLDER", str(folder)), end="\n" if after else ""
-        )
+        form = export_variant(job)
+        print_usage(Path(job.output), form)

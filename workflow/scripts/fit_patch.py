@@ -6,23 +6,20 @@ from lamina.models.load import load_model
 from lamina.repair import fitting, patch
 from lamina.runtime.script import running
 from lamina.stages.repair import FitPatch
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = FitPatch.read(snakemake)
-        manifest = seal.read_json(job.manifest)
-        request, groups = (
-            fitting.request(map(seal.read_json, job.plans), manifest["n_layers"], job.repair),
-            [],
-        )
+        manifest = checksum.read_json(job.manifest)
+        plans = map(checksum.read_json, job.plans)
+        request = fitting.request(plans, manifest["n_layers"], job.repair)
+        groups = []
         if request.plans:
             files = {job.own: job.calibration} | job.data
-            read = {name: calibrations.read(file) for name, file in files.items()}
-            groups = fitting.fit(
-                load_model(manifest, check=job.check), request, read, job.weights, job.seed
-            )
+            samples = {name: calibrations.read(file) for name, file in files.items()}
+            model = load_model(manifest, check=job.check)
+            groups = fitting.fit(model, request, samples, job.weights, job.seed)
         tensors, rows = fitting.record(request, groups, job.name)
         patch.save(job.output, job.repair.method, tensors, request.reasons)
-        store.write(job.table, store.from_rows("patches", rows), job.provenance)
+        parquet.write(job.table, parquet.from_rows("patches", rows), job.provenance)

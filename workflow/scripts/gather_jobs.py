@@ -7,48 +7,62 @@ from typing import Any
 
 from lamina.runtime.script import running
 from lamina.stages.report import GatherJobs
-from lamina.store import parquet as store
+from lamina.store import parquet
 
+RECORDS = Path("results/jobs")
 LIBRARIES_MB = 300  # at least what a job holds that has imported torch
 
 
-def jobs(folder: Path) -> Iterator[dict[str, Any]]:
+def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows from the benchmark files that Snakemake left under `folder`.
 
-    Jobs of earlier runs keep their files, so that a rerun of a part still gives the cost of the whole.
+    Jobs of earlier runs keep their files, so that a rerun of a part still gives the cost of the
+    whole.
     """
     for path in sorted(folder.rglob("*.jsonl")):
+        # Without --benchmark-extended a record does not name its rule, but its path does.
+        rule_of_path = path.relative_to(folder).with_suffix("").parts[0]
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # half a line of a killed job: it is only a record of cost
-            if not isinstance(record, dict):
-                continue
-            resources = record.get("resources") or {}
-            wildcards = record.get("wildcards") or {}
-            # Of a job that a fork ran (lamina.runtime.forkserver), Snakemake measured a process that waited.
-            waited = (number(record.get("max_rss")) or LIBRARIES_MB) < LIBRARIES_MB
-            yield {
-                # Without --benchmark-extended a record does not name its rule, but its path does.
-                "rule": record.get("rule_name")
-                or path.relative_to(folder).with_suffix("").parts[0],
-                "wildcards": ", ".join(
-                    f"{name}={value}" for name, value in sorted(wildcards.items())
-                ),
-                "seconds": number(record.get("s")),
-                "cpu_seconds": None if waited else number(record.get("cpu_time")),
-                "max_rss_mb": None if waited else number(record.get("max_rss")),
-                "device": "gpu" if resources.get("gpu") else "cpu",
-            }
+            record = _parse(line)
+            if record is not None:
+                yield _row(record, rule_of_path)
 
 
-def number(text: Any) -> float | None:
-    """A measurement of Snakemake; None for NA or -, which it writes for jobs that ended before its first look."""
+def _parse(line: str) -> dict[str, Any] | None:
+    """A record of Snakemake; None for a line that a killed job has not written to its end."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
+    resources = record.get("resources") or {}
+    wildcards = record.get("wildcards") or {}
+    max_rss_mb = _number(record.get("max_rss"))
+    # Of a job that a fork ran (lamina.runtime.forkserver), Snakemake measured a process that
+    # waited.
+    was_forked = (max_rss_mb or LIBRARIES_MB) < LIBRARIES_MB
+    return {
+        "rule": record.get("rule_name") or rule_of_path,
+        "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
+        "seconds": _number(record.get("s")),
+        "cpu_seconds": None if was_forked else _number(record.get("cpu_time")),
+        "max_rss_mb": None if was_forked else max_rss_mb,
+        "device": "gpu" if resources.get("gpu") else "cpu",
+    }
+
+
+def _number(text: Any) -> float | None:
+    """A measurement of Snakemake.
+
+    None for NA or -, which it writes for jobs that ended before its first look.
+    """
     return None if text in (None, "NA", "-") else float(text)
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = GatherJobs.read(snakemake)
-        store.write(job.output, store.from_rows("jobs", jobs(Path("results/jobs"))))
+        parquet.write(job.output, parquet.from_rows("jobs", job_rows(RECORDS)))

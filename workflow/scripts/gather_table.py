@@ -1,7 +1,7 @@
 """Gather one table of a run from the files that hold its parts."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,93 +11,90 @@ from lamina.errors import LaminaError
 from lamina.models.units import replacement
 from lamina.runtime.script import running
 from lamina.stages.report import GatherTable
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
 
+Rows = Iterator[dict[str, Any]]
 
-def models(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+
+def model_rows(job: GatherTable) -> Rows:
     """Rows from manifests `models/{model}/manifest.json`."""
-    columns = store.schema("models").names
-    for path in paths:
-        manifest = seal.read_json(path)
+    columns = parquet.schema("models").names
+    for path in map(Path, job.parts):
+        manifest = checksum.read_json(path)
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
 
 
-def calibrations(
-    paths: Sequence[Path], groups: Mapping[str, str], scores: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+def calibration_rows(job: GatherTable) -> Rows:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
-    columns = store.schema("calibrations").names
-    for path in paths:
-        metadata = store.metadata(path)
+    columns = parquet.schema("calibrations").names
+    for path in map(Path, job.parts):
+        metadata = parquet.metadata(path)
         if "calibration" not in metadata:
             raise LaminaError(
-                f"{path} is not a calibration of this version of lamina. Delete the file and run again."
+                f"{path} is not a calibration of this version of lamina. Delete the file and run "
+                "again."
             )
         described = json.loads(metadata["calibration"])
-        names = {
+        calibration = path.stem
+        yield {name: described.get(name) for name in columns} | {
             "model": path.parent.name,
-            "calibration": path.stem,
-            "replicate_of": groups.get(path.stem),
+            "calibration": calibration,
+            "replicate_of": job.groups.get(calibration),
+            "choice_score": job.scores.get(calibration, "acc_norm"),
         }
-        names["choice_score"] = scores.get(path.stem, "acc_norm")
-        yield {name: described.get(name) for name in columns} | names
 
 
-def plans(
-    paths: Sequence[Path], groups: Mapping[str, str], *_: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+def plan_rows(job: GatherTable) -> Rows:
     """Rows from plans; one row with a null unit for a refused plan."""
-    for path in paths:
-        plan = seal.read_json(path)
-        keys = {name: plan[name] for name in SELECTION_KEYS} | {
-            "replicate_of": groups.get(plan["selector"])
-        }
+    for path in map(Path, job.parts):
+        plan = checksum.read_json(path)
+        keys = {name: plan[name] for name in SELECTION_KEYS}
+        keys["replicate_of"] = job.groups.get(plan["selector"])
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
-        units = plan["units"]
-        nothing = [None] * len(units)
-        columns = (
-            plan["scores"] or nothing,
-            plan["accuracy_before"] or nothing,
-            plan["accuracy_after"] or nothing,
+        not_measured = [None] * len(plan["units"])
+        units = zip(
+            plan["units"],
+            plan["scores"] or not_measured,
+            plan["accuracy_before"] or not_measured,
+            plan["accuracy_after"] or not_measured,
+            strict=True,
         )
-        for position, (unit, score, before, after) in enumerate(
-            zip(units, *columns, strict=True), start=1
-        ):
-            measured = {"score": score, "accuracy_before": before, "accuracy_after": after}
-            donor = replacement(str(unit)) or None
-            yield keys | {"unit": str(unit), "donor": donor, "position": position} | measured
+        for position, (unit, score, before, after) in enumerate(units, start=1):
+            yield keys | {
+                "unit": str(unit),
+                "donor": replacement(str(unit)) or None,
+                "position": position,
+                "score": score,
+                "accuracy_before": before,
+                "accuracy_after": after,
+            }
 
 
-def shared_documents(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def shared_document_rows(job: GatherTable) -> Rows:
     """Rows from the checks `overlap/{model}/{calibration}/{task}.json`."""
-    for path in paths:
-        yield {"model": path.parents[1].name} | seal.read_json(path)
+    for path in map(Path, job.parts):
+        yield {"model": path.parents[1].name} | checksum.read_json(path)
 
 
+# Tables whose parts are no Parquet files of the table.
 READERS = {
-    "models": models,
-    "calibrations": calibrations,
-    "plans": plans,
-    "shared_documents": shared_documents,
+    "models": model_rows,
+    "calibrations": calibration_rows,
+    "plans": plan_rows,
+    "shared_documents": shared_document_rows,
 }
 
 
-def gather(
-    table: str, paths: Sequence[Path], groups: Mapping[str, str], scores: Mapping[str, str]
-) -> pa.Table:
-    """The whole of `table` from its parts; `groups` and `scores` are those of the job, by name."""
-    if table in READERS:
-        return store.from_rows(table, READERS[table](paths, groups, scores))
-    return store.gather(table, paths)
+def gather(job: GatherTable) -> pa.Table:
+    """The whole table of a job from its parts."""
+    if job.table in READERS:
+        return parquet.from_rows(job.table, READERS[job.table](job))
+    return parquet.gather(job.table, job.parts)
 
 
 if __name__ == "__main__":
     with running(snakemake):
         job = GatherTable.read(snakemake)
-        store.write(
-            job.output,
-            gather(job.table, [Path(part) for part in job.parts], job.groups, job.scores),
-        )
+        parquet.write(job.output, gather(job))

@@ -1,4 +1,4 @@
-"""Let the unpruned model answer the questions of a calibration itself, once."""
+"""Let the base model answer the questions of a calibration itself, once."""
 
 from pathlib import Path
 
@@ -11,16 +11,17 @@ from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_model, load_tokenizer
 from lamina.runtime.script import running
 from lamina.stages.prepare import GenerateAnswers
-from lamina.store import checksum as seal
+from lamina.store import checksum
 
 if __name__ == "__main__":
     with running(snakemake):
         job = GenerateAnswers.read(snakemake)
-        manifest, questions = (
-            seal.read_json(job.manifest),
-            calibrations.read(job.questions, runs=True),
-        )
-        model, tokenizer = load_model(manifest, check=job.check), load_tokenizer(manifest)
-        style, lm = Style.of(manifest), recorder(model, tokenizer)
-        tasks = [task for task, _ in drawn(job.calibration, job.entry, lm, style, Path.cwd())]
-        calibrations.write(job.output, own_answers(job.entry, questions, tasks, model, tokenizer))
+        manifest = checksum.read_json(job.manifest)
+        questions = calibrations.read(job.questions, runs=True)
+        model = load_model(manifest, check=job.check)
+        tokenizer = load_tokenizer(manifest)
+        lm = recorder(model, tokenizer)
+        drawn_tasks = drawn(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
+        tasks = [task for task, _ in drawn_tasks]
+        answered = own_answers(job.entry, questions, tasks, model, tokenizer)
+        calibrations.write(job.output, answered)

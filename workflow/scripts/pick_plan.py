@@ -1,20 +1,19 @@
-"""Hand out the plan of one size from those that a search found."""
+"""Write the plan of one size, from those that a search found."""
 
 from lamina.errors import LaminaError
 from lamina.runtime.script import running
-from lamina.selection import plans
-from lamina.selection.plans import Plan
+from lamina.selection.plans import Plan, write_plan
 from lamina.stages.prune import PickPlan
-from lamina.store import checksum as seal
+from lamina.store import checksum
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PickPlan.read(snakemake)
-        searched = [Plan(**plan) for plan in seal.read_json(job.plans)["plans"]]
-        sizes = [plan.removed for plan in searched]
-        if job.removed not in sizes:
+        searched = [Plan(**plan) for plan in checksum.read_json(job.plans)["plans"]]
+        plan_by_size = {plan.removed: plan for plan in searched}
+        if job.removed not in plan_by_size:
             raise LaminaError(
-                f"no study has its search remove {job.removed} units, only {sizes}. Add {job.removed} to `removed` "
-                "of a study."
+                f"no study has its search remove {job.removed} units, only {list(plan_by_size)}. "
+                f"Add {job.removed} to `removed` of a study."
             )
-        plans.write_plan(job.output, searched[sizes.index(job.removed)])
+        write_plan(job.output, plan_by_size[job.removed])

@@ -7,11 +7,13 @@ from lamina.data import calibrations
 from lamina.data.prepare import prepare
 from lamina.runtime.script import running
 from lamina.stages.prepare import PrepareCalibration
-from lamina.store import checksum as seal
+from lamina.store import checksum
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PrepareCalibration.read(snakemake)
-        manifest = seal.read_json(job.manifest)
-        made = prepare(job.calibration, job.entry, manifest, Path.cwd(), job.parts, job.answers)
-        calibrations.write(job.output, made)
+        manifest = checksum.read_json(job.manifest)
+        calibration = prepare(
+            job.calibration, job.entry, manifest, Path.cwd(), job.parts, job.answers
+        )
+        calibrations.write(job.output, calibration)

@@ -1,4 +1,4 @@
-"""Find a model, dequantise it if it comes quantised from the hub, check what it is, and write its manifest."""
+"""Find a model, dequantise it if it comes quantised from the hub, and write its manifest."""
 
 import json
 from pathlib import Path
@@ -8,26 +8,37 @@ from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation
 from lamina.models.manifest import describe, find_model
 from lamina.runtime.script import running
 from lamina.stages.prepare import PrepareModel
-from lamina.store import parquet as store
+from lamina.store import parquet
+
+
+def find_folder(job: PrepareModel) -> Path:
+    """The folder of the model: a dequantised checkpoint, a local folder, or a download."""
+    if job.checkpoint:
+        return Path.cwd() / job.checkpoint
+    return find_model(job.model, job.entry, Path.cwd())
+
+
+def must_be_dequantised(folder: Path) -> bool:
+    """Whether the weights are quantised in a way that lamina reads.
+
+    A local folder is dequantised by a rule before this one. Of a model on the hub this is only
+    known when it is downloaded.
+    """
+    if not is_quantised(folder):
+        return False
+    settings = json.loads((folder / "config.json").read_text())
+    return quantisation(settings) in DEQUANTISED
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PrepareModel.read(snakemake)
-        folder = (
-            Path.cwd() / job.checkpoint
-            if job.checkpoint
-            else find_model(job.model, job.entry, Path.cwd())
-        )
-        # Only rules before this one see a folder of the user's; what the hub has is known when it is here.
-        if (
-            is_quantised(folder)
-            and quantisation(json.loads((folder / "config.json").read_text())) in DEQUANTISED
-        ):
+        folder = find_folder(job)
+        if must_be_dequantised(folder):
             from lamina.models.dequantise import dequantise
 
-            file, folder = (
-                folder / "config.json",
-                Path.cwd() / Path(job.output).with_name("checkpoint"),
-            )
-            dequantise(file, folder, job.entry.dtype, f"models.{job.model}.source")
-        store.write_json(job.output, describe(job.model, job.entry, folder))
+            checkpoint = Path.cwd() / Path(job.output).with_name("checkpoint")
+            location = f"models.{job.model}.source"
+            dequantise(folder / "config.json", checkpoint, job.entry.dtype, location)
+            folder = checkpoint
+        parquet.write_json(job.output, describe(job.model, job.entry, folder))

@@ -1,4 +1,4 @@
-"""Load the documents that a benchmark scores, and write the hashes of the documents and of their runs of words.
+"""Write the hashes of the documents that a benchmark scores, and of their runs of words.
 
 Calibrations are checked against these hashes.
 """
@@ -12,24 +12,30 @@ from lamina.data import documents, lm_tasks
 from lamina.data.overlap import document_hash, runs
 from lamina.runtime.script import running
 from lamina.stages.prepare import PrepareTask
-from lamina.store import parquet as store
+from lamina.store import parquet
+
+
+def read_test_documents(job: PrepareTask) -> list[tuple[str, list[str]]]:
+    """Question and choices of the documents that the benchmark scores; texts have no choices."""
+    if job.text:
+        location = f"benchmarks.perplexity.{job.name}"
+        texts = documents.perplexity_texts(job.text, Path.cwd(), location)
+        return [(text, []) for text in texts if text.strip()]
+    task = lm_tasks.load_task(
+        job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code
+    )
+    is_own = job.task.choices is not None or lm_tasks.is_own(job.name, Path.cwd())
+    return lm_tasks.test_documents(task, job.task.limit, is_own)
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = PrepareTask.read(snakemake)
-        if job.text:
-            texts = documents.perplexity_texts(
-                job.text, Path.cwd(), f"benchmarks.perplexity.{job.name}"
-            )
-            tested = [(part, []) for part in texts if part.strip()]
-        else:
-            task = lm_tasks.load_task(
-                job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code
-            )
-            own = job.task.choices is not None or lm_tasks.is_own(job.name, Path.cwd())
-            tested = lm_tasks.test_documents(task, job.task.limit, own)
+        tested = read_test_documents(job)
+        hashes = [document_hash(*document) for document in tested]
+        runs_of_words = [runs(*document) for document in tested]
         columns = {
-            "document": pa.array([document_hash(*document) for document in tested], pa.string()),
-            "runs": pa.array([runs(*document) for document in tested], pa.list_(pa.uint64())),
+            "document": pa.array(hashes, pa.string()),
+            "runs": pa.array(runs_of_words, pa.list_(pa.uint64())),
         }
-        store.write(job.output, pa.table(columns))
+        parquet.write(job.output, pa.table(columns))

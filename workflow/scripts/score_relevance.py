@@ -7,13 +7,16 @@ from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.runtime.script import running
 from lamina.stages.sweep import ScoreRelevance
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 if __name__ == "__main__":
     with running(snakemake):
         job = ScoreRelevance.read(snakemake)
-        sweep = store.read(job.sweep)
-        facts = json.loads(store.read(job.calibration, ["sample"]).schema.metadata[METADATA_KEY])
+        sweep = parquet.read(job.sweep)
+        facts = json.loads(parquet.read(job.calibration, ["sample"]).schema.metadata[METADATA_KEY])
         context = Context(facts["chance_accuracy"], job.score, job.keys["removed"], job.seed)
-        rows = relevance(sweep, job.metrics, context, job.seed) if sweep.num_rows else []
-        store.write(job.output, store.from_rows("relevance", rows, **job.keys), job.provenance)
+        rows = []
+        if sweep.num_rows:
+            rows = relevance(sweep, job.metrics, context, job.seed)
+        table = parquet.from_rows("relevance", rows, **job.keys)
+        parquet.write(job.output, table, job.provenance)

@@ -11,36 +11,42 @@ from lamina.modules import load
 from lamina.runtime.script import running
 from lamina.selection.sets import SearchRequest
 from lamina.stages.prune import SearchPlans
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
+
+
+def search_request(job: SearchPlans, log: Path) -> SearchRequest:
+    """What the search is asked for; `log` is where it keeps what it has measured."""
+    manifest = checksum.read_json(job.manifest)
+    files = {job.keys["calibration"]: job.calibration} | job.data
+    return SearchRequest(
+        model=load_model(manifest, check=job.check),
+        calibrations={name: calibrations.read(file) for name, file in files.items()},
+        selector=job.selector,
+        sizes=job.sizes,
+        keys=job.keys,
+        score=job.score,
+        tokens=job.tokens,
+        loop=job.loop,
+        loops=job.repairs,
+        replacements=job.replacements.read_records(job.manifests) if job.replacements else None,
+        manifest=manifest,
+        log=log,
+        origin=hash_origin(job, [job.manifest, *files.values()]),
+    )
+
+
+def hash_origin(job: SearchPlans, files: list[str]) -> str:
+    """A hash of options and content: a killed search goes on from a log with the same one."""
+    contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
+    return hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest()
+
 
 if __name__ == "__main__":
     with running(snakemake):
         job = SearchPlans.read(snakemake)
-        manifest = seal.read_json(job.manifest)
-        files = {job.keys["calibration"]: job.calibration} | job.data
-        read = [job.manifest, *files.values()]
-        contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in read]
         log = Path(job.output).with_suffix(".log")
-        plans, rows = load(job.selector.SEARCH).search_plans(
-            SearchRequest(
-                model=load_model(manifest, check=job.check),
-                calibrations={name: calibrations.read(file) for name, file in files.items()},
-                selector=job.selector,
-                sizes=job.sizes,
-                keys=job.keys,
-                score=job.score,
-                tokens=job.tokens,
-                loop=job.loop,
-                loops=job.repairs,
-                replacements=job.replacements.read_records(job.manifests)
-                if job.replacements
-                else None,
-                manifest=manifest,
-                log=log,
-                origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),
-            )
-        )
-        store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
-        store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)
+        method = load(job.selector.SEARCH)
+        plans, rows = method.search_plans(search_request(job, log))
+        parquet.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
+        parquet.write(job.output, parquet.from_rows("searches", rows, **job.keys), job.provenance)
         log.unlink(missing_ok=True)

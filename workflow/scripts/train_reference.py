@@ -12,6 +12,7 @@ from microworld import data, diagnosed, training
 
 
 def main() -> None:
+    """Read the command line, write the documents and train the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=Path, required=True, help="config/reference.yaml")
     parser.add_argument(
@@ -23,8 +24,8 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
     torch.set_num_threads(settings["training"]["threads"])
-    for written in (data, diagnosed):
-        written.write(arguments.output / "data", settings["seed"])
+    data.write(arguments.output / "data", settings["seed"])
+    diagnosed.write(arguments.output / "data", settings["seed"])
     training.train(settings, arguments.output, log=lambda line: print(line, flush=True))
 
 
