@@ -18,6 +18,7 @@ COMPARED = [
     "dissociations",
     "comparisons",
 ]  # tables that are computed from other tables
+CONFIG_FILES = " ".join(map(str, workflow.configfiles))
 VIEWS = queries.list_view_files()
 
 
@@ -188,9 +189,7 @@ rule collect_facts:
     conda:
         ENVIRONMENT
     params:
-        options=options(
-            page.CollectFacts, files=" ".join(map(str, workflow.configfiles)), started=STARTED
-        ),
+        options=options(page.CollectFacts, files=CONFIG_FILES, started=STARTED),
         code=code(page.CollectFacts, files="", started=STARTED),
     script:
         "../workflow/scripts/collect_facts.py"
