@@ -12,17 +12,23 @@ from cases import ROOT
 from lamina.config.benchmarks import Efficiency
 from lamina.evaluation import efficiency
 from lamina.models.load import load_folder
-from lamina.models.manifest import attention_share
 from lamina.models.materialise import materialise
+from lamina.models.sizes import Sizes, count_sizes
 
 CONTEXTS, REMOVED = (256, 1024, 4096), 10
+
+
+def share_of_attention(sizes: Sizes, cost: str, context: int) -> float:
+    """What attentions have of all sub-layers, by parameters or by the bytes that one token reads."""
+    by_unit_kind = sizes.amounts(cost, context).by_unit_kind
+    attention = sum(by_unit_kind["attention"])
+    return attention / (attention + sum(by_unit_kind["mlp"]))
 
 
 def main(folder: str) -> None:
     torch.set_num_threads(1)
     model = load_folder(folder, "bfloat16", False)
-    # As many numbers for each layer as its cache has for one token.
-    cached = efficiency.kv_bytes_per_token(model) / 2
+    sizes = count_sizes(model, model.dtype.itemsize)
     for context in CONTEXTS:
         options = Efficiency.model_validate(
             {"prompt": context, "generate": 33, "batch": 1, "repeats": 3}
@@ -40,11 +46,11 @@ def main(folder: str) -> None:
             1 - 1 / row["tokens_per_second_ratio"]
             for row in efficiency.measure(model, cut, options)
         ]
-        share = attention_share(model, cached * context)
         print(
             f"cache of {context} tokens: without {REMOVED} attentions {saved[0]:.1%} less time, without {REMOVED} MLPs "
-            f"{saved[1]:.1%}; share of attention {saved[0] / sum(saved):.2f}, estimated {share['latency']:.2f}, of the "
-            f"parameters {share['parameters']:.2f}",
+            f"{saved[1]:.1%}; share of attention {saved[0] / sum(saved):.2f}, "
+            f"estimated {share_of_attention(sizes, 'latency', context):.2f}, of the parameters "
+            f"{share_of_attention(sizes, 'parameters', context):.2f}",
             flush=True,
         )
 

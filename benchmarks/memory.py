@@ -36,7 +36,8 @@ from lamina.engine.capture import capture
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity, tasks
 from lamina.evaluation.together import Together
-from lamina.healing import lora, training
+from lamina.healing import lora
+from lamina.healing.batches import TrainingSource
 from lamina.models.manifest import count_layer_parameters
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
@@ -268,7 +269,7 @@ class Stages:
     def heal(self) -> object:
         """Two steps of low-rank training against the unpruned model."""
         options = self.study.config.healings["lora"]
-        source = training.Source(self.study.texts)
+        source = TrainingSource(self.study.texts)
         return lora.heal(self.model, self.study.plans[0], None, [source], options)
 
     def benchmark(self) -> object:

@@ -45,6 +45,7 @@ from lamina.healing.lora import Lora
 from lamina.models.load import default_device
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
+from lamina.models.workload import TRAINING_FACTOR
 from lamina.repair import check
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
@@ -240,9 +241,10 @@ class Stages:
         left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
         both = left + self.preset.layers
         layers = (
-            seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
+            seen.stream * (TRAINING_FACTOR * left + self.preset.layers)
+            + 2 * validated.stream * both
         )
-        scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream
+        scored = seen.stream * (TRAINING_FACTOR + 1) + 4 * validated.stream
         return Work(
             lambda: lora.heal(self.model, plan, None, [TrainingSource(samples)], options),
             [sample.sequence() for sample in step],

@@ -30,7 +30,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together, candidate, shared
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import removed_layers, runs
+from lamina.models.surgery import runs
 from lamina.repair.protocol import Fitted
 
 
@@ -51,7 +51,7 @@ def variants(depth: int, channels: int) -> dict[str, Parts]:
                 boundary: Fitted(
                     "ghost", {"operator": torch.randn(channels, channels, generator=rng) / 1000}
                 )
-                for boundary in runs(removed_layers(plan["units"]), depth)
+                for boundary in runs(plan["units"], depth)
             }
             found[f"{name} {repair}"] = Parts(plan, patches, None)
     return found

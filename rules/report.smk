@@ -26,6 +26,7 @@ FIGURE_QUERIES = declared("lamina.report.figures", "QUERIES")  # likewise
 FIGURE_TITLES = declared("lamina.report.figures", "TITLE")
 # Tables that are computed from other tables.
 COMPUTED_TABLES = ["agreements", "dissociations", "comparisons"]
+CONFIG_FILES = " ".join(map(str, workflow.configfiles))
 VIEWS = queries.list_view_files()
 
 
@@ -196,9 +197,7 @@ rule collect_facts:
     conda:
         ENVIRONMENT
     params:
-        options=options(
-            page.CollectFacts, files=" ".join(map(str, workflow.configfiles)), started=STARTED
-        ),
+        options=options(page.CollectFacts, files=CONFIG_FILES, started=STARTED),
         code=code(page.CollectFacts, files="", started=STARTED),
     script:
         "../workflow/scripts/collect_facts.py"

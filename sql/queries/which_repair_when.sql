@@ -1,5 +1,4 @@
--- Which selector and which repair give the best model of a size, when general text may suffer so
--- much?
+-- Which selector and repair give the best model of a size, if general text may suffer so much?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_repair_when.sql
 --

@@ -186,7 +186,9 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
     ]
     with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
         trials = Trials(
-            Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens
+            Evaluator(session, loss_of("perplexity", "acc")),
+            40,
+            count_layer_tokens=lambda: session.layer_tokens,
         )
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))

@@ -61,8 +61,8 @@ MOMENTS = (
     "fit_patch_refit",
 )
 PLANTED = {
-    **dict.fromkeys(("sweep_removal", "sweep_stream"), "lamina.engine.packing:collate"),
-    **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:empty"),
+    **dict.fromkeys(("sweep_removal", "sweep_stream"), "lamina.engine.packing:collate_lines"),
+    **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:zero_moments"),
     **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:padded"),
     **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:padded"),
     **{

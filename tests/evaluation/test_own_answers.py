@@ -253,7 +253,7 @@ CHOICES = (
         (
             "corpus",
             {"text": "microworld_corpus", "answers": "model", "prompt": 128},
-            "prompt: .*fewer .*than `length`",
+            "prompt: .*shorter than `length`",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project) -
     (project.folder / "bad.yaml").write_text("models: {a: {source: x}\nseed: 1\n")
     done = Project(project.folder, project.folder / "bad.yaml").run("-n", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert "bad.yaml, line 2, at `seed: 1`: a list or mapping in brackets" in done.stdout
+    assert "bad.yaml, line 2, at `seed: 1`: a comma or the closing" in done.stdout
 
 
 def test_a_calibration_that_holds_test_documents_is_refused(project: Project) -> None:

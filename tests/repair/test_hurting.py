@@ -143,6 +143,8 @@ def test_plans_with_a_common_run_share_its_stream() -> None:
         "both": Candidate(frozenset({"1", "3"})),
         "both, repaired": Candidate(frozenset({"1", "3"}), patches),
     }
+    # The engine proves itself on a model once, so that the proof is in neither count.
+    harm.measure_losses(model, samples, {"unpruned": Candidate()})
     expected = measured_size(lambda: harm.measure_losses(model, samples, candidates))
     assert (
         0

@@ -85,7 +85,7 @@ def test_replicates_only_add_jobs(root: Path) -> None:
         (
             "calibrations.recall.group",
             "mixture",
-            ["calibrations.recall.group", "'mixture' is the name"],
+            ["calibrations.recall.group", "'mixture' is also the name"],
         ),
     ],
 )

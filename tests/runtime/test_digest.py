@@ -283,7 +283,7 @@ def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
     """It stands aside of all digests: a factor in a method of a class there would change results, and no job."""
     found = []
     for file in sorted((SOURCE / "lamina/config").glob("*.py")):
-        if file.name in ("explain.py", "text.py"):
+        if file.name in ("explain.py", "yaml_loader.py"):
             continue  # texts
         for method in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if (

@@ -148,7 +148,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     n_parameters = sum(weight.numel() for weight in model.parameters())
     width = checkpoint.stored_width(entry.dtype, decoder, tensors)
     counted = sizes.count_sizes(model, width)
-    manifest = {
+    manifest: dict[str, Any] = {
         "path": _relative_path(folder),
         "source": entry.source,
         "revision": entry.revision,

@@ -72,7 +72,7 @@ class Sizes:
             sub-layer that saves less.
         """
         layers = self._layer_amounts(what, context)
-        whole_layers = [sum(layer) for layer in layers]
+        whole_layers: list[float] = [sum(layer) for layer in layers]
 
         outside = self.head if what == "latency" else self.outside
         bytes_per_number = 1 if what == "parameters" else self.width
