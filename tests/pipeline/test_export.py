@@ -11,7 +11,7 @@ from tests.pipeline.project import Project
 
 VARIANTS = (
     "reference/recall/accuracy/removed=2/ghost/lora",
-    "reference/recall/accuracy/removed=2/none/lora",
+    pytest.param("reference/recall/accuracy/removed=2/none/lora", marks=pytest.mark.slow),
 )
 
 

@@ -12,7 +12,8 @@ SWEEP = "sweeps/reference/recall/base/removal/layer/removed=0.parquet"
 
 
 # Tests of faults compare two blocks with one job in passing.
-@pytest.mark.parametrize("blocks", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [2, 4])
 def test_blocks_gather_to_the_rows_of_one_job(
     fresh: Callable[[], Clone], undisturbed: Path, blocks: int
 ) -> None:

@@ -71,6 +71,7 @@ def finish(made: Clone) -> None:
     assert made.run("relevance") == 0, made.log()[-8000:]
 
 
+@pytest.mark.slow
 def test_a_killed_job_is_tried_again(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     made.inject("sweep_units.py", FIRST.format(deed="os.kill(os.getpid(), signal.SIGKILL)"))
@@ -79,6 +80,7 @@ def test_a_killed_job_is_tried_again(fresh: Callable[[], Clone], undisturbed: Pa
     check(made, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_job_out_of_memory_gets_more(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     # Between the memory of the first and of the second attempt, with the interpreter and its libraries.
