@@ -9,11 +9,11 @@ import sys
 import torch
 from cases import ROOT
 
-from lamina.config.benchmarks import Efficiency
 from lamina.evaluation import efficiency
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.sizes import Sizes, count_sizes
+from lamina.options.benchmarks import Efficiency
 
 CONTEXTS, REMOVED = (256, 1024, 4096), 10
 

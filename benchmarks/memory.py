@@ -27,9 +27,6 @@ import torch
 from cases import REFERENCE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina.checks.load import load
-from lamina.config.configuration import Configuration
-from lamina.cost.estimate import Works, counted
 from lamina.data.calibrations import Calibration, Row, Sample, build
 from lamina.engine.candidates import Candidate
 from lamina.engine.capture import capture
@@ -44,11 +41,14 @@ from lamina.models.units import all_units
 from lamina.repair import fitting
 from lamina.selection import judging, removals
 from lamina.selection.sets import SearchRequest
-from lamina.stages import benchmark, heal, prune, repair, sweep
-from lamina.stages import capture as captures
-from lamina.stages.job import OnModel, Place
 from lamina.store import parquet as store
-from lamina.study import sweeps
+from lamina_workflow.checks.load import load
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.cost.estimate import Works, counted
+from lamina_workflow.stages import benchmark, heal, prune, repair, sweep
+from lamina_workflow.stages import capture as captures
+from lamina_workflow.stages.job import OnModel, Place
+from lamina_workflow.study import sweeps
 
 MODEL = "random"
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

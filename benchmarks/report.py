@@ -26,11 +26,11 @@ from pathlib import Path
 
 import duckdb
 
-from lamina.config.configuration import Report
 from lamina.registry import declared
-from lamina.report import database, queries
-from lamina.stages.job import Job
-from lamina.stages.report import CompareMetrics, CompareSelectors, PlotFigure, RenderReport
+from lamina_workflow.config.configuration import Report
+from lamina_workflow.report import database, queries
+from lamina_workflow.stages.job import Job
+from lamina_workflow.stages.report import CompareMetrics, CompareSelectors, PlotFigure, RenderReport
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -117,7 +117,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     after: list[
         tuple[str, Job]
     ] = []  # what is drawn of comparisons waits for them, and nothing else does
-    for name, read in sorted(declared("lamina.report.figures", "TABLES").items()):
+    for name, read in sorted(declared("lamina_workflow.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
         job = (f"figure {name}", PlotFigure(figure=name, views=VIEWS, tables=tables, **written))
@@ -135,7 +135,8 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         facts=str(facts),
         tables=list(of.values()),
         figures=[
-            str(figures / f"{name}.svg") for name in declared("lamina.report.figures", "TABLES")
+            str(figures / f"{name}.svg")
+            for name in declared("lamina_workflow.report.figures", "TABLES")
         ],
         output=str(page),
     )

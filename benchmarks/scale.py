@@ -24,10 +24,6 @@ import torch
 from cases import REFERENCE, peak_of, random_documents
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
-from lamina.config.benchmarks import Efficiency
-from lamina.cost import work
-from lamina.cost.estimate import counted
-from lamina.cost.work import Tokens
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import footprint, packing, taps
 from lamina.engine import memory as room
@@ -46,9 +42,13 @@ from lamina.models.load import default_device
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.models.workload import TRAINING_FACTOR
+from lamina.options.benchmarks import Efficiency
 from lamina.repair import check
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
+from lamina_workflow.cost import work
+from lamina_workflow.cost.estimate import counted
+from lamina_workflow.cost.work import Tokens
 
 
 @dataclass(frozen=True)

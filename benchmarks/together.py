@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.engine import packing
 from lamina.engine.candidates import grow
@@ -32,6 +31,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs
 from lamina.repair.protocol import Fitted
+from lamina_workflow.cost.work import Tokens
 
 
 def variants(depth: int, channels: int) -> dict[str, Parts]:

@@ -4,7 +4,7 @@
 # calibration's variants, one model load; calibration `none` is the base model), results/generation/
 # of the same form for answers that are written, and results/efficiency/{model}.parquet (all
 # variants of a model in turn with it, without their healings: merged, they cost nothing).
-from lamina.stages import benchmark
+from lamina_workflow.stages import benchmark
 
 
 def files_of_variants(variants):

@@ -2,7 +2,7 @@
 # results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer
 # boundaries, and results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, the diagnoses that
 # studies list.
-from lamina.stages import capture
+from lamina_workflow.stages import capture
 
 
 def samples_of_diagnosis(w):

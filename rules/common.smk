@@ -1,5 +1,5 @@
 # What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of
-# wildcards, and functions for params and resources. The options of a job are in lamina.stages, in
+# wildcards, and functions for params and resources. The options of a job are in lamina_workflow.stages, in
 # the module that has the name of the rules file.
 import atexit
 import os
@@ -28,20 +28,21 @@ if library != (ROOT / "src/lamina").resolve():
         "of its own: `rm -r .venv`, then `make run`."
     )
 
-from lamina.config import text
+from lamina_workflow.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, forkserver, online, preconditions
-from lamina.runtime import devices as gpu
-from lamina.runtime.log_handler import LogHandler
-from lamina.runtime.resources import devices, threads
-from lamina.stages.job import Place
+from lamina_workflow.runtime import contents, failures, forkserver, online, preconditions
+from lamina_workflow.runtime import devices as gpu
+from lamina_workflow.runtime.log_handler import LogHandler
+from lamina_workflow.runtime.resources import devices, threads
+from lamina_workflow.stages.job import Place
 from lamina.store.checksum import read_json
-from lamina.study import paths, requests, sweeps, tables
-from lamina.checks.advice import advise
-from lamina.checks.cached import check_cached
-from lamina.checks.load import load
-from lamina.study.paths import any_of
-from lamina.study.variant import Variant
+from lamina import paths
+from lamina_workflow.study import requests, sweeps, tables
+from lamina_workflow.checks.advice import advise
+from lamina_workflow.checks.cached import check_cached
+from lamina_workflow.checks.load import load
+from lamina.paths import any_of
+from lamina.variant import Variant
 
 # As a module, lamina is given its configuration, and the files are another workflow's. Its own
 # configuration lamina reads itself, by YAML 1.2: Snakemake reads `010` as 8. A file that asks for
@@ -74,7 +75,7 @@ if workflow.exec_mode.name == "DEFAULT":
         logger.warning(f"lamina: {advice}")
 
 # How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
-# use the network (lamina.runtime.online).
+# use the network (lamina_workflow.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
 os.environ.update(
     PYTHONPATH=str(ROOT / "src"),

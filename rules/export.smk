@@ -1,7 +1,7 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on
 # demand: results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a
 # Hugging Face checkpoint or, from a GGUF file, another one (make export VARIANT=…).
-from lamina.stages import export, prepare
+from lamina_workflow.stages import export, prepare
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with preconditions.refused(workflow.configfiles):

@@ -4,7 +4,7 @@
 # trained and its curve.
 # While a job trains, it keeps .progress.safetensors in the folder of its outputs. Snakemake does
 # not know this file and leaves it there: a killed job goes on from it.
-from lamina.stages import heal
+from lamina_workflow.stages import heal
 
 
 def patch_of(w):

@@ -4,7 +4,7 @@
 # results/answers/), hashes of benchmarks' documents, the checks that no calibration holds one of
 # them, and cost.json (what the study will take). Only these rules may use the network, except
 # check_model and generate_answers.
-from lamina.stages import prepare
+from lamina_workflow.stages import prepare
 
 
 localrules:

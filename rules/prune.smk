@@ -5,7 +5,7 @@
 # An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this
 # plan leaves. A search finds the plans of all sizes in one job; a killed one leaves what it
 # measured in a log in the folder of its output, and goes on from there.
-from lamina.stages import prune
+from lamina_workflow.stages import prune
 
 
 localrules:

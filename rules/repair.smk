@@ -2,7 +2,7 @@
 # model. Gives: results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (what was
 # fitted for each run of removed layers and size) and the table of fits. One job fits all sizes:
 # they share its passes.
-from lamina.stages import repair
+from lamina_workflow.stages import repair
 
 
 def plans_to_repair(w):

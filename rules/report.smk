@@ -17,13 +17,13 @@
 #   shared_documents      check_overlap
 #   sweeps                gather_sweep
 #   training              heal_variant
-from lamina.report import queries
-from lamina.stages import report as page
+from lamina_workflow.report import queries
+from lamina_workflow.stages import report as page
 from lamina.tables import TABLES
 
 FIGURES = page.list_figures(CONFIG)  # with the tables that each reads
-FIGURE_QUERIES = declared("lamina.report.figures", "QUERIES")  # likewise
-FIGURE_TITLES = declared("lamina.report.figures", "TITLE")
+FIGURE_QUERIES = declared("lamina_workflow.report.figures", "QUERIES")  # likewise
+FIGURE_TITLES = declared("lamina_workflow.report.figures", "TITLE")
 # Tables that are computed from other tables.
 COMPUTED_TABLES = ["agreements", "dissociations", "comparisons"]
 CONFIG_FILES = " ".join(map(str, workflow.configfiles))

@@ -5,7 +5,7 @@
 # Sweeps of the base model have the selector base/{pass}/{units} and are shared by all selectors and
 # maps. A sweep of another calibration than that of the plans has the selector for/{calibration of
 # the plans}/{selector}.
-from lamina.stages import sweep
+from lamina_workflow.stages import sweep
 
 
 localrules:

@@ -1,5 +1,5 @@
 -- The views of a run and the macros that they use; each view comes after those that it reads. They
--- read the tables of results/tables by name; lamina.report.database creates these first, over the
+-- read the tables of results/tables by name; lamina_workflow.report.database creates these first, over the
 -- Parquet files or in results/lamina.duckdb.
 --
 --   duckdb results/lamina.duckdb                        a shell on tables, views and comments, in any folder

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lamina import errors
 from tests import ROOT
 
 # Of the user's runs, caches and schedulers.
@@ -88,10 +87,3 @@ def folder_of_its_own(
     _seen.clear()
     yield
     assert not _seen, f"reached among the results of the checkout: {_seen}"
-
-
-@pytest.fixture(autouse=True)
-def no_job_before() -> Iterator[None]:
-    """A process of tests is that of many jobs: what one wanted checked at its end, no other checks."""
-    yield
-    errors._checks.clear()

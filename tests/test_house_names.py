@@ -6,45 +6,51 @@ from pathlib import Path
 
 import pytest
 
-from lamina.config.metrics import METRICS
-from lamina.config.repairs import Repair
-from lamina.config.selectors import Selector
+from lamina.options.metrics import METRICS
+from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
 from lamina.store import parquet as store
+from tests import ROOT
 
-SOURCE = Path(__file__).resolve().parents[2] / "src/lamina"
+SOURCE = ROOT / "src"
 COLUMNS = {name for table in ("activations", "sweeps") for name in store.TABLES[table].columns}
 
 # What may name some of them, by the start of a path, and why.
 METRIC_NAMES: Mapping[str, set[str]] = {
-    "engine/": COLUMNS,  # names of columns, in the rows that passes write
-    "tables/": COLUMNS,  # which describe the columns
-    "config/selectors.py": {"accuracy", "cosine"},  # examples where the key is missing
-    "selection/strategies/evolutionary.py": {"accuracy", "output_kl"},  # the same
+    "lamina/engine/": COLUMNS,  # names of columns, in the rows that passes write
+    "lamina/tables/": COLUMNS,  # which describe the columns
+    "lamina/options/selectors.py": {"accuracy", "cosine"},  # examples where the key is missing
+    "lamina/selection/strategies/evolutionary.py": {"accuracy", "output_kl"},  # the same
     # its members, and what decides between them, where the keys are missing
-    "selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
-    "report/": {
+    "lamina/selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
+    "lamina_workflow/report/": {
         "accuracy",
         "cosine",
         "perplexity",
     },  # what the page compares; measures of benchmarks have such names
-    "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
-    "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
-    "checks/names.py": {"perplexity"},  # a key of the section `benchmarks`
-    "diagnosis/probe.py": {"accuracy"},  # a measure of the probe
-    "repair/methods/replaceme.py": {"cosine"},  # an objective of the method
-    "healing/": {"random"},  # weights and generators
-    "selection/strategies/random.py": {"random"},
-    "models/": {"residual"},  # an argument of layers that add the stream themselves
+    "lamina_workflow/report/figures/calibration_size.py": {
+        "margin"
+    },  # the four metrics that the figure compares
+    "lamina/evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
+    "lamina_workflow/checks/names.py": {"perplexity"},  # a key of the section `benchmarks`
+    "lamina/notebook.py": {"accuracy", "cosine", "perplexity"},  # what it measures by default
+    "lamina/selection/residuals.py": {"residual"},  # the column that it writes
+    "lamina/selection/strategies/pairwise.py": {"output_kl", "perplexity"},  # it takes no others
+    "lamina/diagnosis/probe.py": {"accuracy"},  # a measure of the probe
+    "lamina/repair/methods/replaceme.py": {"cosine"},  # an objective of the method
+    "lamina/healing/": {"random"},  # weights and generators
+    "lamina/selection/strategies/random.py": {"random"},
+    "lamina/models/": {"residual"},  # an argument of layers that add the stream themselves
 }
 STRATEGY_NAMES: Mapping[str, set[str]] = {
-    "config/selectors.py": {"iterative"},  # the default of the key
-    "selection/strategies/portfolio.py": {
+    "lamina/options/selectors.py": {"iterative"},  # the default of the key
+    "lamina/selection/strategies/portfolio.py": {
         "block",
         "clusters",
     },  # its members where the key is missing
-    "healing/": {"random"},
-    "relevance/metrics/weights.py": {"random"},
-    "stages/": {"block"},  # a block of a sweep
+    "lamina/healing/": {"random"},
+    "lamina/relevance/metrics/weights.py": {"random"},
+    "lamina_workflow/stages/": {"block"},  # a block of a sweep
 }
 REPAIR_NAMES: Mapping[str, set[str]] = {}
 
@@ -61,7 +67,7 @@ def strings(file: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("names", "home", "allowed"),
     [
-        (set(METRICS), "relevance/metrics/", METRIC_NAMES),
+        (set(METRICS), "lamina/relevance/metrics/", METRIC_NAMES),
         ({kind.title() for kind in Selector.kinds()}, "", STRATEGY_NAMES),
         ({kind.title() for kind in Repair.kinds()}, "", REPAIR_NAMES),
     ],
@@ -83,7 +89,7 @@ def test_names_of_methods_stand_in_their_own_files(
 def test_sql_names_no_metric_but_those_that_the_report_compares() -> None:
     """A metric with the name of a column of a table, or of a measure of benchmarks, is not told from it here."""
     words = COLUMNS | {"perplexity", "random"}
-    for file in (SOURCE.parents[1] / "sql").rglob("*.sql"):
+    for file in (ROOT / "sql").rglob("*.sql"):
         text = file.read_text(encoding="utf-8")
         for name in METRICS.keys() - words - {"accuracy"}:
             assert f"'{name}'" not in text, f"{file.name}: {name}"

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 import lamina
+import lamina_workflow
 from lamina import notebook
-from lamina.config.metrics import METRICS
 from lamina.data.calibrations import chance_accuracy
 from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.report import database
 from lamina.store import parquet
+from lamina_workflow.report import database
 from tests.given import tiny
 from tests.given.plausible_tables import VIEWS, write_study
 
@@ -59,7 +60,10 @@ def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path, after_a_study: 
 
 
 def test_importing_the_library_loads_no_torch() -> None:
-    code = "import lamina, sys; print(*sorted({'torch', 'transformers', 'duckdb', 'pyarrow'} & set(sys.modules)))"
+    code = (
+        "import lamina, lamina_workflow, sys; "
+        "print(*sorted({'torch', 'transformers', 'duckdb', 'pyarrow'} & set(sys.modules)))"
+    )
     environment = {"PYTHONPATH": str(ROOT / "src")}
     assert (
         subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
@@ -111,4 +115,4 @@ def test_what_cannot_be_measured_is_refused(
 
 def test_results_need_a_run(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="make run"):
-        lamina.results(tmp_path)
+        lamina_workflow.results(tmp_path)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
 
-from lamina.config.configuration import Configuration
-from lamina.config.entry import Choice, Entry
-from lamina.config.explain import describe_allowed, entry_class_of
-from lamina.config.metrics import METRICS
+from lamina.options.entry import Choice, Entry
+from lamina.options.explain import describe_allowed, entry_class_of
+from lamina.options.metrics import METRICS
+from lamina_workflow.config.configuration import Configuration
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 README = REPOSITORY / "config/README.md"

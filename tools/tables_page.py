@@ -6,9 +6,9 @@ PYTHONPATH=src python tools/tables_page.py > docs/tables.md
 import tempfile
 from pathlib import Path
 
-from lamina.report import database
+from lamina.paths import VIEWS
 from lamina.store import parquet as store
-from lamina.study.paths import VIEWS
+from lamina_workflow.report import database
 
 INTRODUCTION = """\
 # Tables

@@ -14,11 +14,11 @@ import numpy as np
 from halves import losses
 from portfolio_regret import TOKENS, WORLDS, documents
 
-from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration
 from lamina.models.load import load_folder
 from lamina.models.structure import halves, layers_of
 from lamina.models.units import parse
+from lamina.options.selectors import Selector
 from lamina.selection import judging
 from lamina.selection.sets import SearchRequest
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from portfolio_regret import TOKENS, WORLDS, documents
 
-from lamina.config.calibrations import Calibration as Entry
 from lamina.data.prepare import prepare
 from lamina.engine import moments
 from lamina.engine import sweep as engine
@@ -31,6 +30,7 @@ from lamina.models.load import load_folder
 from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import runs, units_of
 from lamina.models.units import all_units
+from lamina.options.calibrations import Calibration as Entry
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped

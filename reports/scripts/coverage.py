@@ -11,11 +11,11 @@ import duckdb
 import numpy as np
 from scipy.stats import rankdata
 
+from lamina.paths import VIEWS
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import reliability, true_correlation
-from lamina.report import database, paired_tests
-from lamina.report.answers import rows
-from lamina.study.paths import VIEWS
+from lamina_workflow.report import database, paired_tests
+from lamina_workflow.report.answers import rows
 from tests.coverage.test_intervals import planted
 from tests.given.plausible_tables import write_tables
 

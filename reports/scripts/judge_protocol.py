@@ -18,14 +18,14 @@ import torch
 from papers_protocol import SIZES, questions
 from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
-from lamina.config.calibrations import Calibration as Entry
-from lamina.config.repairs import Repair
-from lamina.config.selectors import Selector
 from lamina.data.prepare import prepare
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.load import load_folder
+from lamina.options.calibrations import Calibration as Entry
+from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
 from lamina.selection import judging, looped
 from lamina.selection.sets import SearchRequest
 

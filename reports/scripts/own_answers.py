@@ -22,7 +22,6 @@ import yaml
 from scipy.stats import rankdata
 from transformers import PreTrainedModel
 
-from lamina.config.calibrations import Calibration as Entry
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.data.encoding import recorder
@@ -35,6 +34,7 @@ from lamina.evaluation.generation import own_answers
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.materialise import materialise
+from lamina.options.calibrations import Calibration as Entry
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared/real"

@@ -26,9 +26,6 @@ from own_answers import OWN, REAL, ROOT, TESTS, World, project, replaced
 from scipy.stats import t as student
 from transformers import PreTrainedModel
 
-from lamina.config.calibrations import Calibration as Entry
-from lamina.config.healings import Healing
-from lamina.config.repairs import Repair
 from lamina.data.calibrations import Sample
 from lamina.data.lm_tasks import task_object
 from lamina.data.prepare import prepare
@@ -41,6 +38,9 @@ from lamina.healing import lora
 from lamina.healing.batches import TrainingSource
 from lamina.models.materialise import materialise
 from lamina.models.surgery import runs
+from lamina.options.calibrations import Calibration as Entry
+from lamina.options.healings import Healing
+from lamina.options.repairs import Repair
 from lamina.selection.looped import fit_patches
 
 CHOOSING, PROMPT, GENERAL, WEIGHT, STEPS, SEEDS = 250, 16, 200, 0.1, 60, (0, 1)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
-from lamina.config.calibrations import Calibration as Entry
 from lamina.data.calibrations import Calibration
 from lamina.data.prepare import prepare
 from lamina.engine import sweep as engine
@@ -23,6 +22,7 @@ from lamina.engine.candidates import CURRENT, Candidate
 from lamina.models.load import load_folder
 from lamina.models.structure import halves, layers_of
 from lamina.models.units import all_units
+from lamina.options.calibrations import Calibration as Entry
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.selection import race

@@ -17,19 +17,19 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lamina.checks.load import load
-from lamina.config.configuration import Configuration
-from lamina.cost.estimate import Works, counted, estimate, most_runs
-from lamina.cost.forecast import Stage, format_bytes, format_duration
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import footprint
 from lamina.engine.batches import TOKENS
 from lamina.engine.footprint import Shape
 from lamina.models.manifest import count_layer_parameters
-from lamina.stages.job import Place
-from lamina.stages.prune import SearchPlans
 from lamina.store import parquet as store
+from lamina_workflow.checks.load import load
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.cost.estimate import Works, counted, estimate, most_runs
+from lamina_workflow.cost.forecast import Stage, format_bytes, format_duration
+from lamina_workflow.stages.job import Place
+from lamina_workflow.stages.prune import SearchPlans
 from tests import ROOT
 
 RATE = 400e12

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.config.calibrations import Calibration as Entry
-from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.prepare import prepare
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
+from lamina.options.calibrations import Calibration as Entry
+from lamina.options.selectors import Selector
 from lamina.selection import judging
 from lamina.selection.sets import SearchRequest
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lamina.loading import load
-    from lamina.notebook import results, sweep
+    from lamina.notebook import sweep
 
-__all__ = ["load", "results", "sweep"]
+__all__ = ["load", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, `results` and `sweep`, imported on first use, because they import torch and transformers.
+    """`load` and `sweep`, imported on first use, because they import torch and transformers.
 
     The modules are imported by name: the code digest of rules that load no model would follow an import statement.
     """

@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 
@@ -42,17 +42,6 @@ _OUT_OF_MEMORY = (
 )
 _DISK_FULL = "the disk is full. Make room and start again: what is finished stays."
 
-# Checks of libraries at the end of a job, which know nothing of the job: see `at_end`.
-_checks: list[Callable[[], None]] = []
-
-
-def at_end(check: Callable[[], None]) -> None:
-    """Call `check` when the work inside `explained` is done or has failed.
-
-    If it raises an error, this is reported instead of that of the work.
-    """
-    _checks.append(check)
-
 
 def cause(text: str) -> str | None:
     """The meaning of a machine error and what to do, found by its text; None for another error."""
@@ -76,8 +65,7 @@ def explained() -> Iterator[None]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        with _checked_at_end():
-            yield
+        yield
     except LaminaError as error:
         sys.exit(f"lamina: {error}")
     except KeyboardInterrupt:
@@ -90,22 +78,3 @@ def explained() -> Iterator[None]:
         sys.exit(f"lamina: {meaning}")
     finally:
         logger.removeHandler(handler)
-
-
-@contextmanager
-def _checked_at_end() -> Iterator[None]:
-    """Run the checks of `at_end` after the work, unless it ended with a `LaminaError`."""
-    try:
-        yield
-    except LaminaError:
-        raise
-    except Exception:
-        _run_checks()
-        raise
-    _run_checks()
-
-
-def _run_checks() -> None:
-    while _checks:
-        check = _checks.pop()
-        check()

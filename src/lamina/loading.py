@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config.explain import nearest
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export import own_code
 from lamina.models.export.save import save_checked
 from lamina.models.load import choose_device, load_folder, load_model, load_tokenizer, placement
 from lamina.models.materialise import materialise
+from lamina.options.explain import nearest
 from lamina.store import checksum, parquet
-from lamina.study import paths
-from lamina.study.variant import FORM, Variant
+from lamina.variant import FORM, Variant
 
 
 class NamedModel(NamedTuple):

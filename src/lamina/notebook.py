@@ -1,15 +1,12 @@
-"""`lamina.sweep` and `lamina.results`: what the workflow measures, in a notebook."""
+"""`lamina.sweep`: what the workflow measures, in a notebook."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from importlib import import_module
 from typing import Any, Literal, cast
 
-import duckdb
 import pyarrow as pa
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config.explain import nearest
-from lamina.config.metrics import METRICS, MODULES
 from lamina.data import calibrations, encoding
 from lamina.data.calibrations import Sample
 from lamina.data.overlap import document_hash
@@ -20,10 +17,10 @@ from lamina.engine.sweep import layer_count
 from lamina.engine.sweep import sweep as measure_units
 from lamina.errors import LaminaError
 from lamina.models.units import COMPONENTS, all_units
-from lamina.modules import load
+from lamina.options.explain import nearest
+from lamina.options.metrics import METRICS, MODULES
 from lamina.relevance.columns import Context
 from lamina.relevance.score import RelevanceRow, relevance
-from lamina.report import database
 from lamina.store import parquet
 
 Question = tuple[str, Sequence[str], int]
@@ -82,14 +79,6 @@ def sweep(
     return parquet.from_rows("relevance", relevance_rows).drop_columns(STUDY_COLUMNS)
 
 
-def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
-    """The tables of a run (docs/tables.md) as a DuckDB connection, read-only.
-
-    Raises LaminaError if the folder holds no database, or a damaged one.
-    """
-    return database.open_database(Path(folder) / "lamina.duckdb")
-
-
 def _check_options(units: str, metrics: Sequence[str]) -> None:
     if units not in COMPONENTS:
         raise LaminaError(f"units: '{units}' is not known. Write one of: {', '.join(COMPONENTS)}.")
@@ -104,7 +93,7 @@ def _measure_pass(
     """Rows of table `sweeps` without its keys."""
     n_tokens = memory.tokens("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
     if pass_kind in MODULES:
-        module = load(MODULES[pass_kind])
+        module = import_module(MODULES[pass_kind])
         return list(module.rows(model, samples, units, [], pass_kind, n_tokens))
     scores = measure_units(
         model,

@@ -20,7 +20,7 @@ def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
 
     Modules that do not assign it are left out.
 
-    package: A name such as `lamina.report.figures`. Modules of packages inside it do not count.
+    package: A name such as `lamina_workflow.report.figures`. Modules of packages inside it do not count.
     root: The folder that holds the package.
     """
     literals = {}

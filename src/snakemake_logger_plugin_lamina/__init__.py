@@ -14,10 +14,10 @@ from pathlib import Path
 from snakemake.common import SNAKEFILE_CHOICES
 
 import lamina
-from lamina.config import text
 from lamina.errors import LaminaError
-from lamina.runtime import preconditions
-from lamina.runtime.log_handler import LogHandler
+from lamina_workflow.config import text
+from lamina_workflow.runtime import preconditions
+from lamina_workflow.runtime.log_handler import LogHandler
 
 __all__ = ["LogHandler"]
 

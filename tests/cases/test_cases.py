@@ -37,10 +37,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lamina.checks import load as checks
-from lamina.config import text as config_text
-from lamina.config.calibrations import Hub, Text
-from lamina.config.configuration import Configuration
 from lamina.data import lm_tasks
 from lamina.data.documents import perplexity_texts
 from lamina.data.prepare import prepare
@@ -52,6 +48,10 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
+from lamina.options.calibrations import Hub, Text
+from lamina_workflow.checks import load as checks
+from lamina_workflow.config import text as config_text
+from lamina_workflow.config.configuration import Configuration
 from tests import ROOT
 from tests.cases import plain
 

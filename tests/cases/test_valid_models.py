@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.checks import load as checks
 from lamina.data.prepare import prepare
 from lamina.engine.sweep import sweep
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
+from lamina_workflow.checks import load as checks
 from tests import ROOT
 from tests.cases import plain
 

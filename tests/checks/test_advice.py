@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lamina.checks import load as checks
-from lamina.checks.advice import advise
+from lamina_workflow.checks import load as checks
+from lamina_workflow.checks.advice import advise
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
 QUESTION = '{"query": "a", "choices": ["b", "c"], "gold": 0}\n'

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from lamina.checks import load as checks
-from lamina.checks.cached import check_cached
 from lamina.errors import LaminaError
-from lamina.runtime.online import is_offline
+from lamina_workflow.checks import load as checks
+from lamina_workflow.checks.cached import check_cached
+from lamina_workflow.runtime.online import is_offline
 from tests import ROOT
 
 CONFIG = """

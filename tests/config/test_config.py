@@ -11,19 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.checks import load as config
-from lamina.config import (
-    calibrations,
-    configuration,
-    healings,
-    models,
-    repairs,
-    selectors,
-    studies,
-    text,
-)
-from lamina.config.entry import Entry
-from lamina.config.studies import Maps, Size
+from lamina.options import calibrations, healings, models, repairs, selectors
+from lamina.options.entry import Entry
+from lamina_workflow.checks import load as config
+from lamina_workflow.config import configuration, studies, text
+from lamina_workflow.config.studies import Maps, Size
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -292,9 +284,9 @@ def test_a_new_method_is_one_class(root: Path) -> None:
 from pathlib import Path
 from typing import Literal
 import config_pages as document
-from lamina.config import repairs
-from lamina.config.entry import option
-from lamina.checks.load import load
+from lamina.options import repairs
+from lamina.options.entry import option
+from lamina_workflow.checks.load import load
 
 class Scale(repairs.Repair):
     "Scales what is left."

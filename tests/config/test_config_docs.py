@@ -9,8 +9,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from lamina.checks import load as config
-from lamina.config.entry import Choice
+from lamina.options.entry import Choice
+from lamina_workflow.checks import load as config
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {

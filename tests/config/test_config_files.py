@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lamina.checks import files
-from lamina.checks.load import load
 from lamina.errors import LaminaError
+from lamina_workflow.checks import files
+from lamina_workflow.checks.load import load
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.checks import load as config
 from lamina.errors import LaminaError
+from lamina_workflow.checks import load as config
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
 

@@ -7,8 +7,8 @@ import yaml
 from snakemake.utils import update_config
 
 import snakemake_logger_plugin_lamina  # noqa: F401, what Snakemake imports whenever it starts
-from lamina.config import text
 from lamina.errors import LaminaError
+from lamina_workflow.config import text
 
 BROKEN = [
     ("a: 1\nb: {c: x\nd: [1\n", 3, "comma", "line 2"),

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from lamina.config.metrics import METRICS
+from lamina.options.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance import protocol
 from lamina.tables import TABLES
@@ -29,7 +29,7 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
 
 
 def test_figures_read_tables_that_there_are() -> None:
-    figures = declared("lamina.report.figures", "TABLES")
+    figures = declared("lamina_workflow.report.figures", "TABLES")
     assert figures and {table for read in figures.values() for table in read} <= TABLES.keys()
 
 

@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from lamina.checks.load import load
-from lamina.config import healings, repairs, selectors
-from lamina.config.entry import Choice
-from lamina.report import glossary
+from lamina.options import healings, repairs, selectors
+from lamina.options.entry import Choice
+from lamina_workflow.checks.load import load
+from lamina_workflow.report import glossary
 from tests.given.configurations import REPOSITORY
 
 

@@ -11,13 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.checks.load import load
-from lamina.config import repairs, selectors
-from lamina.config.healings import Healing
-from lamina.cost import estimate, forecast, rehearsal, work
-from lamina.cost.forecast import Stage
-from lamina.cost.rehearsal import SearchedModel
-from lamina.cost.work import Tokens
+from lamina import paths
 from lamina.data import calibrations, encoding, lm_tasks
 from lamina.data.calibrations import Calibration, Sample
 from lamina.engine import packing, sources
@@ -30,6 +24,8 @@ from lamina.models import workload
 from lamina.models.manifest import count_layer_parameters
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
+from lamina.options import repairs, selectors
+from lamina.options.healings import Healing
 from lamina.repair import weighing
 from lamina.selection import judging
 from lamina.selection.evaluator import Evaluator, loss_of
@@ -37,8 +33,12 @@ from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run
 from lamina.store import parquet as store
-from lamina.study import paths
-from lamina.study import requests as studies
+from lamina_workflow.checks.load import load
+from lamina_workflow.cost import estimate, forecast, rehearsal, work
+from lamina_workflow.cost.forecast import Stage
+from lamina_workflow.cost.rehearsal import SearchedModel
+from lamina_workflow.cost.work import Tokens
+from lamina_workflow.study import requests as studies
 from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import minimal, workplace

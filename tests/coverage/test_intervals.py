@@ -23,7 +23,7 @@ from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.metrics.outputs import TokenAgreement
 from lamina.relevance.statistics import bootstrap_weights, studentised_interval
 from lamina.relevance.true_scores import reliability, true_correlation, true_variance_ratio
-from lamina.report import paired_tests
+from lamina_workflow.report import paired_tests
 
 pytestmark = pytest.mark.slow
 STUDIES = 1000

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.report import database
-from lamina.report.answers import rows
 from lamina.store import parquet as store
+from lamina_workflow.report import database
+from lamina_workflow.report.answers import rows
 from tests.given.plausible_tables import VIEWS, write_tables
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lamina.report import database
-from lamina.report.answers import rows
+from lamina_workflow.report import database
+from lamina_workflow.report.answers import rows
 from tests.given.planted_tables import BASE, measured, variant
 from tests.given.plausible_tables import VIEWS, write_tables
 

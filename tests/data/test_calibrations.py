@@ -9,13 +9,13 @@ import pytest
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config.calibrations import Calibration
-from lamina.config.models import Model
 from lamina.data import calibrations, documents, lm_tasks, task_groups
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare, text_samples
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
+from lamina.options.calibrations import Calibration
+from lamina.options.models import Model
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"

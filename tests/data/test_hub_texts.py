@@ -13,9 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lamina.checks import load as configuration
-from lamina.config import calibrations as entries
-from lamina.config.calibrations import Hub
 from lamina.data import documents
 from lamina.data import prepare as preparing
 from lamina.data.calibrations import Calibration, Sample
@@ -23,7 +20,10 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
-from lamina.stages.prepare import PrepareCalibration, calibration_files
+from lamina.options import calibrations as entries
+from lamina.options.calibrations import Hub
+from lamina_workflow.checks import load as configuration
+from lamina_workflow.stages.prepare import PrepareCalibration, calibration_files
 from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
 from tests.given.configurations import minimal, put, workplace
 from tests.given.scripts import place

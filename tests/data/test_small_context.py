@@ -11,8 +11,6 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from lamina.config.calibrations import Calibration
-from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.encoding import EncodingLM
@@ -28,6 +26,8 @@ from lamina.models.boundary import share
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
 from lamina.models.surgery import remove
+from lamina.options.calibrations import Calibration
+from lamina.options.models import Model
 from tests.given import tiny
 
 ROOT = Path(__file__).parents[2]

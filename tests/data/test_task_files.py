@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.checks.load import load
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
+from lamina_workflow.checks.load import load
 from tests.given.configurations import minimal, put, workplace
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from lm_eval.tasks import TaskManager
 
-from lamina.config.calibrations import Calibration
 from lamina.data import lm_tasks, task_files
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
@@ -18,7 +17,8 @@ from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
-from lamina.report import answers, database
+from lamina.options.calibrations import Calibration
+from lamina_workflow.report import answers, database
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.data.test_task_files import TASK
 from tests.given import tiny

@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 import lamina
-from lamina.config import healings, repairs, selectors
-from lamina.config.benchmarks import Efficiency, Generate
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
 from lamina.diagnosis import patching, probe, variance, void
@@ -37,6 +35,8 @@ from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
+from lamina.options import healings, repairs, selectors
+from lamina.options.benchmarks import Efficiency, Generate
 from lamina.repair import check, operators, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import looped, residuals

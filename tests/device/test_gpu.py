@@ -21,7 +21,7 @@ from lamina.evaluation import perplexity
 from lamina.models import devices
 from lamina.models.load import default_device, load_folder, placement
 from lamina.models.units import all_units
-from lamina.runtime import devices as gpu_lock
+from lamina_workflow.runtime import devices as gpu_lock
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 
@@ -108,7 +108,15 @@ def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
 @needs_two
 def test_jobs_at_a_time_compute_on_devices_of_their_own() -> None:
     script = "import os, torch, time; torch.zeros(1).cuda(); time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    command = [sys.executable, "-m", "lamina.runtime.devices", "1", sys.executable, "-c", script]
+    command = [
+        sys.executable,
+        "-m",
+        "lamina_workflow.runtime.devices",
+        "1",
+        sys.executable,
+        "-c",
+        script,
+    ]
     environment = os.environ | {"PYTHONPATH": str(Path(gpu_lock.__file__).parents[2])}
     jobs = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -5,13 +5,13 @@ import gc
 import pytest
 import torch
 
-from lamina.config.benchmarks import Efficiency
 from lamina.engine import sweep as engine
 from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency
 from lamina.healing import training
 from lamina.models.load import load_model
+from lamina.options.benchmarks import Efficiency
 from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import Machine, pretended

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.report import answers, database
+from lamina_workflow.report import answers, database
 from tests import ROOT
 from tests.given.plausible_tables import VIEWS, write_tables
 

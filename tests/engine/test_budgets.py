@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config.selectors import Selector
-from lamina.cost.estimate import most_runs
 from lamina.engine import budgets, footprint, moments
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
 from lamina.evaluation.perplexity import Window
 from lamina.models.surgery import runs
+from lamina.options.selectors import Selector
+from lamina_workflow.cost.estimate import most_runs
 from tests.given import tiny
 
 BOUNDARIES = [(start, end) for start in range(4) for end in range(start + 1, 5)]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep as engine
 from lamina.engine import weights
@@ -17,6 +16,7 @@ from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.units import all_units
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.selection.evaluator import Evaluator, loss_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config.benchmarks import Efficiency, Perplexity
+from lamina import paths
 from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
 from lamina.data.task_groups import DatasetTask
@@ -21,9 +21,9 @@ from lamina.evaluation.together import Together
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.options.benchmarks import Efficiency, Perplexity
 from lamina.store import parquet as store
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 from tests.given import tiny
 from tests.given.tasks import made, stock
 

@@ -10,11 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.checks.load import load
-from lamina.config.benchmarks import Generate, Task
-from lamina.cost import estimate
-from lamina.cost.forecast import Stage
-from lamina.cost.work import Tokens
+from lamina import paths
 from lamina.data.lm_tasks import task_object
 from lamina.engine.footprint import Shape
 from lamina.errors import LaminaError
@@ -23,10 +19,14 @@ from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetitio
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.options.benchmarks import Generate, Task
 from lamina.store import parquet as store
-from lamina.study import paths
-from lamina.study import requests as studies
-from lamina.study.tables import parts
+from lamina_workflow.checks.load import load
+from lamina_workflow.cost import estimate
+from lamina_workflow.cost.forecast import Stage
+from lamina_workflow.cost.work import Tokens
+from lamina_workflow.study import requests as studies
+from lamina_workflow.study.tables import parts
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 

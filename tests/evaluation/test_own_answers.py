@@ -10,9 +10,6 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.checks.load import load
-from lamina.config.calibrations import Calibration as Entry
-from lamina.config.models import Model
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.data.encoding import recorder
@@ -23,7 +20,10 @@ from lamina.errors import LaminaError
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe
-from lamina.stages.prepare import GenerateAnswers, PrepareCalibration
+from lamina.options.calibrations import Calibration as Entry
+from lamina.options.models import Model
+from lamina_workflow.checks.load import load
+from lamina_workflow.stages.prepare import GenerateAnswers, PrepareCalibration
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 from tests.given.scripts import place

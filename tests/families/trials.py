@@ -25,7 +25,7 @@ from lamina.models.export import save as export
 from lamina.models.export.check import check_cache
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY
 
 CLOSE = 1e-3

@@ -4,8 +4,8 @@ import importlib
 
 from lamina.registry import declared
 
-POSITIONS = declared("lamina.report.figures", "POSITION")
+POSITIONS = declared("lamina_workflow.report.figures", "POSITION")
 FIGURES = {
-    name: importlib.import_module(f"lamina.report.figures.{name}")
+    name: importlib.import_module(f"lamina_workflow.report.figures.{name}")
     for name in sorted(POSITIONS, key=POSITIONS.__getitem__)
 }

@@ -14,7 +14,7 @@ class NoLamina(importlib.abc.MetaPathFinder):
     """Makes `import lamina` fail, installed or not."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
-        if fullname.split(".")[0] == "lamina":
+        if fullname.split(".")[0].startswith("lamina"):
             raise ModuleNotFoundError("No module named 'lamina'", name="lamina")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lamina.report import database
+from lamina_workflow.report import database
 from tests.given.plausible_tables import VIEWS, write_tables
 
 BASE = dict(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lamina.report import database
-from lamina.report.paired_tests import compare_selectors
 from lamina.store import parquet as store
+from lamina_workflow.report import database
+from lamina_workflow.report.paired_tests import compare_selectors
 
 PATCH = (
     dict(

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lamina import errors, modules
-from lamina.stages.job import READ, WRITTEN, Job, Place
+from lamina_workflow.stages.job import READ, WRITTEN, Job, Place
 from tests import ROOT
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -57,13 +56,8 @@ def started(job: Job, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]"
 
 def run(job: Job, folder: Path = ROOT) -> None:
     """The script in this process."""
-    declared = modules._declared
-    errors._checks.clear()  # of what a test did before, outside a job
-    try:
-        with chdir(folder):
-            runpy.run_path(script(job), {"snakemake": stand_in(**given(job))}, "__main__")
-    finally:
-        modules._declared = declared
+    with chdir(folder):
+        runpy.run_path(script(job), {"snakemake": stand_in(**given(job))}, "__main__")
 
 
 if __name__ == "__main__":

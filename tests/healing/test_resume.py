@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config import healings
 from lamina.data import calibrations
 from lamina.healing import lora, training
 from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
+from lamina.options import healings
 from lamina.repair import patch
-from lamina.stages.heal import HealVariant
 from lamina.store import parquet
 from lamina.store.unfinished import Progress, digest
+from lamina_workflow.stages.heal import HealVariant
 from tests.given import scripts, tiny
 from tests.healing.examples import FAST_OPTIONS, REPAIRED_UNITS, fitted_patches, make_samples
 

@@ -16,14 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lamina.config.benchmarks import Task
-from lamina.config.calibrations import Calibration
-from lamina.config.models import Model
 from lamina.data import calibrations
 from lamina.models.load import load_model
-from lamina.stages.job import Job
-from lamina.stages.prepare import PrepareCalibration, PrepareModel, PrepareTask
+from lamina.options.benchmarks import Task
+from lamina.options.calibrations import Calibration
+from lamina.options.models import Model
 from lamina.store import checksum, parquet
+from lamina_workflow.stages.job import Job
+from lamina_workflow.stages.prepare import PrepareCalibration, PrepareModel, PrepareTask
 from tests.given import tiny
 from tests.given.scripts import ENVIRONMENT, given, script
 from tests.hub import server

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import capture, sweep, weights
 from lamina.errors import LaminaError
@@ -17,6 +16,7 @@ from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
+from lamina.options.repairs import Repair
 from lamina.repair import protocol
 from tests.given import tiny
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config.models import Model
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep
 from lamina.engine.capture import capture
@@ -14,6 +13,7 @@ from lamina.engine.check import check_model
 from lamina.models import check
 from lamina.models.load import load_model
 from lamina.models.manifest import describe, find_model
+from lamina.options.models import Model
 from lamina.store import parquet
 from tests.given import tiny
 

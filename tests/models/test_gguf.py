@@ -13,12 +13,12 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, Lfm2ForCausalLM
 
-from lamina.checks.load import load
-from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models import gguf
 from lamina.models.dequantise import dequantise, read_model
 from lamina.models.manifest import describe
+from lamina.options.models import Model
+from lamina_workflow.checks.load import load
 from tests.given import gguf_files, llama_cpp, tiny
 from tests.given.configurations import minimal, put, workplace
 

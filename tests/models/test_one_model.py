@@ -13,9 +13,6 @@ from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoModelForCausalLM
 
-from lamina.checks.load import load
-from lamina.config.benchmarks import Perplexity
-from lamina.config.models import Model
 from lamina.data.encoding import recorder
 from lamina.data.prepare import text_samples
 from lamina.errors import LaminaError
@@ -25,6 +22,9 @@ from lamina.models import gguf
 from lamina.models.dequantise import dequantise
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe, skeleton
+from lamina.options.benchmarks import Perplexity
+from lamina.options.models import Model
+from lamina_workflow.checks.load import load
 from tests.given import gguf_files, tiny
 from tests.given.configurations import minimal, put, workplace
 from tests.models.test_manifest import settings, told

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from lamina.config.models import Model
 from lamina.models.checkpoint import is_quantised
 from lamina.models.dequantise import dequantise
 from lamina.models.load import load_folder
 from lamina.models.manifest import describe
 from lamina.models.surgery import remove
+from lamina.options.models import Model
 from tests.families import configurations
 from tests.given import tiny
 

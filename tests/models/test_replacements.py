@@ -9,7 +9,6 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.checks.load import load
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
@@ -23,6 +22,7 @@ from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
 from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
+from lamina_workflow.checks.load import load
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
 from tests.given.configurations import REPOSITORY

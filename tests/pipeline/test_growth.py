@@ -17,7 +17,7 @@ FIGURE = '''"""A made-up figure."""
 
 from matplotlib.figure import Figure
 
-from lamina.report.figures import style
+from lamina_workflow.report.figures import style
 
 TITLE = "Made up"
 POSITION = 99
@@ -128,7 +128,7 @@ def test_a_method_reruns_nothing_until_a_study_lists_it(
 
 
 def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
-    restored.add("src/lamina/report/figures/made_up.py", FIGURE)
+    restored.add("src/lamina_workflow/report/figures/made_up.py", FIGURE)
     jobs = restored.stale()
     assert rules(jobs) <= REPORTING | {"plot_figure", "build_database"}
     assert of(jobs, "plot_figure", "figure") == {"made_up"}
@@ -150,14 +150,14 @@ def test_an_option_with_a_default_reruns_nothing(
     restored: Project, section: str, anchor: str
 ) -> None:
     line = '    made_up: int = option("Made up.", 3)\n'
-    restored.edit(f"src/lamina/config/{section}.py", anchor, anchor + line)
+    restored.edit(f"src/lamina_workflow/config/{section}.py", anchor, anchor + line)
     assert restored.stale() == []
 
 
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
     with moved.restored():
         add_metric(moved)
-        moved.add("src/lamina/report/figures/made_up.py", FIGURE)
+        moved.add("src/lamina_workflow/report/figures/made_up.py", FIGURE)
         moved.run()
         made, known = (
             moved.query(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lamina.report import database
+from lamina_workflow.report import database
 from tests.pipeline.project import Project, copy_project
 
 pytestmark = pytest.mark.slow

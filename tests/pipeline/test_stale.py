@@ -127,9 +127,9 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/checks/load.py"),
+        *("src/lamina/errors.py", "src/lamina/variant.py", "src/lamina_workflow/checks/load.py"),
         *(
-            "src/lamina/study/paths.py",
+            "src/lamina/paths.py",
             "src/lamina/selection/residuals.py",
             "src/lamina/selection/strategies/deepest.py",
         ),
@@ -217,7 +217,7 @@ def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
 
 
 def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/report/figures/training_curves.py", EDIT)
+    restored.add("src/lamina_workflow/report/figures/training_curves.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) == REPORTING - {"collect_facts"} | {"plot_figure"}
     assert of(jobs, "plot_figure", "figure") == {"training_curves"}

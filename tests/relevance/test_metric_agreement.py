@@ -15,10 +15,10 @@ from lamina.relevance.metric_agreement import compare, comparisons
 from lamina.relevance.score import relevance
 from lamina.relevance.stability import stability
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.report import database
-from lamina.report.figures import calibration_size
-from lamina.stages.report import CompareMetrics
 from lamina.store import parquet
+from lamina_workflow.report import database
+from lamina_workflow.report.figures import calibration_size
+from lamina_workflow.stages.report import CompareMetrics
 from tests.given.plausible_tables import write_tables
 from tests.given.scripts import started
 from tests.report.test_database import VIEWS

@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from scipy.stats import beta, binomtest
 
-from lamina.config.metrics import METRICS
+from lamina.options.metrics import METRICS
 from lamina.relevance import score
 from lamina.relevance.columns import Context
 from lamina.relevance.score import RelevanceRow
 from lamina.relevance.statistics import MIN_SAMPLES, wilson_interval
-from lamina.report import queries
 from lamina.store import parquet
+from lamina_workflow.report import queries
 from tests.given.configurations import REPOSITORY
 
 N_SAMPLES = 200

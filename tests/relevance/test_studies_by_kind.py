@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from lamina.checks.load import load
 from lamina.errors import LaminaError
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
+from lamina_workflow.checks.load import load
 from tests.given.configurations import Raw, minimal, put, workplace
 
 HUB: Raw = {

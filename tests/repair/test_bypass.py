@@ -11,6 +11,7 @@ import torch
 from transformers import GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 import lamina
+from lamina import paths
 from lamina.data import calibrations
 from lamina.engine import taps
 from lamina.engine.candidates import Candidate
@@ -27,7 +28,6 @@ from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.repair.methods.linearpatch import LinearPatch
 from lamina.repair.methods.replaceme import ReplaceMe
-from lamina.study import paths
 from tests.engine.test_candidates import measured
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.families.test_families import base_folder, plan_of, source_of

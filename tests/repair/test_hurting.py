@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lamina
-from lamina.config import repairs
+from lamina import paths
 from lamina.data import calibrations, encoding, lm_tasks
 from lamina.data.calibrations import Calibration
 from lamina.engine.candidates import Candidate
@@ -21,13 +21,13 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.options import repairs
 from lamina.repair import fitting, harm, protocol
 from lamina.repair.protocol import Fit
-from lamina.report import database
-from lamina.report.answers import rows as rows_of
-from lamina.report.cautions import list_harmful_repairs
 from lamina.store import parquet as store
-from lamina.study import paths
+from lamina_workflow.report import database
+from lamina_workflow.report.answers import rows as rows_of
+from lamina_workflow.report.cautions import list_harmful_repairs
 from tests import ROOT
 from tests.engine.test_sweep import naive
 from tests.families.test_families import plan_of

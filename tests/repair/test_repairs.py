@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM
 import lamina
 import lamina.models.load
 import lamina.repair.methods
-from lamina.config import repairs
-from lamina.config.entry import option
+from lamina import paths
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import moments
@@ -25,13 +24,14 @@ from lamina.models.digests import describe_files
 from lamina.models.export import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.options import repairs
+from lamina.options.entry import option
 from lamina.repair.methods import ghost
-from lamina.stages.changes import IN_LOOP, weighed
-from lamina.stages.export import ExportVariant
-from lamina.stages.repair import FitPatch
 from lamina.store import parquet as store
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.stages.changes import IN_LOOP, weighed
+from lamina_workflow.stages.export import ExportVariant
+from lamina_workflow.stages.repair import FitPatch
 from tests.families.test_families import base_folder, plan_of
 from tests.given import tiny
 from tests.given.scripts import run

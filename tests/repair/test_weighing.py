@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config import repairs
+from lamina import paths
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.engine.sources import Source, split
 from lamina.evaluation import assembly
 from lamina.models.materialise import materialise
+from lamina.options import repairs
 from lamina.repair import protocol, weighing
 from lamina.repair.protocol import Fitted
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 from tests.engine.test_sweep import naive
 from tests.given import tiny
 from tests.repair.test_repairs import fitted, plan_of

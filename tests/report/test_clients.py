@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
-import lamina
-from lamina.report import database
+import lamina_workflow
+from lamina_workflow.report import database
 from tests.given.configurations import REPOSITORY
 from tests.given.plausible_tables import VIEWS, write_study
 
@@ -51,7 +51,7 @@ def test_every_table_and_view_is_read_from_any_folder(
     sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    connection = lamina.results(sent)
+    connection = lamina_workflow.results(sent)
     names = relations(connection)
     assert {"main", "first", "my study", "studies"} == {name.split('"')[1] for name in names}
     counts = {
@@ -68,16 +68,16 @@ def test_every_table_and_view_is_read_from_any_folder(
 
 def test_a_connection_answers_in_every_way_that_the_package_has(sent: Path) -> None:
     """An answer that was not fetched kept it busy, and `.sql` failed."""
-    assert lamina.results(sent).sql("FROM variants").fetchall()
-    assert len(lamina.results(sent).sql("FROM variants").df()) > 1
-    assert len(lamina.results(sent).execute("FROM variants").df()) > 1
-    assert lamina.results(sent).sql("FROM variants").to_arrow_table().num_rows > 1
+    assert lamina_workflow.results(sent).sql("FROM variants").fetchall()
+    assert len(lamina_workflow.results(sent).sql("FROM variants").df()) > 1
+    assert len(lamina_workflow.results(sent).execute("FROM variants").df()) > 1
+    assert lamina_workflow.results(sent).sql("FROM variants").to_arrow_table().num_rows > 1
     pytest.importorskip("polars", reason="polars is not installed: .pl() was not tried")
-    assert lamina.results(sent).sql("FROM variants").pl().height > 1
+    assert lamina_workflow.results(sent).sql("FROM variants").pl().height > 1
 
 
 def test_the_shell_reads_every_table_and_view_from_any_folder(sent: Path, tmp_path: Path) -> None:
-    connection = lamina.results(sent)
+    connection = lamina_workflow.results(sent)
     names = relations(connection)
     statements = [f"SELECT '{name}', count(*) FROM (FROM {name});" for name in names]
     counts = dict(shell(sent, "\n".join(statements), tmp_path))
@@ -93,7 +93,7 @@ def test_package_and_shell_give_one_answer_to_a_query(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)  # where one query finds what papers report
     text = query.read_text(encoding="utf-8")
-    expected = lamina.results(sent).execute(text).fetchall()
+    expected = lamina_workflow.results(sent).execute(text).fetchall()
     answered = shell(sent, text, REPOSITORY)
     assert len(answered) == len(expected)
     for shown, row in zip(answered, expected, strict=True):

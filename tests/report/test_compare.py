@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lamina.report import compare
-from lamina.report.paired_tests import correct_by_holm
 from lamina.store import parquet as store
+from lamina_workflow.report import compare
+from lamina_workflow.report.paired_tests import correct_by_holm
 
 DOCUMENTS = 200
 KEY = dict(

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.report import answers, database, summary
-from lamina.stages.report import GatherTable
 from lamina.store import parquet as store
+from lamina_workflow.report import answers, database, summary
+from lamina_workflow.stages.report import GatherTable
 from tests import ROOT
 from tests.given.planted_tables import BASE, variant, write
 from tests.given.plausible_tables import VIEWS, write_study, write_tables

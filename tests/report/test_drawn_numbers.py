@@ -18,9 +18,9 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina.report import database
-from lamina.report.figures import cross_task, dissociations, relevance_maps
-from lamina.report.figures.drawing import draw_figure
+from lamina_workflow.report import database
+from lamina_workflow.report.figures import cross_task, dissociations, relevance_maps
+from lamina_workflow.report.figures.drawing import draw_figure
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
 

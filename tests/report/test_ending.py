@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lamina.report import ending
 from lamina.store import parquet as store
+from lamina_workflow.report import ending
 from tests.given.planted_tables import variant, write
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
 

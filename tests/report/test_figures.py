@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import yaml
 
-from lamina.checks.load import load
 from lamina.diagnosis.patching import POSITION_SETS
 from lamina.relevance.statistics import Z95
-from lamina.report import answers, cautions, database, explorer, page
-from lamina.report.figures import style
-from lamina.report.figures.drawing import Drawing, draw_figure
-from lamina.stages.report import list_figures
+from lamina_workflow.checks.load import load
+from lamina_workflow.report import answers, cautions, database, explorer, page
+from lamina_workflow.report.figures import style
+from lamina_workflow.report.figures.drawing import Drawing, draw_figure
+from lamina_workflow.stages.report import list_figures
 from tests import ROOT
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS, write_study, write_tables

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from lamina.report import answers, cautions, database, formatting
+from lamina_workflow.report import answers, cautions, database, formatting
 from tests.given.planted_tables import BASE, variant
 from tests.given.plausible_tables import VIEWS, write_tables
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.report import answers, database, paired_tests, summary
 from lamina.store import parquet as store
+from lamina_workflow.report import answers, database, paired_tests, summary
 from tests.given.plausible_tables import VIEWS, write_tables
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lamina.report import answers, database
+from lamina_workflow.report import answers, database
 from tests import ROOT
 from tests.given.plausible_tables import write_tables
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.report import database, explorer
-from lamina.report.answers import recommendations
-from lamina.report.answers import rows as answered
+from lamina_workflow.report import database, explorer
+from lamina_workflow.report.answers import recommendations
+from lamina_workflow.report.answers import rows as answered
 from tests.given.planted_tables import share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS
 

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from lamina.checks import load as configuration
 from lamina.errors import LaminaError
-from lamina.report import answers, cautions, database
-from lamina.report.figures import style
-from lamina.report.figures.drawing import draw_figure
 from lamina.store import parquet as store
-from lamina.study import requests as studies
-from lamina.study import sweeps
+from lamina_workflow.checks import load as configuration
+from lamina_workflow.report import answers, cautions, database
+from lamina_workflow.report.figures import style
+from lamina_workflow.report.figures.drawing import draw_figure
+from lamina_workflow.study import requests as studies
+from lamina_workflow.study import sweeps
 from tests.given.configurations import minimal, put, workplace
 from tests.given.plausible_tables import VIEWS, write_study
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lamina.report import database, explorer, formatting
-from lamina.report.figures.drawing import draw_figure
-from lamina.report.page import render_report
-from lamina.report.queries import read_query
 from lamina.store import parquet as store
+from lamina_workflow.report import database, explorer, formatting
+from lamina_workflow.report.figures.drawing import draw_figure
+from lamina_workflow.report.page import render_report
+from lamina_workflow.report.queries import read_query
 from tests import ROOT
 from tests.given import chromium
 from tests.given.figures import FIGURES
@@ -203,7 +203,7 @@ def test_every_section_names_the_questions_that_it_answers(file):
         assert named[name] or name in {"names", "facts"}, name
         assert all((ROOT / query).is_file() for query in named[name]), name
     assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
-    folder = ROOT / "src/lamina/report"
+    folder = ROOT / "src/lamina_workflow/report"
     for module in [
         *folder.glob("figures/*.py"),
         *(folder / f"{name}.py" for name in ("page", "summary", "explorer")),

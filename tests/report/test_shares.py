@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lamina.report import database, ending
-from lamina.report.answers import recommendations
-from lamina.report.answers import rows as answered
+from lamina_workflow.report import database, ending
+from lamina_workflow.report.answers import recommendations
+from lamina_workflow.report.answers import rows as answered
 from tests.given.planted_tables import BASE, share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
 

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.report import database, shell
+from lamina_workflow.report import database, shell
 from tests.given.configurations import REPOSITORY
 from tests.given.plausible_tables import write_study, write_tables
 
@@ -90,7 +90,7 @@ def test_without_a_question_the_shell_of_duckdb_opens_the_database(tmp_path: Pat
     with duckdb.connect() as made:
         made.execute(f"ATTACH '{tmp_path}/results/lamina.duckdb' AS it (STORAGE_VERSION 'v1.0.0')")
         made.execute("CREATE VIEW it.models AS SELECT 41 + 1 AS n")
-    command = [sys.executable, "-m", "lamina.report.shell"]
+    command = [sys.executable, "-m", "lamina_workflow.report.shell"]
     typed = "SELECT n FROM models; CREATE TABLE more AS SELECT 1;"
     ended = subprocess.run(command, input=typed, cwd=tmp_path, capture_output=True, text=True)
     assert "42" in ended.stdout and "read-only" in ended.stdout + ended.stderr

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.report import database
 from lamina.store import parquet as store
+from lamina_workflow.report import database
 from tests.given.plausible_tables import VIEWS, write_study
 
 SIZES = {"first": (1, 2), "second": (1,), "studies": (2,)}

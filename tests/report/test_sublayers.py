@@ -9,8 +9,8 @@ import pytest
 
 from lamina.evaluation.efficiency import composition
 from lamina.models.surgery import runs
-from lamina.report import answers, formatting
-from lamina.report.paired_tests import compare_selectors
+from lamina_workflow.report import answers, formatting
+from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import variant, write
 
 N_LAYERS = 12

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lamina.runtime import fingerprint as digest
-from lamina.runtime.fingerprint import code_digest, entry_digest, package_digest
+from lamina_workflow.runtime import fingerprint as digest
+from lamina_workflow.runtime.fingerprint import code_digest, entry_digest, package_digest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -110,11 +110,15 @@ def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
 
 
 def test_every_process_finds_the_same_digest() -> None:
-    names = "'lamina.study.requests', 'lamina.runtime.fingerprint'"
-    code = f"from lamina.runtime.fingerprint import code_digest; print(code_digest({names}))"
+    names = "'lamina_workflow.study.requests', 'lamina_workflow.runtime.fingerprint'"
+    code = (
+        f"from lamina_workflow.runtime.fingerprint import code_digest; print(code_digest({names}))"
+    )
     told = {"env": {"PYTHONHASHSEED": "1"}, "cwd": SOURCE, "text": True}
     printed = subprocess.check_output([sys.executable, "-c", code], **told).strip()
-    assert printed == code_digest("lamina.study.requests", "lamina.runtime.fingerprint")
+    assert printed == code_digest(
+        "lamina_workflow.study.requests", "lamina_workflow.runtime.fingerprint"
+    )
 
 
 ASIDE = {
@@ -123,10 +127,10 @@ ASIDE = {
     "lamina/store/parquet.py": "import pyarrow\n\ndef write(): pass\n",
     "lamina/models/__init__.py": "",
     "lamina/models/families.py": "FAMILIES = {}\n",
-    "lamina/config/__init__.py": "",
-    "lamina/config/metrics.py": "import pydantic\n\nMETRICS = {}\n",
+    "lamina_workflow/config/__init__.py": "",
+    "lamina/options/metrics.py": "import pydantic\n\nMETRICS = {}\n",
     "lamina/measure.py": (
-        "import json\nimport torch\nfrom lamina import errors\nfrom lamina.config.metrics import METRICS\n"
+        "import json\nimport torch\nfrom lamina import errors\nfrom lamina.options.metrics import METRICS\n"
         "from lamina.models import families\nfrom lamina.store.parquet import write\nfrom lamina.tokens import cut\n"
     ),
     "lamina/tokens.py": "def cut():\n    from transformers import AutoTokenizer\n    return AutoTokenizer, 1\n",
@@ -171,7 +175,7 @@ def test_versions_count_of_packages_that_are_reached(project: Path, package: str
 
 def test_every_package_that_the_library_imports_is_pinned() -> None:
     """One that is not would change without a word."""
-    roots = [*(SOURCE / "lamina").rglob("*.py"), *(SOURCE.parent / "workflow/scripts").glob("*.py")]
+    roots = [*SOURCE.glob("lamina*/**/*.py"), *(SOURCE.parent / "workflow/scripts").glob("*.py")]
     names = [
         path.stem
         if path.parent.name == "scripts"
@@ -240,7 +244,7 @@ def test_the_entry_of_a_metric_counts_by_its_digest_alone(
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the library and its scripts."""
     folder = tmp_path_factory.mktemp("whole") / "original"
-    for part in ("src/lamina", "workflow/scripts"):
+    for part in ("src/lamina", "src/lamina_workflow", "workflow/scripts"):
         shutil.copytree(
             SOURCE.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -251,22 +255,41 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("file", "modules", "changed"),
     [
         # What `make plan` prints, and what the figure of costs draws.
-        *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work")),
-        ("cost/estimate.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
-        ("models/surgery.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
-        ("study/requests.py", ("estimate_cost", "lamina.study.requests"), True),
-        ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
+        *(
+            (f"lamina_workflow/cost/{name}.py", ("estimate_cost",), True)
+            for name in ("estimate", "work")
+        ),
+        (
+            "lamina_workflow/cost/estimate.py",
+            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
+            False,
+        ),
+        (
+            "lamina/models/surgery.py",
+            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
+            False,
+        ),
+        (
+            "lamina_workflow/study/requests.py",
+            ("estimate_cost", "lamina_workflow.study.requests"),
+            True,
+        ),
+        (
+            "lamina_workflow/cost/work.py",
+            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
+            True,
+        ),
         # How long an evolution goes on.
         (
-            "selection/strategies/evolutionary.py",
+            "lamina/selection/strategies/evolutionary.py",
             ("search_plans", "lamina.selection.strategies.evolutionary"),
             True,
         ),
         # What only describes jobs, or refuses them, is no part of what they compute.
-        ("stages/sweep.py", ("sweep_units",), False),
-        ("checks/load.py", ("sweep_units",), False),
-        ("config/metrics.py", ("sweep_units",), False),
-        ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
+        ("lamina_workflow/stages/sweep.py", ("sweep_units",), False),
+        ("lamina_workflow/checks/load.py", ("sweep_units",), False),
+        ("lamina/options/metrics.py", ("sweep_units",), False),
+        ("lamina_workflow/cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )
 def test_a_written_number_follows_its_code(
@@ -274,7 +297,7 @@ def test_a_written_number_follows_its_code(
 ) -> None:
     copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
     shutil.copytree(whole.parent, copy.parent)
-    with (copy / "lamina" / file).open("a") as end:
+    with (copy / file).open("a") as end:
         end.write("\nEDITED = True\n")
     assert (code_digest(*modules, root=copy) != code_digest(*modules, root=whole)) is changed
 
@@ -282,7 +305,8 @@ def test_a_written_number_follows_its_code(
 def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
     """It stands aside of all digests: a factor in a method of a class there would change results, and no job."""
     found = []
-    for file in sorted((SOURCE / "lamina/config").glob("*.py")):
+    folders = (SOURCE / "lamina/options", SOURCE / "lamina_workflow/config")
+    for file in sorted(path for folder in folders for path in folder.glob("*.py")):
         if file.name in ("explain.py", "yaml_loader.py"):
             continue  # texts
         for method in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -8,8 +8,8 @@ import pytest
 
 import snakemake_logger_plugin_lamina as plugin
 from lamina.errors import LaminaError
-from lamina.runtime.failures import first_failure
-from lamina.runtime.preconditions import check_folder
+from lamina_workflow.runtime.failures import first_failure
+from lamina_workflow.runtime.preconditions import check_folder
 from tests import ROOT
 from tests.given.scripts import ENVIRONMENT
 
@@ -131,7 +131,10 @@ def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
     """Also if another clone reaches it by a link."""
     (tmp_path / "clone").mkdir()
     (tmp_path / "clone/results").symlink_to(tmp_path / "results")
-    code = "import sys; from pathlib import Path; from lamina.runtime.preconditions import hold; hold(Path(sys.argv[1]))"
+    code = (
+        "import sys; from pathlib import Path; "
+        "from lamina_workflow.runtime.preconditions import hold; hold(Path(sys.argv[1]))"
+    )
     command = [sys.executable, "-c", code, str(tmp_path / "clone/results")]
     # A run keeps no reference to its lock.
     first = [sys.executable, "-c", f"{code}; print(flush=True); input()", str(tmp_path / "results")]

@@ -13,12 +13,12 @@ from tests.faults.study import until
 
 STARTER = """
 import os, sys
-from lamina.runtime import forkserver
+from lamina_workflow.runtime import forkserver
 forkserver.start()
 print(os.environ[forkserver.ADDRESS], flush=True)
 sys.stdin.read()
 """
-ASKER = "import lamina.runtime.forkserver\nimport os, sys\n"
+ASKER = "import lamina_workflow.runtime.forkserver\nimport os, sys\n"
 
 
 @pytest.fixture

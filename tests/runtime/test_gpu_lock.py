@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.runtime import devices as gpu_lock
+from lamina_workflow.runtime import devices as gpu_lock
 
 # Writes when it was on which device, and how many it saw.
 JOB = """
@@ -36,7 +36,7 @@ def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "lamina.runtime.devices",
+        "lamina_workflow.runtime.devices",
         str(count),
         sys.executable,
         "-c",
@@ -125,7 +125,7 @@ def test_the_driver_lists_devices_and_the_parts_of_divided_ones(place: Path) -> 
 
 
 def test_make_run_counts_the_visible_devices(place: Path) -> None:
-    command = [sys.executable, "-m", "lamina.runtime.devices", "--count"]
+    command = [sys.executable, "-m", "lamina_workflow.runtime.devices", "--count"]
     source = str(Path(gpu_lock.__file__).parents[2])
     for visible, count in (("0,1,2", "3"), ("", "0")):
         environment = {"PYTHONPATH": source, "CUDA_VISIBLE_DEVICES": visible}

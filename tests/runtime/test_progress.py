@@ -17,8 +17,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lamina.models import workload
 from lamina.models.materialise import materialise
 from lamina.models.workload import Workload
-from lamina.runtime.log_handler import LogHandler
-from lamina.runtime.progress import JobRecord, RunProgress, spoken, spoken_range
+from lamina_workflow.runtime.log_handler import LogHandler
+from lamina_workflow.runtime.progress import JobRecord, RunProgress, spoken, spoken_range
 from tests.given import tiny
 
 
@@ -238,7 +238,7 @@ def test_layers_count_what_runs_through_them(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.runtime.log_handler._SECONDS", 0.05)
+    monkeypatch.setattr("lamina_workflow.runtime.log_handler._SECONDS", 0.05)
     stream = io.StringIO()
     made = handler(stream)
     begun = time.time()

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lamina.runtime import resources
+from lamina_workflow.runtime import resources
 
 
 def manifest(folder: Path) -> Path:

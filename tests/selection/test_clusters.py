@@ -7,9 +7,9 @@ import pytest
 from sklearn.cluster import SpectralClustering
 from sklearn.metrics import adjusted_rand_score
 
-from lamina.config.selectors import Selector
 from lamina.engine.capture import capture
 from lamina.models.load import load_folder
+from lamina.options.selectors import Selector
 from lamina.selection.choosing import choose_plan, empty_plan
 from lamina.selection.plans import Plan, StepEvidence
 from lamina.selection.strategies import clusters

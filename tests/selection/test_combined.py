@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.checks.load import load
-from lamina.config import repairs
-from lamina.config.configuration import Configuration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
+from lamina.options import repairs
 from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped
 from lamina.selection.options import Scored
 from lamina.selection.plans import ScoredUnit, StepEvidence
-from lamina.stages.prune import PruneStep
-from lamina.stages.sweep import SweepUnits
+from lamina_workflow.checks.load import load
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages.prune import PruneStep
+from lamina_workflow.stages.sweep import SweepUnits
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, workplace

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lamina.config.metrics import METRICS
 from lamina.engine import sweep as engine
 from lamina.engine import weights
 from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.selection import residuals

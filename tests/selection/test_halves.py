@@ -1,6 +1,7 @@
 """Halves of layers at the price of their parameters: every strategy, against all sets and models really cut."""
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.config.selectors import Selector
-from lamina.cost import rehearsal
-from lamina.cost.work import Tokens
 from lamina.data.calibrations import Calibration
 from lamina.data.prepare import prepare
 from lamina.engine.candidates import Candidate
@@ -18,12 +16,14 @@ from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of
 from lamina.models.units import all_units
-from lamina.modules import load
+from lamina.options.selectors import Selector
 from lamina.selection import choosing, judging, tournament
 from lamina.selection.plans import StepEvidence, UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import evolutionary, pairwise, portfolio
 from lamina.selection.trials import Search, Trials
+from lamina_workflow.cost import rehearsal
+from lamina_workflow.cost.work import Tokens
 from tests import ROOT
 from tests.given import tiny
 from tests.selection.test_portfolio import KEYS, given, nats
@@ -185,7 +185,7 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
     request = SearchRequest(
         model, {"c": calibration}, options, [1, 2], KEYS, "acc", 4000, manifest=shares(model)
     )
-    plans, rows = load(options.SEARCH).search_plans(request)
+    plans, rows = import_module(options.SEARCH).search_plans(request)
     ends = [
         row
         for row in rows
@@ -262,7 +262,9 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
         "template_arguments": {},
         "vocabulary": 512,
     }
-    entry = load("lamina.config.calibrations").Calibration.from_options(told | {"limit": 24})
+    entry = import_module("lamina.options.calibrations").Calibration.from_options(
+        told | {"limit": 24}
+    )
     calibration: Calibration = prepare("c", entry, manifest, ROOT)
     options = Selector.from_options(
         {"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config import repairs
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
@@ -21,6 +20,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs
 from lamina.models.units import all_units
+from lamina.options import repairs
 from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.repair.protocol import Fitted

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lamina.config.selectors import Selector
 from lamina.engine import sweep as engine
+from lamina.options.selectors import Selector
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.strategies import pairwise
 from lamina.selection.trials import Search, Trials

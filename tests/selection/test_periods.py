@@ -15,13 +15,13 @@ from transformers import (
     SmolLM3Config,
 )
 
-from lamina.checks.load import load
-from lamina.config.selectors import Selector
 from lamina.errors import LaminaError
 from lamina.models.cutting import kinds, kinds_of, shifts
 from lamina.models.surgery import remove
+from lamina.options.selectors import Selector
 from lamina.selection import choosing
 from lamina.selection.plans import Plan, StepEvidence
+from lamina_workflow.checks.load import load
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 

@@ -10,15 +10,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.selectors import Selector
-from lamina.cost.estimate import counted
-from lamina.cost.rehearsal import Rehearsal, SearchedModel
 from lamina.data.calibrations import Calibration, Sample, build
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
+from lamina.options.selectors import Selector
 from lamina.selection import judging, tournament
 from lamina.selection.options import Loop
 from lamina.selection.plans import UnitPrices
@@ -26,6 +24,8 @@ from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.tournament import EXCHANGE, NONE, JudgeDocuments, Tournament
 from lamina.selection.trials import Trials
+from lamina_workflow.cost.estimate import counted
+from lamina_workflow.cost.rehearsal import Rehearsal, SearchedModel
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
 from tests.selection.test_loop import options as ghost_options

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.config.selectors import Selector
 from lamina.models.units import all_units
+from lamina.options.selectors import Selector
 from lamina.selection import choosing, plans
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
 from lamina.selection.strategies import block, deepest, iterative, one_shot, random

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.config import selectors
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
+from lamina.options import selectors
 from lamina.repair.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lamina.checks.load import load
-from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.stages import export
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.checks.load import load
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages import export
 from tests.given.configurations import minimal, workplace
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from lamina import modules, stages
-from lamina.config import repairs
 from lamina.errors import LaminaError
+from lamina.options import repairs
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place
-from lamina.stages.prune import PickPlan
-from lamina.stages.repair import FitPatch
-from lamina.stages.sweep import SweepUnits
 from lamina.store import checksum
+from lamina_workflow import stages
+from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, Place
+from lamina_workflow.stages.prune import PickPlan
+from lamina_workflow.stages.repair import FitPatch
+from lamina_workflow.stages.sweep import SweepUnits
 from tests import ROOT
 from tests.given.scripts import given, stand_in, started
 
@@ -29,6 +29,31 @@ from tests.given.scripts import given, stand_in, started
 TRAINING = {"train_reference", "train_sibling"}
 # Inputs that jobs wait for or find by their options, and outputs beside the one that they are told.
 IMPLIED = {"files", "overlap", "adapter", "settings"}
+# What loads modules by a name: what a job so loads, its class declares.
+LOADING = {
+    "src/lamina/__init__.py",
+    "src/lamina/notebook.py",
+    "src/lamina/options/entry.py",
+    "src/lamina/relevance/protocol.py",
+    "src/lamina/repair/fitting.py",
+    "src/lamina/repair/protocol.py",
+    "src/lamina/selection/choosing.py",
+    "src/lamina/selection/judging.py",
+    "src/lamina/selection/options.py",
+    "src/lamina/selection/removals.py",
+    "src/lamina/selection/sets.py",
+    "src/lamina/selection/strategies/portfolio.py",
+    "src/lamina/selection/trials.py",
+    "src/lamina/tables/__init__.py",
+    "src/lamina_workflow/__init__.py",
+    "src/lamina_workflow/cost/rehearsal.py",
+    "src/lamina_workflow/report/figures/drawing.py",
+    "src/lamina_workflow/runtime/forkserver.py",
+    "workflow/scripts/diagnose_layers.py",
+    "workflow/scripts/heal_variant.py",
+    "workflow/scripts/prune_step.py",
+    "workflow/scripts/search_plans.py",
+}
 RULES = {
     name: text
     for file in sorted((ROOT / "rules").glob("*.smk"))
@@ -41,7 +66,7 @@ RULES = {
 def kinds(base: type[Any] = Job) -> list[type[Any]]:
     """The classes of all jobs."""
     for _, name, _ in pkgutil.iter_modules(stages.__path__):
-        importlib.import_module(f"lamina.stages.{name}")
+        importlib.import_module(f"lamina_workflow.stages.{name}")
     return [each for kind in base.__subclasses__() for each in (kind, *kinds(kind))]
 
 
@@ -61,12 +86,6 @@ def a_sweep(**more: Any) -> SweepUnits:
     }
     files = {"manifest": "m.json", "calibration": "c.parquet", "output": "it's {a} $b.parquet"}
     return SweepUnits(**options | {"keys": {"calibration": "c"}} | files | more)
-
-
-@pytest.fixture(autouse=True)
-def nothing_declared() -> Any:
-    yield
-    modules._declared = None
 
 
 def read_back(job: Job, **params: Any) -> Any:
@@ -155,38 +174,15 @@ def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() ->
     assert FitPatch(**fit).provenance["seed"] == "5"
 
 
-def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert modules.load("lamina.selection.residuals").__name__ == "lamina.selection.residuals"
-    monkeypatch.setattr(checksum, "_origin", {})
-    read_back(a_sweep())
-    assert modules.load("lamina.repair.methods.ghost").__name__ == "lamina.repair.methods.ghost"
-    with pytest.raises(
-        ModuleNotFoundError,
-        match="lamina.selection.residuals, but the class of the job does not declare it",
-    ):
-        modules.load("lamina.selection.residuals")
-
-
-def test_modules_are_loaded_by_name_in_one_place() -> None:
-    """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them,
-    and options of methods with the configuration, whose values are options of a job."""
-    known = {
-        "modules.py",
-        "config/entry.py",
-        "tables/__init__.py",
-        "__init__.py",
-        "runtime/forkserver.py",
-    }
-    source = ROOT / "src/lamina"
-    files = [*source.rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
-    found = {
-        file
+def test_only_known_modules_load_others_by_name() -> None:
+    """The digest of a job follows import statements, and modules that its class declares."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
+    loading = {
+        file.relative_to(ROOT).as_posix()
         for file in files
-        if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))
+        if re.search(r"import_module\(|__import__", file.read_text(encoding="utf-8"))
     }
-    assert {
-        str(file.relative_to(source)) if source in file.parents else file.name for file in found
-    } == known
+    assert loading == LOADING
 
 
 def test_a_rule_a_job_and_a_script_have_one_name() -> None:

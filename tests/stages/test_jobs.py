@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from lamina.checks.load import load
-from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.stages import changes, prepare
-from lamina.stages.benchmark import BenchmarkEfficiency, BenchmarkPerplexity, BenchmarkTask
-from lamina.stages.export import ExportVariant
-from lamina.stages.heal import HealVariant
-from lamina.stages.prune import PruneStep, SearchPlans
-from lamina.stages.repair import FitPatch
-from lamina.stages.sweep import ScoreRelevance, SweepUnits
-from lamina.study import requests as studies
-from lamina.study.sweeps import sweeps
-from lamina.study.tables import parts
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.checks.load import load
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages import changes, prepare
+from lamina_workflow.stages.benchmark import BenchmarkEfficiency, BenchmarkPerplexity, BenchmarkTask
+from lamina_workflow.stages.export import ExportVariant
+from lamina_workflow.stages.heal import HealVariant
+from lamina_workflow.stages.prune import PruneStep, SearchPlans
+from lamina_workflow.stages.repair import FitPatch
+from lamina_workflow.stages.sweep import ScoreRelevance, SweepUnits
+from lamina_workflow.study import requests as studies
+from lamina_workflow.study.sweeps import sweeps
+from lamina_workflow.study.tables import parts
 from tests.given.configurations import Raw, minimal, put, workplace
 from tests.given.scripts import place
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config import healings
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
+from lamina.options import healings
 from lamina.repair import patch
-from lamina.stages.heal import HealVariant
-from lamina.stages.report import CheckRefusals
 from lamina.store import parquet as store
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.stages.heal import HealVariant
+from lamina_workflow.stages.report import CheckRefusals
 from tests.given import tiny
 from tests.given.scripts import run
 from tests.repair.test_repairs import PRUNED, fitted, plan_of

@@ -18,11 +18,11 @@ from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models.materialise import materialise
 from lamina.repair import patch
-from lamina.report import database
 from lamina.selection import plans
 from lamina.selection.plans import Plan
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress
+from lamina_workflow.report import database
 from tests.given import tiny
 from tests.given.configurations import REPOSITORY
 from tests.given.plausible_tables import write_study

@@ -17,13 +17,13 @@ from lamina.engine import sweep as engine
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
-from lamina.stages.benchmark import BenchmarkPerplexity
-from lamina.stages.job import Job
-from lamina.stages.sweep import SweepUnits
 from lamina.store import parquet as store
 from lamina.store import unfinished as resume
 from lamina.store.unfinished import Progress
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.stages.benchmark import BenchmarkPerplexity
+from lamina_workflow.stages.job import Job
+from lamina_workflow.stages.sweep import SweepUnits
 from tests.engine.test_sweep import random_samples
 from tests.evaluation.test_evaluation import documents
 from tests.given import scripts, tiny

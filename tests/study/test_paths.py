@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lamina import paths
 from lamina.errors import LaminaError
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 
 HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
 

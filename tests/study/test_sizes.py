@@ -13,13 +13,13 @@ import pytest
 import torch
 import yaml
 
-from lamina.checks import load as configuration
-from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.study import requests as studies
+from lamina_workflow.checks import load as configuration
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.study import requests as studies
 from tests import ROOT
 from tests.families import configurations
 from tests.given import tiny

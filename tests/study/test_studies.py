@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.checks import load as configuration
-from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES, carried, passes
 from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.study import requests as studies
-from lamina.study import sweeps
-from lamina.study.variant import Variant
+from lamina.options.metrics import METRICS, MODULES, carried, passes
+from lamina.variant import Variant
+from lamina_workflow.checks import load as configuration
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.study import requests as studies
+from lamina_workflow.study import sweeps
 from tests.given.configurations import workplace
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -194,8 +194,8 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina.checks.load import load; "
-        "from lamina.study import requests as studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; from lamina_workflow.checks.load import load; "
+        "from lamina_workflow.study import requests as studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     told = {

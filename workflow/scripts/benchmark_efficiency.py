@@ -5,13 +5,13 @@ Variants are timed in turn with the base model.
 
 from typing import Any
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
-from lamina.runtime.script import running
-from lamina.stages.benchmark import BenchmarkEfficiency
 from lamina.store import checksum, parquet
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.benchmark import BenchmarkEfficiency
 
 
 def measure_variants(job: BenchmarkEfficiency) -> list[dict[str, Any]]:

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.lm_tasks import task_object
 from lamina.data.prompts import Style
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Unfinished, measure
 from lamina.models.load import load_model, load_tokenizer
-from lamina.runtime.script import running
-from lamina.stages.benchmark import BenchmarkGeneration
 from lamina.store import checksum, parquet
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.benchmark import BenchmarkGeneration
 
 Rows = list[dict[str, Any]]
 

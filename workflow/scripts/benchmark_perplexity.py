@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.documents import perplexity_texts
 from lamina.evaluation import perplexity
 from lamina.evaluation.measuring import Unfinished, measure
 from lamina.models.load import load_model, load_tokenizer
-from lamina.runtime.script import running
-from lamina.stages.benchmark import BenchmarkPerplexity
 from lamina.store import checksum, parquet
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 
 Rows = list[dict[str, Any]]
 

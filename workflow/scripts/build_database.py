@@ -5,9 +5,9 @@ It holds the tables of the run, and what the views of `sql/views.sql` make of th
 
 from pathlib import Path
 
-from lamina.report import database
-from lamina.runtime.script import running
-from lamina.stages.report import BuildDatabase
+from lamina_workflow.report import database
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import BuildDatabase
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -1,13 +1,13 @@
 """Compare the residual streams at all pairs of layer boundaries."""
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.engine import memory
 from lamina.engine.capture import capture
 from lamina.models.load import load_model
-from lamina.runtime.script import running
-from lamina.stages.capture import CaptureActivations
 from lamina.store import checksum, parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.capture import CaptureActivations
 
 if __name__ == "__main__":
     with running(snakemake):

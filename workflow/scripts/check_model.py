@@ -1,12 +1,12 @@
 """Prove that the engine does to a model what cutting its layers would do, and write the findings."""
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.engine.check import check_model
 from lamina.models.check import findings
 from lamina.models.load import load_model
-from lamina.runtime.script import running
-from lamina.stages.prepare import CheckModel
 from lamina.store import checksum, parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import CheckModel
 
 if __name__ == "__main__":
     with running(snakemake):

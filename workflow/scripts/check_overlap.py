@@ -2,9 +2,9 @@
 
 from lamina.data import overlap
 from lamina.errors import LaminaError
-from lamina.runtime.script import running
-from lamina.stages.prepare import CheckOverlap
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import CheckOverlap
 
 # The share of a calibration that may be near duplicates of test documents: natural splits
 # hold a few.

@@ -6,9 +6,9 @@ All else is done by then.
 from typing import Any
 
 from lamina.errors import LaminaError
-from lamina.runtime.script import running
-from lamina.stages.report import CheckRefusals
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import CheckRefusals
 
 Rows = list[dict[str, Any]]
 

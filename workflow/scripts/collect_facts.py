@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from lamina.runtime.script import running
-from lamina.stages.report import CollectFacts
 from lamina.store import parquet
 from lamina.version import VERSION
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import CollectFacts
 
 PACKAGES = (
     "snakemake",

@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from lamina.relevance.metric_agreement import comparisons, reliabilities
-from lamina.runtime.script import running
-from lamina.stages.report import CompareMetrics
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import CompareMetrics
 
 
 def agreement_rows(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lamina.report import database
-from lamina.report.paired_tests import compare_selectors
-from lamina.runtime.script import running
-from lamina.stages.report import CompareSelectors
 from lamina.store import parquet
+from lamina_workflow.report import database
+from lamina_workflow.report.paired_tests import compare_selectors
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import CompareSelectors
 
 if __name__ == "__main__":
     with running(snakemake):

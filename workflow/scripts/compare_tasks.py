@@ -3,9 +3,9 @@
 from pyarrow import dataset
 
 from lamina.relevance.dissociation import dissociations
-from lamina.runtime.script import running
-from lamina.stages.report import CompareTasks
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import CompareTasks
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from lamina.models.dequantise import dequantise
-from lamina.runtime.script import running
-from lamina.stages.prepare import DequantiseModel
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import DequantiseModel
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -1,20 +1,20 @@
 """Measure what the layers of the base model do on a calibration or a file; nothing is removed."""
 
+from importlib import import_module
 from pathlib import Path
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.engine import memory
 from lamina.models.load import load_model, load_tokenizer
-from lamina.modules import load
-from lamina.runtime.script import running
-from lamina.stages.capture import DiagnoseLayers
 from lamina.store import checksum, parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.capture import DiagnoseLayers
 
 if __name__ == "__main__":
     with running(snakemake):
         job = DiagnoseLayers.read(snakemake)
-        method = load(f"lamina.diagnosis.{job.diagnosis.kind}")
+        method = import_module(f"lamina.diagnosis.{job.diagnosis.kind}")
         manifest = checksum.read_json(job.manifest)
         if job.diagnosis.FILED:
             tokenizer = load_tokenizer(manifest)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
-from lamina.checks.load import load
-from lamina.cost.estimate import estimate
-from lamina.runtime.script import running
-from lamina.stages.prepare import EstimateCost
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.store import parquet
+from lamina_workflow.checks.load import load
+from lamina_workflow.cost.estimate import estimate
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import EstimateCost
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -13,10 +13,10 @@ from lamina.models.export.card import ONWARD, Source
 from lamina.models.export.gguf_file import FILE
 from lamina.models.export.save import export
 from lamina.models.load import load_model
-from lamina.runtime.script import running
-from lamina.stages.export import ExportVariant
 from lamina.store import checksum, parquet
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.export import ExportVariant
 
 
 def export_variant(job: ExportVariant) -> str:

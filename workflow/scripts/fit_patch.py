@@ -1,12 +1,12 @@
 """Fit one repair for all plan sizes of a selector."""
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.repair import fitting, patch
-from lamina.runtime.script import running
-from lamina.stages.repair import FitPatch
 from lamina.store import checksum, parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.repair import FitPatch
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lamina.runtime.script import running
-from lamina.stages.report import GatherJobs
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import GatherJobs
 
 RECORDS = Path("results/jobs")
 LIBRARIES_MB = 300  # at least what a job holds that has imported torch
@@ -41,7 +41,7 @@ def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
     resources = record.get("resources") or {}
     wildcards = record.get("wildcards") or {}
     max_rss_mb = _number(record.get("max_rss"))
-    # Of a job that a fork ran (lamina.runtime.forkserver), Snakemake measured a process that
+    # Of a job that a fork ran (lamina_workflow.runtime.forkserver), Snakemake measured a process that
     # waited.
     was_forked = (max_rss_mb or LIBRARIES_MB) < LIBRARIES_MB
     return {

@@ -1,8 +1,8 @@
 """Put the blocks of one sweep together."""
 
-from lamina.runtime.script import running
-from lamina.stages.sweep import GatherSweep
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.sweep import GatherSweep
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.models.units import replacement
-from lamina.runtime.script import running
-from lamina.stages.report import GatherTable
 from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import GatherTable
 
 Rows = Iterator[dict[str, Any]]
 

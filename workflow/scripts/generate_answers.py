@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.data.encoding import recorder
 from lamina.data.prepare import drawn
 from lamina.data.prompts import Style
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_model, load_tokenizer
-from lamina.runtime.script import running
-from lamina.stages.prepare import GenerateAnswers
 from lamina.store import checksum
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import GenerateAnswers
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -4,22 +4,22 @@ The progress of an interrupted job is kept beside the outputs. A new start with 
 and files continues from there.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.healing.adapter import write_empty_adapter
 from lamina.healing.batches import TrainingSource
 from lamina.healing.training import TrainingRow
 from lamina.models.load import load_quantised
-from lamina.modules import load
 from lamina.repair import patch
-from lamina.runtime.script import running
-from lamina.stages.heal import HealVariant
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest
-from lamina.study.variant import Variant
+from lamina.variant import Variant
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.heal import HealVariant
 
 PROGRESS_FILE = ".progress.safetensors"
 
@@ -35,7 +35,7 @@ def can_be_trained(job: HealVariant, plan: dict[str, Any]) -> bool:
 
 def train_variant(job: HealVariant, plan: dict[str, Any], progress: Progress) -> list[TrainingRow]:
     """Train the variant, write its adapter, and return the training curve."""
-    method = load(f"lamina.healing.{job.healing.method}")
+    method = import_module(f"lamina.healing.{job.healing.method}")
     patches = patch.load(job.patch, plan["removed"]) if job.patch else None
     manifest = checksum.read_json(job.manifest)
     base = load_quantised(manifest, job.healing.base_quantisation, job.check)

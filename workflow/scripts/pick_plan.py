@@ -1,10 +1,10 @@
 """Write the plan of one size, from those that a search found."""
 
 from lamina.errors import LaminaError
-from lamina.runtime.script import running
 from lamina.selection.plans import Plan, write_plan
-from lamina.stages.prune import PickPlan
 from lamina.store import checksum
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prune import PickPlan
 
 if __name__ == "__main__":
     with running(snakemake):

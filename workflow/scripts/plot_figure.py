@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from lamina.report import database
-from lamina.report.figures.drawing import draw_figure
-from lamina.runtime.script import running
-from lamina.stages.report import PlotFigure
 from lamina.store import parquet
+from lamina_workflow.report import database
+from lamina_workflow.report.figures.drawing import draw_figure
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.report import PlotFigure
 
 if __name__ == "__main__":
     with running(snakemake):

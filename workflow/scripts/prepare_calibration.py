@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import lamina.runtime.online  # noqa: F401  before a library reads whether it may download
+import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import calibrations
 from lamina.data.prepare import prepare
-from lamina.runtime.script import running
-from lamina.stages.prepare import PrepareCalibration
 from lamina.store import checksum
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import PrepareCalibration
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import lamina.runtime.online  # noqa: F401  before a library reads whether it may download
+import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation
 from lamina.models.manifest import describe, find_model
-from lamina.runtime.script import running
-from lamina.stages.prepare import PrepareModel
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import PrepareModel
 
 
 def find_folder(job: PrepareModel) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import lamina.runtime.online  # noqa: F401  before a library reads whether it may download
+import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import documents, lm_tasks
 from lamina.data.overlap import document_hash, runs
-from lamina.runtime.script import running
-from lamina.stages.prepare import PrepareTask
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prepare import PrepareTask
 
 
 def read_test_documents(job: PrepareTask) -> list[tuple[str, list[str]]]:

@@ -1,11 +1,12 @@
 """Choose the units that one selector removes at one size."""
 
-from lamina.modules import load
-from lamina.runtime.script import running
+from importlib import import_module
+
 from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
 from lamina.selection.plans import read_plan, write_plan
-from lamina.stages.prune import PruneStep
 from lamina.store import checksum
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prune import PruneStep
 
 if __name__ == "__main__":
     with running(snakemake):
@@ -19,7 +20,7 @@ if __name__ == "__main__":
         else:
             layer_kinds = ()
             if selector.periods == "whole":
-                layer_kinds = load("lamina.models.cutting").kinds_of(manifest)
+                layer_kinds = import_module("lamina.models.cutting").kinds_of(manifest)
             plan = choose_plan(
                 selector,
                 job.keys,

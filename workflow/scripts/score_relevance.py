@@ -5,9 +5,9 @@ import json
 from lamina.data.calibrations import METADATA_KEY
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.runtime.script import running
-from lamina.stages.sweep import ScoreRelevance
 from lamina.store import parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.sweep import ScoreRelevance
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -2,16 +2,16 @@
 
 import hashlib
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
-from lamina.modules import load
-from lamina.runtime.script import running
 from lamina.selection.sets import SearchRequest
-from lamina.stages.prune import SearchPlans
 from lamina.store import checksum, parquet
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.prune import SearchPlans
 
 
 def search_request(job: SearchPlans, log: Path) -> SearchRequest:
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     with running(snakemake):
         job = SearchPlans.read(snakemake)
         log = Path(job.output).with_suffix(".log")
-        method = load(job.selector.SEARCH)
+        method = import_module(job.selector.SEARCH)
         plans, rows = method.search_plans(search_request(job, log))
         parquet.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         parquet.write(job.output, parquet.from_rows("searches", rows, **job.keys), job.provenance)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
+import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
-from lamina.runtime.script import running
 from lamina.selection import plans, removals
-from lamina.stages.sweep import SweepUnits
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest
+from lamina_workflow.runtime.script import running
+from lamina_workflow.stages.sweep import SweepUnits
 
 
 def measure_removals(

@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lamina.config import calibrations
-from lamina.config.benchmarks import Perplexity
-from lamina.config.calibrations import CORPUS, Hub
-from lamina.config.entry import document_range
 from lamina.data.files import json_lines, listed_values, read_text, shown, surrogate_fault
 from lamina.errors import LaminaError, at
+from lamina.options import calibrations
+from lamina.options.benchmarks import Perplexity
+from lamina.options.calibrations import CORPUS, Hub
+from lamina.options.entry import document_range
 
 UNKNOWN_DATASET = (
     "Correct its id or revision. If it is gated, accept its licence on the hub's page and run "

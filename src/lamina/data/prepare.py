@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from lm_eval.api.task import ConfigurableTask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, encoding, lm_tasks
 from lamina.data.answers import check_undecided
 from lamina.data.calibrations import Calibration, Row, Sample, check_ids, encode
@@ -23,6 +22,7 @@ from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_tokenizer
 from lamina.models.manifest import skeleton
+from lamina.options import calibrations as entries
 
 FEWEST_RIGHT = 10
 """Right answers that a calibration of a model's own answers needs, if it has as many questions."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from lamina.config import text
+from lamina import paths
 from lamina.errors import LaminaError
-from lamina.study import paths
+from lamina.store import yaml_files
 
 # The value of a key that names a task, group or tag: the rest of its line, and a list below it.
 _NAMES = re.compile(
@@ -232,7 +232,9 @@ def _load_keys(path: Path, *_stamp: int) -> Mapping[str, Any]:
 
     Cached because many jobs of a graph ask for the same file.
     """
-    return text.read_task_file(path, {"!function": functools.partial(_construct_function, path)})
+    return yaml_files.read_task_file(
+        path, {"!function": functools.partial(_construct_function, path)}
+    )
 
 
 def _construct_function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:

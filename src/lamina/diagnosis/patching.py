@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lamina.config.configuration import Diagnosis
-from lamina.config.entry import UserPath, option
 from lamina.data import files
 from lamina.data.splitting import documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.errors import LaminaError
+from lamina.options.diagnoses import Diagnosis
+from lamina.options.entry import UserPath, option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.configuration import Diagnosis
-from lamina.config.entry import UserPath, option, seed_option
 from lamina.data import files
 from lamina.data.splitting import documents, parts
 from lamina.diagnosis.rows import DiagnosisRow, make_row
+from lamina.options.diagnoses import Diagnosis
+from lamina.options.entry import UserPath, option, seed_option
 
 if TYPE_CHECKING:
     import numpy as np

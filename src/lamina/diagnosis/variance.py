@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.configuration import Diagnosis
-from lamina.config.entry import option
 from lamina.data.splitting import documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
+from lamina.options.diagnoses import Diagnosis
+from lamina.options.entry import option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,7 +3,7 @@
 Layer by layer, a candidate is a sequence of operations. Removing layer l changes nothing before l,
 so streams start as one and split at the first layer where the operations of their candidates
 differ: the streams of a pass are a prefix tree. Nothing here computes with tensors or imports
-torch. A tree says what a pass will do, and so what it will cost: `lamina.cost.work` asks it.
+torch. A tree says what a pass will do, and so what it will cost: `lamina_workflow.cost.work` asks it.
 """
 
 from collections import defaultdict

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.repair import patch
 from lamina.repair.protocol import Fitted
 from lamina.store import checksum
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 
 
 class Parts(NamedTuple):

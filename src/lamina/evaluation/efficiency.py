@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.benchmarks import Efficiency
 from lamina.errors import LaminaError
 from lamina.models.boundary import weights_and_patches
 from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, runs
 from lamina.models.units import parse
-from lamina.study.variant import Variant
+from lamina.options.benchmarks import Efficiency
+from lamina.variant import Variant
 
 PREFILLS = 3
 """Passes over the prompt in a repeat, of which the fastest counts.

@@ -27,8 +27,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lamina.config.benchmarks import Generate
-from lamina.config.calibrations import Hub, Task, Tasks, Text
 from lamina.data.calibrations import Calibration, Row
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
@@ -36,6 +34,8 @@ from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
+from lamina.options.benchmarks import Generate
+from lamina.options.calibrations import Hub, Task, Tasks, Text
 
 _WRITTEN_FILTER = "written"  # of the metric `exact_match,written` of tasks with choices
 _MAX_CHOICE_TOKENS = 32  # of an answer that is a choice

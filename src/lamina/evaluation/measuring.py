@@ -10,12 +10,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina import paths
 from lamina.evaluation import assembly
 from lamina.evaluation.together import Together, candidate
 from lamina.models.materialise import materialise
 from lamina.store.unfinished import Progress, digest
-from lamina.study import paths
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 
 Rows = Sequence[dict[str, Any]]
 Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config.benchmarks import Perplexity
 from lamina.data.calibrations import check_ids, encode
 from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
 from lamina.errors import LaminaError
@@ -18,6 +17,7 @@ from lamina.models import check
 from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
+from lamina.options.benchmarks import Perplexity
 
 BLOCKS = 30
 """Blocks of windows that take the place of documents where these are joined."""

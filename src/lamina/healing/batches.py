@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from lamina.config.healings import Healing
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import held_out
+from lamina.options.healings import Healing
 
 VALIDATION_SHARE = 0.15
 

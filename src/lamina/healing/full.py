@@ -13,9 +13,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lamina.config.entry import option
-from lamina.config.healings import Healing
 from lamina.errors import LaminaError
+from lamina.options.entry import option
+from lamina.options.healings import Healing
 
 if TYPE_CHECKING:
     from torch import nn

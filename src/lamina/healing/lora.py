@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from lamina.config.entry import option
-from lamina.config.healings import Healing
-from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
+from lamina.options.entry import option
+from lamina.options.healings import Healing
+from lamina.options.repairs import Repair
 
 if TYPE_CHECKING:
     from peft import LoraConfig

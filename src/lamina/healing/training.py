@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import torch
 from torch import nn
 
-from lamina.config.healings import Healing
 from lamina.data.calibrations import Sample
 from lamina.engine.batches import by_length, fitting, halved, in_two
 from lamina.engine.footprint import Shape, stepped, trained
@@ -32,6 +31,7 @@ from lamina.healing.batches import (
 )
 from lamina.healing.objectives import Objective
 from lamina.models.workload import done
+from lamina.options.healings import Healing
 from lamina.store.unfinished import Progress
 
 SAVE_INTERVAL = 100  # optimiser steps between two saves of the progress

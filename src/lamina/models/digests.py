@@ -2,11 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.errors import LaminaError, at_end
+from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 
 _SETTINGS_SUFFIXES = {".json", ".model", ".py", ".jinja", ".txt"}
@@ -56,7 +55,7 @@ def describe_files(folder: Path) -> dict[str, Any]:
 
 
 def check_files(manifest: Mapping[str, Any]) -> None:
-    """Refuse a model whose files are not those of its manifest, now and at the end of the work.
+    """Refuse a model whose files are not those of its manifest.
 
     Raises LaminaError if files changed or the folder is missing.
     """
@@ -74,12 +73,6 @@ def check_files(manifest: Mapping[str, Any]) -> None:
             raise _changed("weights", model, folder)
         if manifest.get("settings_sha256", facts["settings_sha256"]) != facts["settings_sha256"]:
             raise _changed("configuration or tokenizer", model, folder)
-    at_end(partial(_check_unchanged, stamps, model, folder))
-
-
-def _check_unchanged(stamps: Stamps, model: str, folder: Path) -> None:
-    if _read_stamps(folder) != stamps:
-        raise _changed("files", model, folder)
 
 
 def _changed(what: str, model: str, folder: Path) -> LaminaError:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_depth
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina.config.models import Model
 from lamina.errors import LaminaError, cause
 from lamina.models import checkpoint, sizes
 from lamina.models.digests import describe_files
+from lamina.options.models import Model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

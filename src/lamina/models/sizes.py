@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lamina.config.studies import CONTEXT
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PretrainedConfig, PreTrainedModel
@@ -23,6 +21,9 @@ _CHOSEN_EXPERTS_KEYS = (
     "moe_topk",
     "moe_k",
 )
+DEFAULT_CONTEXT = 4096
+"""Tokens in the cache for which memory and time of a token are counted, where nobody says."""
+
 _KEY_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
 
 
@@ -96,7 +97,7 @@ class Sizes:
             return cost
         if not any(layer.attention + layer.mlp for layer in self.parameters):
             return 0.0
-        layers = self._layer_amounts(cost, CONTEXT)
+        layers = self._layer_amounts(cost, DEFAULT_CONTEXT)
         attention = sum([layer.attention for layer in layers])
         mlp = sum([layer.mlp for layer in layers])
         return attention / (attention + mlp)

@@ -1,15 +1,13 @@
 """How much a job has computed, written into its log: `3.2e+06 layer-tokens in 41 s`.
 
-A layer-token is one token through one decoder layer, the unit in which `lamina.cost` counts what
+A layer-token is one token through one decoder layer, the unit in which `lamina_workflow.cost` counts what
 jobs will do. The layers of the loaded models count it, so whatever runs them need not say how far
-it is. `lamina.runtime.progress` reads in the end of the log how far the job is.
+it is. `lamina_workflow.runtime.progress` reads in the end of the log how far the job is.
 """
 
 import logging
 import time
 from typing import TYPE_CHECKING, Any
-
-from lamina.errors import at_end
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +45,6 @@ class Workload:
         if not self._started:
             self._started = now
             self._reported = now
-            at_end(self.report)
         elif now - self._reported >= _REPORT_INTERVAL:
             self.report()
         self.layer_tokens += layer_tokens

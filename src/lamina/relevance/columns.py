@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lamina.config.metrics import METRICS
+from lamina.options.metrics import METRICS
 
 ANSWERS = ("correct", "correct_norm")
 """Whether answers are right. A plan tells this of a removal whatever its metric is."""

@@ -29,7 +29,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from scipy.stats import rankdata, wilcoxon
 
-from lamina.config.metrics import METRICS
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights

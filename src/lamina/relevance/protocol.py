@@ -7,12 +7,12 @@ mean of one column of `sweeps`.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
-from lamina.config.metrics import METRICS
-from lamina.modules import load
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import (
     Columns,
     Context,
@@ -116,7 +116,7 @@ class Metric:
 
 def metric(name: str) -> Metric:
     """An instance of the metric with this name."""
-    module = load(METRICS[name].module)
+    module = import_module(METRICS[name].module)
     metric_class: Any = next(
         value for value in vars(module).values() if getattr(value, "name", None) == name
     )

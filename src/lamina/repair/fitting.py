@@ -8,23 +8,23 @@ tensors, rows = fitting.record(request, groups, name)
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Repair
 from lamina.data.calibrations import Calibration
 from lamina.engine import taps
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch, check_boundaries
 from lamina.models.surgery import runs
-from lamina.modules import load
+from lamina.options.repairs import Repair
 from lamina.repair import check, harm, patch, protocol
 from lamina.repair.operators import describe_operator
 from lamina.repair.protocol import Fit, Tensors
-from lamina.study.variant import Variant
+from lamina.variant import Variant
 
 PlanRecord = Mapping[str, Any]
 """A plan, as its JSON file holds it."""
@@ -159,7 +159,7 @@ class _Fitter:
 
     def fit_run_after_run(self, chain_module: str, sources: Sequence[Source]) -> list[FittedGroup]:
         """Fit each run of a plan on the model that is repaired before it: a group for each plan."""
-        chain = load(chain_module)
+        chain = import_module(chain_module)
         groups: list[FittedGroup] = []
         for size, boundaries in self.request.boundaries.items():
             fits, runs_before = chain.fit(
@@ -175,7 +175,7 @@ class _Fitter:
 
     def fit_with_chosen_weights(self) -> list[FittedGroup]:
         """Fit with the weight of general text that each plan needs: a group for each weight."""
-        weighing = load("lamina.repair.weighing")
+        weighing = import_module("lamina.repair.weighing")
         weighed_groups = weighing.groups(
             self.model,
             self.calibrations,

@@ -1,13 +1,14 @@
 """The protocol of a repair: the functions that a module of `lamina.repair.methods` must have.
 
 At the top of such a module stands the class of its options, a subclass of
-`lamina.config.repairs.Repair`. The module is found by the name of the method, and nothing outside
+`lamina.options.repairs.Repair`. The module is found by the name of the method, and nothing outside
 of it knows that name or its options. It imports torch inside its functions only, because the
 configuration is read without torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,7 +16,6 @@ from transformers import PreTrainedModel
 
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
-from lamina.modules import load
 
 Tensors = Mapping[str, torch.Tensor]
 """What was fitted at one boundary, under the method's own names, as a patch file holds it."""
@@ -72,7 +72,7 @@ class RepairMethod(Protocol):
 
 def method(name: str) -> RepairMethod:
     """Load the module of a repair method."""
-    return cast(RepairMethod, load(f"lamina.repair.methods.{name}"))
+    return cast(RepairMethod, import_module(f"lamina.repair.methods.{name}"))
 
 
 def find_refusal(options: Any, boundary: Boundary) -> str | None:

@@ -4,18 +4,18 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lamina.config.metrics import METRICS
-from lamina.config.selectors import Selector
 from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import LaminaError
 from lamina.models.units import parse
-from lamina.modules import load
+from lamina.options.metrics import METRICS
+from lamina.options.selectors import Selector
 from lamina.relevance.columns import Columns, Context, from_table, hits
 from lamina.relevance.score import ranking, was_measured
 from lamina.selection.options import DonorModels, Scored
@@ -103,10 +103,10 @@ def choose_plan(
     )
     previous = previous or empty_plan(selector, keys)
     if replacements:
-        strategy = load("lamina.selection.strategies.replacements")
+        strategy = import_module("lamina.selection.strategies.replacements")
         plan = strategy.choose(request, step, previous)
         return strategy.with_records(plan, replacements.records)
-    strategy = load(f"lamina.selection.strategies.{selector.strategy}")
+    strategy = import_module(f"lamina.selection.strategies.{selector.strategy}")
     return strategy.choose(request, step, previous)
 
 

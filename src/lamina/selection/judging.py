@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import METRICS
-from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.splitting import documents
 from lamina.engine import memory
@@ -21,7 +20,8 @@ from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.units import all_units, parse
-from lamina.modules import load
+from lamina.options.metrics import METRICS
+from lamina.options.selectors import Selector
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
@@ -337,7 +337,7 @@ class _Proposer:
             strategy=member,
             kind=space.kind,
         )
-        strategy = load(f"{Selector.PACKAGE}.{member}")
+        strategy = import_module(f"{Selector.PACKAGE}.{member}")
         plan: Plan = strategy.choose(plan_request, self.distances, before)
         return plan.units
 
@@ -389,7 +389,7 @@ def _search_with_defaults(
         trials = Trials(evaluator, len(samples), prices=request.prices)
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
-        strategy = load(f"{Selector.PACKAGE}.{name}")
+        strategy = import_module(f"{Selector.PACKAGE}.{name}")
         return dict(strategy.find(search, request.units, request.sizes, options))
 
 

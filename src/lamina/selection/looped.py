@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Repair
 from lamina.data.splitting import parts
 from lamina.engine.candidates import Candidate, Observation
 from lamina.engine.scores import Name, Scores
@@ -33,6 +32,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of
 from lamina.models.surgery import runs, units_of
+from lamina.options.repairs import Repair
 from lamina.repair import protocol
 from lamina.repair.patch_store import PatchStore
 

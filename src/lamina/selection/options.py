@@ -5,13 +5,13 @@ A repair in the loop, models whose layers may replace the model's own, and furth
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from lamina.config.entry import Options
-from lamina.config.repairs import Repair
-from lamina.modules import load
+from lamina.options.entry import Options
+from lamina.options.repairs import Repair
 from lamina.store import checksum
 
 # The keys of a donor's manifest that a plan records.
@@ -74,7 +74,7 @@ class DonorModels:
 
         Raises LaminaError if a layer cannot replace the model's own.
         """
-        replacements = load("lamina.models.replacements")
+        replacements = import_module("lamina.models.replacements")
         replacements.check_siblings(model, manifest, self.records)
         layers: dict[str, Any] = replacements.layers(model, units, self.records)
         return layers

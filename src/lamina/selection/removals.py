@@ -1,11 +1,11 @@
 """One sweep or a block of it: the removal of each of its units, measured by one pass."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import MODULES
 from lamina.data.calibrations import Calibration
 from lamina.engine import candidates, forking, memory
 from lamina.engine import sweep as engine
@@ -14,7 +14,7 @@ from lamina.engine.session import Pass
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
-from lamina.modules import load
+from lamina.options.metrics import MODULES
 from lamina.selection.options import DonorModels, Loop, Replacements
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
@@ -31,7 +31,7 @@ def share(
     """The units of this kind that a model of `n_layers` layers still has, or one block's share."""
     units = all_units(n_layers, kind, removed)
     if replacements:
-        strategy = load("lamina.selection.strategies.replacements")
+        strategy = import_module("lamina.selection.strategies.replacements")
         units = strategy.units(units, removed, replacements.names)
     return engine.share_by_cost(units, n_layers, block, blocks)
 
@@ -66,7 +66,7 @@ def rows(
     samples = calibration.samples
     token_budget = memory.tokens(tokens, model, samples, len(units) + 2)
     if pass_ in MODULES:
-        module = load(MODULES[pass_])
+        module = import_module(MODULES[pass_])
         return list(module.rows(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
@@ -104,7 +104,7 @@ def _rows_of_changed_candidates(
     with engine.opened(model, samples, token_budget, replacements=other_layers) as session:
         measuring: Any = session
         if loop:
-            measuring = load("lamina.selection.looped").Looped(session, repairs)
+            measuring = import_module("lamina.selection.looped").Looped(session, repairs)
         measuring.measure(range(len(samples)), wanted, observed)
         return list(session.scores.rows(wanted if current else measured_units))
 
@@ -127,5 +127,5 @@ def _fit_repairs(
     for observation in observed.values():
         compared = (observation.model, observation.before, observation.after)
         fitted_for += [candidate for candidate in compared if candidate]
-    looped = load("lamina.selection.looped")
+    looped = import_module("lamina.selection.looped")
     return looped.fitted(model, sources, fitted_for, loop.repair, loop.seed, scored_source)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Calibration
 from lamina.engine import memory
 from lamina.engine import sweep as engine
@@ -18,7 +18,7 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
-from lamina.modules import load
+from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
@@ -112,7 +112,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         growing: Any = None
         if request.loop:
             growing = _repairs_in_place(request, request.loop, seen, held_back)
-            measuring = load("lamina.selection.looped").Looped(session, growing.repairs)
+            measuring = import_module("lamina.selection.looped").Looped(session, growing.repairs)
 
         def prepare(candidates: Sequence[Candidate]) -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
@@ -139,7 +139,7 @@ def _layers_of_other_models(request: SearchRequest) -> Any:
     """The modules that may replace layers of the model, by unit; None if no donors are listed."""
     if not request.replacements:
         return None
-    strategy = load("lamina.selection.strategies.replacements")
+    strategy = import_module("lamina.selection.strategies.replacements")
     units = strategy.units(request.units, [], request.replacements.names)
     return request.replacements.layers(request.model, request.manifest, units)
 
@@ -148,7 +148,7 @@ def _repairs_in_place(
     request: SearchRequest, loop: Loop, seen: np.ndarray, held_back: np.ndarray
 ) -> Any:
     """The repairs of all candidates, fitted as they are needed on documents that are not held back."""
-    looped = load("lamina.selection.looped")
+    looped = import_module("lamina.selection.looped")
     own_name, calibration = next(iter(request.calibrations.items()))
     own_sequences = calibration.sequences()
     held_back_sequences = [own_sequences[index] for index in held_back]
@@ -182,7 +182,7 @@ def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Pla
     )
     if not request.replacements:
         return plan
-    strategy = load("lamina.selection.strategies.replacements")
+    strategy = import_module("lamina.selection.strategies.replacements")
     return strategy.with_records(plan, request.replacements.records)
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
@@ -20,7 +21,6 @@ from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import workload
 from lamina.models.units import parse
-from lamina.modules import load
 from lamina.selection.plans import UnitPrices
 
 # Equal means must compare equal however their sums were rounded.
@@ -314,7 +314,7 @@ def run(
     lengths: Tokens of every sample.
     """
     search = Search(options.strategy, trials, seen, lengths)
-    strategy = load(f"lamina.selection.strategies.{options.strategy}")
+    strategy = import_module(f"lamina.selection.strategies.{options.strategy}")
     sets: dict[int, Candidate] = strategy.find(search, units, sizes, options)
 
     base_search = Search(BASE, trials, seen, lengths)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from lamina.config.selectors import Selector
 from lamina.models.cutting import shifts
 from lamina.models.export.gguf_file import FILE
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
 from lamina.models.units import parse, replacement
-from lamina.study.variant import Variant
+from lamina.options.selectors import Selector
+from lamina.variant import Variant
 from lamina.version import VERSION
 
 ONWARD = "## Where to go from here"

@@ -37,7 +37,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
 from lamina.models.units import parse
-from lamina.study.variant import EXPORTED_AS
+from lamina.variant import EXPORTED_AS
 from lamina.version import VERSION
 
 RECORD = "lamina.json"

@@ -16,9 +16,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 from lamina.models.structure import SublayerModule, family_of, halves, layers_of, text_config
+from lamina.options.repairs import Repair
 
 TOLERANCE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import option
-from lamina.config.explain import wrong
-from lamina.config.repairs import AUTO, Repair, ridge_option
+from lamina.options.entry import option
+from lamina.options.explain import wrong
+from lamina.options.repairs import AUTO, Repair, ridge_option
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from lamina.config.entry import option
-from lamina.config.repairs import Repair
+from lamina.options.entry import option
+from lamina.options.repairs import Repair
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from lamina.config.entry import option
-from lamina.config.repairs import Repair, ridge_option
 from lamina.errors import LaminaError
+from lamina.options.entry import option
+from lamina.options.repairs import Repair, ridge_option
 from lamina.repair.methods import ghost
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.entry import option
-from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
+from lamina.options.entry import option
+from lamina.options.repairs import Repair
 
 if TYPE_CHECKING:
     import torch

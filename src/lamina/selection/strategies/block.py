@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.entry import option
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import Selector, metric_of_runs_option
+from lamina.options.entry import option
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, metric_of_runs_option
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, PlanRequest, StepEvidence

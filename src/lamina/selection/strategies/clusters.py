@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import Selector, metric_of_runs_option
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, metric_of_runs_option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.selectors import Selector
 from lamina.models.units import all_units
+from lamina.options.selectors import Selector
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, PlanRequest, StepEvidence

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import Filled, option, seed_option
-from lamina.config.explain import wrong
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import (
+from lamina.engine.candidates import Candidate
+from lamina.models.units import replacement, replacement_unit
+from lamina.options.entry import Filled, option, seed_option
+from lamina.options.explain import wrong
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import (
     Selector,
     donors_option,
     held_back_option,
     metric_option,
     repair_option,
 )
-from lamina.engine.candidates import Candidate
-from lamina.models.units import replacement, replacement_unit
 
 if TYPE_CHECKING:
     from numpy.random import Generator

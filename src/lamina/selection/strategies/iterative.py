@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config import selectors
-from lamina.config.entry import Filled, Weights, seed_option
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import Combine, Selector
+from lamina.options import selectors
+from lamina.options.entry import Filled, Weights, seed_option
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Combine, Selector
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, PlanRequest, StepEvidence

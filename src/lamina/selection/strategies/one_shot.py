@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.entry import Filled, Weights
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import (
+from lamina.options.entry import Filled, Weights
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import (
     Combine,
     Selector,
     also_option,

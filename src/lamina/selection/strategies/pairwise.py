@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.entry import seed_option
-from lamina.config.metrics import MetricName
-from lamina.config.selectors import Selector, held_back_option, metric_option
 from lamina.engine.candidates import Candidate
+from lamina.options.entry import seed_option
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, held_back_option, metric_option
 
 if TYPE_CHECKING:
     import numpy as np

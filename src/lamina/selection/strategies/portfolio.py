@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pydantic import model_validator
 
-from lamina.config.entry import Filled, Weights, option, seed_option
-from lamina.config.explain import listed, wrong
-from lamina.config.metrics import METRICS, MetricName
-from lamina.config.selectors import Selector
 from lamina.models.units import COMPONENTS
+from lamina.options.entry import Filled, Weights, option, seed_option
+from lamina.options.explain import listed, wrong
+from lamina.options.metrics import METRICS, MetricName
+from lamina.options.selectors import Selector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +124,7 @@ def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
 
 
 class Rehearsal(Protocol):
-    """What `lamina.cost` gives to `rehearse`: it stands for a model and its samples, and counts their work.
+    """What `lamina_workflow.cost` gives to `rehearse`: it stands for a model and its samples, and counts their work.
 
     choosing: Indices of the samples that choose.
     judges: Those that judge.
@@ -155,9 +155,10 @@ def rehearse(
     rehearsal: Rehearsal, units: Sequence[str], sizes: Sequence[int], options: Portfolio
 ) -> None:
     """Ask for what a search asks for, with drawn proposals, so that `rehearsal` counts it."""
+    from importlib import import_module
+
     import numpy as np
 
-    from lamina.modules import load
     from lamina.selection.tournament import Tournament, exchange_units
     from lamina.selection.trials import Search
 
@@ -177,7 +178,7 @@ def rehearse(
         if name in options.members:
             own_options = selector.from_options({"strategy": name, "metric": options.metric})
             search = Search(name, rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
-            load(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
+            import_module(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
     proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
     for size in sizes:
         for member in members:

@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.config.entry import seed_option
-from lamina.config.selectors import Selector
 from lamina.models.units import all_units
+from lamina.options.entry import seed_option
+from lamina.options.selectors import Selector
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, PlanRequest, StepEvidence

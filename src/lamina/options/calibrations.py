@@ -1,0 +1,257 @@
+"""Section `calibrations`: the samples on which units are scored and patches are fitted.
+
+They are never test data.
+"""
+
+from functools import partial
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from lamina.options import entry
+from lamina.options.entry import Choice, Documents, Filled, UserPath, Weights, option
+from lamina.options.explain import wrong
+
+CORPUS = "microworld_corpus"
+
+
+def corpus_file(text: str, split: str | None = None) -> str:
+    """The file behind a `text` entry, relative as written.
+
+    The embedded corpus is named by its name and split.
+    """
+    if text != CORPUS:
+        return text
+    return f"resources/reference/data/corpus_{split or 'train'}.jsonl"
+
+
+def _check_split(split: str) -> str:
+    if split == "test":
+        raise ValueError
+    return split
+
+
+Split = Annotated[Filled, AfterValidator(_check_split)]
+
+
+# Keys that several kinds of calibrations have, or benchmarks as well.
+_SPLIT = option(
+    "Split of the data from which the samples are drawn; `test` is refused.",
+    "train",
+    allowed="train, validation or another split that is never benchmarked (not test)",
+)
+_LIMIT = option(
+    "Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md.",
+    None,
+    ge=1,
+)
+NUM_FEWSHOT = option(
+    "Solved examples put before each question. What does not fit into the model's context is cut "
+    "from the left.",
+    0,
+    ge=0,
+)
+TEXT = option(
+    "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
+)
+_DOCUMENTS = option(
+    "Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED
+)
+_LENGTH = option(
+    "Most tokens of a sample, the first of its document. Accuracy is that of the last one.",
+    128,
+    ge=2,
+)
+_ANSWERS = option(
+    "Whose answers the samples hold. `gold`: those of the data. `model`: those that the base model "
+    "itself writes, once.",
+    "gold",
+)
+_KEEP = option(
+    "With `answers: model`: keep all questions, or those that exact match calls right.", "all"
+)
+_TEMPERATURE = option(
+    "With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0
+)
+_PROMPT = option(
+    "With `answers: model`: tokens of a document after which the model continues by itself.",
+    16,
+    ge=1,
+)
+
+
+trust_code_option = partial(
+    option,
+    "Whether Python that task files in `workflow/tasks` name may run (`!function`, metrics of "
+    "their own).",
+    False,
+)
+
+
+class Calibration(Choice):
+    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or
+    `choices`. What each is good for: docs/data.md.
+    """
+
+    ASIDE = ("score", "group", "replicates")
+
+    score: Literal["acc_norm", "acc"] = option(
+        "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).",
+        "acc_norm",
+    )
+    group: Filled | None = entry.group_option()
+    replicates: int = entry.replicates_option()
+
+    @property
+    def drawn(self) -> list[str]:
+        """The lm-eval tasks from which samples are drawn."""
+        if isinstance(self, Task):
+            return [self.task]
+        if isinstance(self, Tasks):
+            return self.tasks
+        return []
+
+    @property
+    def own(self) -> bool:
+        """Whether the model writes the answers of the samples itself."""
+        return getattr(self, "answers", "gold") == "model"
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        """Refuse options of written answers where none are written, and prompts that fill all."""
+        if not self.own:
+            self._check_no_answer_options()
+        elif getattr(self, "prompt", 0) >= getattr(self, "length", 1):
+            raise wrong(
+                "the prompt leaves no room for an answer. Write a prompt shorter than `length`.",
+                "prompt",
+            )
+        return self
+
+    def _check_no_answer_options(self) -> None:
+        for key in ("keep", "temperature", "prompt"):
+            field = type(self).model_fields.get(key)
+            if field and getattr(self, key) != field.default:
+                raise wrong(
+                    "this is only for answers that the model writes. Leave it out, or add "
+                    "`answers: model`.",
+                    key,
+                )
+
+
+class Task(Calibration):
+    """Documents of one lm-eval task, or of a group of tasks such as `mmlu`."""
+
+    MARKS = ("task",)
+
+    task: Filled = option(
+        "Name of an lm-eval task, or of a group or tag, whose tasks then share `limit` by their "
+        "size."
+    )
+    split: Split = _SPLIT
+    limit: int | None = _LIMIT
+    num_fewshot: int = NUM_FEWSHOT
+    seed: int = entry.seed_option()
+    trust_code: bool = trust_code_option()
+    answers: Literal["gold", "model"] = _ANSWERS
+    keep: Literal["all", "right"] = _KEEP
+    temperature: float = _TEMPERATURE
+
+
+class Tasks(Calibration):
+    """Documents of several lm-eval tasks or groups, mixed."""
+
+    MARKS = ("tasks",)
+
+    tasks: list[Filled] = option(
+        "Names of several lm-eval tasks, groups or tags, mixed.", min_length=1
+    )
+    fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
+    split: Split = _SPLIT
+    num_fewshot: int = NUM_FEWSHOT
+    seed: int = entry.seed_option()
+    trust_code: bool = trust_code_option()
+    answers: Literal["gold", "model"] = _ANSWERS
+    keep: Literal["all", "right"] = _KEEP
+    temperature: float = _TEMPERATURE
+
+
+class Text(Calibration):
+    """Documents of a file or of the embedded corpus, one sample each, cut off at a length."""
+
+    MARKS = ("text",)
+
+    text: UserPath = TEXT
+    documents: Documents | None = _DOCUMENTS
+    length: int = _LENGTH
+    split: Split = _SPLIT
+    answers: Literal["gold", "model"] = _ANSWERS
+    temperature: float = _TEMPERATURE
+    prompt: int = _PROMPT
+
+
+class Hub(Calibration):
+    """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
+
+    Only the job that prepares the calibration needs the network, and it runs on the node where you
+    start lamina. A folder with files of the same form (.json.gz, .jsonl, .parquet, .arrow) needs no
+    network.
+    """
+
+    MARKS = ("hub",)
+
+    hub: UserPath = option("Id of a data set (`organisation/name`), or a folder that holds one.")
+    name: Filled | None = option(
+        "Which of its configurations, such as `en`; null where it has one.", None
+    )
+    revision: Filled | None = option(
+        "Commit, tag or branch. Needed for an id, ignored for a folder.", None
+    )
+    split: Split = _SPLIT
+    field: Filled = option(
+        "Field of a document that is its text, or the list of turns of a conversation.", "text"
+    )
+    documents: Documents | None = _DOCUMENTS
+    length: int = _LENGTH
+    streaming: bool = option(
+        "Whether only the documents asked for are read over the network; `false` first downloads "
+        "the whole split into the cache of the hub.",
+        True,
+    )
+    answers: Literal["gold", "model"] = _ANSWERS
+    temperature: float = _TEMPERATURE
+    prompt: int = _PROMPT
+
+
+class Mixture(Calibration):
+    """Samples of other calibrations, of tasks and texts alike."""
+
+    MARKS = ("mixture",)
+
+    mixture: Weights = option(
+        "Weights of the other calibrations, by name: the shares of the samples.",
+        allowed="weights above 0 by calibration, such as {arc: 2, c4: 1}",
+        min_length=1,
+    )
+    limit: int | None = option(
+        "Number of samples drawn; `null` takes as many as the shares allow.", None, ge=1
+    )
+    seed: int = entry.seed_option()
+
+
+class Choices(Calibration):
+    """Questions of your own. One line of the file is one question, `gold` counting from 0:
+
+    ```
+    {"query": "Water freezes at", "choices": ["0 degrees", "50 degrees"], "gold": 0}
+    ```
+    """
+
+    MARKS = ("choices",)
+
+    choices: UserPath = option(
+        "A .jsonl file of your own questions with `query`, `choices` and `gold` in each line."
+    )
+    limit: int | None = _LIMIT
+    num_fewshot: int = NUM_FEWSHOT
+    seed: int = entry.seed_option()

@@ -1,0 +1,109 @@
+"""Section `healings`: the options that all short fine-tunes after pruning share.
+
+The options of one method stand in its module under `lamina.healing`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lamina.options.entry import Choice, Filled, Weights, option, seed_option
+from lamina.options.explain import wrong
+from lamina.options.repairs import OWN
+
+
+def _normalise_weights(data: dict[str, float] | str) -> dict[str, float]:
+    """The weights by name; the weight of `own` alone says nothing."""
+    weights = {data: 1.0} if isinstance(data, str) else data
+    if set(weights) == {OWN}:
+        return {OWN: 1.0}
+    return weights
+
+
+class Healing(Choice):
+    """A short fine-tune of the pruned model. `none`, no training, always exists."""
+
+    # The keys of this class are those of every method, so that the cost of a training is known
+    # before the run.
+
+    BY = "method"
+    PACKAGE = "lamina.healing"
+
+    method: str = option("The fine-tuning method.")
+
+    learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
+    epochs: int = option(
+        "Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1
+    )
+    batch: int = option("Samples per optimiser step.", 16, ge=1)
+    warmup_steps: int = option(
+        "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a "
+        "cosine afterwards.",
+        100,
+        ge=0,
+    )
+    max_steps: int | None = option(
+        "Most optimiser steps; `null` trains for all epochs.", None, ge=1
+    )
+    seed: int = seed_option()
+    data: Annotated[
+        Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_normalise_weights)
+    ] = option(
+        "What it trains on: `own`, the variant's own calibration; the name of another one; or "
+        "names with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass "
+        "has every sample of the greatest weight once, and of the others their share, drawn anew.",
+        {OWN: 1.0},
+        allowed="own, the name of a calibration, or weights above 0 by calibration, such as "
+        "{own: 1, corpus: 0.1}",
+        shown_default="`own`",
+    )
+    objective: Literal["lm", "distill", "lm+hidden"] = option(
+        "What training lowers. `lm`: the loss of the right tokens. `distill`: the divergence from "
+        "the base model's predictions, KL(base ‖ variant). `lm+hidden`: `lm` and the squared "
+        "distance from the base model's stream where layers were removed, relative to its square.",
+        "lm",
+    )
+    temperature: float = option(
+        "With `distill`: the number that divides the logits; the loss is multiplied by its square.",
+        1.0,
+        gt=0,
+    )
+
+    @model_validator(mode="after")
+    def _check_warmup(self) -> Self:
+        if not self.max_steps or "warmup_steps" not in self.model_fields_set:
+            return self
+        if self.warmup_steps >= self.max_steps:
+            raise wrong(
+                f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the "
+                f"learning rate would never fall. Write at most {self.max_steps // 10}, a tenth.",
+                "warmup_steps",
+            )
+        return self
+
+    @property
+    def trains_patches(self) -> bool:
+        """Whether it trains the patches of a repair, which must then have some."""
+        return False
+
+    @property
+    def update_rank(self) -> int | None:
+        """The rank of the updates that are trained in place of weight matrices.
+
+        None if the matrices are trained themselves.
+        """
+        return None
+
+    @property
+    def base_quantisation(self) -> str:
+        """How the base model is loaded for the training: `none`, or `4bit`."""
+        return "none"
+
+    def weights(self, own: str) -> dict[str, float]:
+        """The weight of a scored token by calibration; `own` is that of the variant."""
+        assert isinstance(self.data, dict)
+        weights: dict[str, float] = {}
+        for name, weight in self.data.items():
+            calibration = own if name == OWN else name
+            weights[calibration] = weights.get(calibration, 0.0) + weight
+        return weights

@@ -1,0 +1,280 @@
+"""Section `selectors`: the options that all ways to choose what is removed share.
+
+The options of one strategy stand in its module under `lamina.selection.strategies`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from lamina.options.entry import Choice, Filled, Spelt, group_option, option, replicates_option
+from lamina.options.explain import listed, wrong
+from lamina.options.metrics import METRICS, Metric, metrics_where
+
+Units = Literal["layer", "attention", "mlp", "both"]
+
+# What the options are that a strategy does not have, for those who read them of any selector.
+_ABSENT_OPTIONS: Mapping[str, Any] = {
+    "metric": None,
+    "seed": 0,
+    "repair": None,
+    "also": {},
+    "repairs": (),
+    "judge": None,
+    "members": (),
+    "combine": "mean",
+    "donors": (),
+    "periods": "any",
+}
+Combine = Literal["mean", "worst"]
+
+# The metrics that have a value for a run of layers.
+RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
+
+# Keys that several strategies have.
+units_option = partial(
+    option,
+    "What is removed: whole layers, one of their two sub-layers, or `both` sub-layers, each on its "
+    "own. With `both`, sizes count in layers: at size 3, the removed sub-layers together count at "
+    "least as much as three layers, by their parameters.",
+    "layer",
+)
+repair_option = partial(
+    option,
+    "Repair (a name under `repairs`) that is in place while units are scored, so that what is "
+    "easiest to repair is removed; `null` scores bare removals.",
+    None,
+)
+also_option = partial(
+    option,
+    "Calibrations on which removals are scored in addition to the variant's own, by the same "
+    "metric, with the weight of each score; the own one has weight 1. General text keeps a task "
+    "from choosing what ruins everything else.",
+    {},
+    allowed="weights above 0 by calibration, such as {corpus: 1}",
+    shown_default="none",
+)
+combine_option = partial(
+    option,
+    "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.",
+    "mean",
+)
+donors_option = partial(
+    option,
+    "Siblings (names under `donors`) whose layers may replace layers that are kept. `removed` "
+    "counts what is dropped.",
+    [],
+    shown_default="none",
+)
+held_back_option = partial(
+    option,
+    "Share of the calibration that the search never sees. Its winner is measured there, and so is "
+    "what the greedy and the one-shot choice reach.",
+    0.25,
+    gt=0,
+    lt=1,
+)
+
+
+def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any) -> Any:
+    """Make the key `metric`; `examples` are metrics to begin with."""
+    return option("Relevance metric by which units are compared.", examples=list(examples), **more)
+
+
+# The key `metric` of a strategy that reads the captured activations.
+metric_of_runs_option = partial(metric_option, RUNS, allowed=listed(RUNS))
+
+
+def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
+    """Refuse sub-layers for a metric that has no value for them, by the error of key `units`."""
+    if units == "layer":
+        return
+    for name in metrics:
+        if METRICS[name].sublayers:
+            continue
+        raise wrong(
+            f"'{units}' does not go with metric '{name}', which fits maps over runs of whole "
+            "layers. Write units: layer, or metric: "
+            f"{metrics_where(lambda metric: metric.sublayers)}.",
+            "units",
+        )
+
+
+def _has_common_scale(metric: Metric) -> bool:
+    """Whether scores on several calibrations share a scale.
+
+    Scores from gradients and weights have no fixed one.
+    """
+    return metric.pass_ in ("removal", "stream")
+
+
+class Selector(Choice):
+    """A metric, a strategy, the kind of unit and what must stay.
+
+    The most that can be removed: all unprotected layers but one; for `block` the longest run of
+    them; for `deepest` all unprotected ones except the last layer.
+    """
+
+    BY = "strategy"
+    USUAL = "iterative"
+    PACKAGE = "lamina.selection.strategies"
+    ASIDE = ("group", "replicates")
+    # For a message: what else limits a removal.
+    LIMIT: ClassVar[str] = ""
+    # Whether one job finds the plans of all sizes by trying whole sets.
+    SEARCHES: ClassVar[bool] = False
+    SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
+    # Whether it reads a sweep.
+    SWEEPS: ClassVar[bool] = False
+    # Whether it goes on from the plan with one unit less.
+    STEPS: ClassVar[bool] = False
+    # Whether it reads the captured activations.
+    CAPTURED: ClassVar[bool] = False
+    # How units were chosen, for the card of an export.
+    CHOICE: ClassVar[str] = "units went by their scores"
+
+    strategy: str = option("How units are picked from their scores.", "iterative")
+    units: Units = units_option()
+    protect: list[Annotated[int, Spelt]] = option(
+        "Layers that stay, negative ones counted from the end.", []
+    )
+    cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
+        "What a sub-layer counts with `units: both`. `parameters`: its share of a layer's "
+        "parameters. `latency`: its share of the bytes that one token reads, of weights and of a "
+        "cache of 4,096 tokens (or of the model's context). A number: the share of attention, as "
+        "measured.",
+        "parameters",
+    )
+    group: Filled | None = group_option()
+    replicates: int = replicates_option()
+
+    if TYPE_CHECKING:  # keys of some strategies; the others have the values of `_ABSENT_OPTIONS`
+        metric: str | None
+        seed: int
+        repair: str | None
+        repairs: Sequence[str]
+        members: Sequence[str]
+        judge: str | None
+        also: Mapping[str, float]
+        combine: str
+        donors: Sequence[str]
+        periods: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for key, value in _ABSENT_OPTIONS.items():
+            if key not in cls.model_fields:
+                setattr(cls, key, value)
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        """Refuse options that exclude each other."""
+        self._check_cost()
+        self._check_donor_units()
+        if self.metric:
+            check_sublayers(self.units, [self.metric])
+            self._check_metric(METRICS[self.metric])
+        self._check_run_units()
+        return self
+
+    def _check_cost(self) -> None:
+        if self.cost == "parameters" or self.units == "both":
+            return
+        raise wrong(
+            f"{self.cost} weighs attention against MLP, but with units: {self.units} all units "
+            "count the same. Write units: both, or leave `cost` out.",
+            "cost",
+        )
+
+    def _check_donor_units(self) -> None:
+        if not self.donors or self.units == "layer":
+            return
+        raise wrong(
+            f"donors give whole layers, but this selector removes {self.units} units. Write "
+            "units: layer, or leave `donors` out.",
+            "donors",
+        )
+
+    def _check_run_units(self) -> None:
+        if not self.CAPTURED or self.units == "layer":
+            return
+        raise wrong(
+            f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of "
+            "whole layers. Write units: layer, or strategy: iterative.",
+            "units",
+        )
+
+    def _check_metric(self, metric: Metric) -> None:
+        """Refuse a metric that cannot measure what the other options ask for."""
+        removal_metrics = metrics_where(lambda metric: metric.removes)
+
+        if self.repair and not metric.removes:
+            raise wrong(
+                f"'{self.repair}' repairs what a removal leaves, but metric '{metric.name}' is not "
+                f"measured by removing units. Write metric: {removal_metrics}, or leave `repair` "
+                "out.",
+                "repair",
+            )
+
+        if self.also and not _has_common_scale(metric):
+            raise wrong(
+                f"scores by '{metric.name}' on different calibrations have no common scale. Write "
+                f"metric: {metrics_where(_has_common_scale)}, or leave `also` out.",
+                "also",
+            )
+
+        if self.donors and not metric.removes:
+            raise wrong(
+                f"'{metric.name}' has no value for a layer that is replaced by another one. Write "
+                f"metric: {removal_metrics}, or leave `donors` out.",
+                "metric",
+            )
+
+        if self.CAPTURED and not metric.runs:
+            raise wrong(
+                f"'{metric.name}' has no value for a run of layers, which is what strategy "
+                f"'{self.strategy}' compares. Write metric: {listed(RUNS)}, or strategy: "
+                "iterative.",
+                "metric",
+            )
+
+        if self.SEARCHES and not metric.losing:
+            lacking = "has no value for a set of removed units"
+            if metric.removes:
+                lacking = "is not the mean of a loss per sample"
+            raise wrong(
+                f"'{metric.name}' {lacking}, which is what strategy '{self.strategy}' compares. "
+                f"Write metric: {metrics_where(lambda metric: metric.losing)}, or strategy: "
+                "iterative.",
+                "metric",
+            )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a choice of what is removed loads by name."""
+        strategy_module = f"{self.PACKAGE}.{self.strategy}"
+        if not self.metric:
+            return (strategy_module,)
+        return (strategy_module, METRICS[self.metric].module)
+
+    def largest_removal(self, n_layers: int) -> int:
+        """The most units that can be removed from a model of `n_layers` layers."""
+        n_free = sum(self.free(n_layers))
+        if self.units in ("layer", "both"):
+            return min(n_free, n_layers - 1)
+        return n_free
+
+    def attention(self, shares: Mapping[str, float]) -> float:
+        """What attention counts of a layer with `units: both`.
+
+        shares: Of attention in a layer's `parameters` and `latency`.
+        """
+        return self.cost if isinstance(self.cost, float) else shares[self.cost]
+
+    def free(self, n_layers: int) -> list[bool]:
+        """Whether each layer is unprotected."""
+        protected = {index % n_layers for index in self.protect}
+        return [index not in protected for index in range(n_layers)]

@@ -1,0 +1,197 @@
+"""The path of every file under `results/`, as functions of names.
+
+A `key` is that of a plan: `model/calibration/selector`. `results` is the folder of results.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from lamina.errors import LaminaError
+from lamina.variant import Variant
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def own(file: str) -> str:
+    """A file of lamina itself.
+
+    The path is relative where a run starts in lamina's folder, and absolute where a workflow in
+    another folder uses lamina as a module.
+    """
+    return file if Path(file).exists() else str(REPOSITORY / file)
+
+
+RESULTS = "results"
+VIEWS = own("sql/views.sql")
+
+
+def any_of(names: Iterable[str], *more: str) -> str:
+    """A wildcard constraint that allows these names, the expressions `more`, and nothing else."""
+    escaped = [re.escape(name) for name in names]
+    return "|".join([*escaped, *more]) or "(?!)"
+
+
+def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
+    """The name for the tables of these configuration files: a folder, and a schema of the database.
+
+    Raises LaminaError if the files' names do not make one.
+    """
+    name = "+".join(Path(file).stem for file in files)
+    if not name or not name.isprintable() or name.startswith(".") or len(name) > 100:
+        raise LaminaError(
+            f"the configuration file's name without its ending, {name!r}, cannot name a folder and "
+            "a schema of the database. Rename the file, for example to mine.yaml."
+        )
+
+    folder = Path(results, "studies")
+    kept_studies = sorted(folder.iterdir()) if folder.is_dir() else []
+    for kept_study in kept_studies:
+        if kept_study.name != name and kept_study.name.lower() == name.lower():
+            raise LaminaError(
+                f"{folder} already holds a study '{kept_study.name}', and DuckDB takes '{name}' for "
+                f"the same. Rename the configuration file, or delete {kept_study}."
+            )
+    return name
+
+
+def manifest(model: str, results: str | Path = RESULTS) -> str:
+    """What a model is: its path, revision, shapes and the hash of its weights."""
+    return f"{results}/models/{model}/manifest.json"
+
+
+def calibration(model: str, calibration: str, results: str | Path = RESULTS) -> str:
+    """Tokenised samples."""
+    return f"{results}/calibrations/{model}/{calibration}.parquet"
+
+
+def overlap(model: str, calibration: str, task: str, results: str | Path = RESULTS) -> str:
+    """The check that a calibration holds no document of a task."""
+    return f"{results}/overlap/{model}/{calibration}/{task}.json"
+
+
+def activations(model: str, calibration: str, results: str | Path = RESULTS) -> str:
+    """Similarities of all pairs of boundaries of the base model."""
+    return f"{results}/activations/{model}/{calibration}.parquet"
+
+
+def diagnosis(model: str, calibration: str, diagnosis: str, results: str | Path = RESULTS) -> str:
+    """What a diagnosis measured, layer by layer."""
+    return f"{results}/diagnoses/{model}/{calibration}/{diagnosis}.parquet"
+
+
+def sweep(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """The removal of every remaining unit, sample by sample."""
+    return f"{results}/sweeps/{key}/removed={removed}.parquet"
+
+
+def sweep_block(
+    key: str, removed: int | str, block: int | str, results: str | Path = RESULTS
+) -> str:
+    """One job's share of a sweep."""
+    return f"{results}/sweeps/{key}/removed={removed}/block={block}.parquet"
+
+
+def relevance(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """The scores of every unit by all metrics that a sweep measured."""
+    return f"{results}/relevance/{key}/removed={removed}.parquet"
+
+
+def plan(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """The units that are removed at one size."""
+    return f"{results}/plans/{key}/removed={removed}.json"
+
+
+def search(key: str, results: str | Path = RESULTS) -> str:
+    """Every set that a searching selector tried, for all sizes."""
+    return f"{results}/searches/{key}.parquet"
+
+
+def patch(key: str, repair: str, results: str | Path = RESULTS) -> str:
+    """The fitted tensors of a repair, for all sizes of a selector."""
+    return f"{results}/patches/{key}/{repair}.safetensors"
+
+
+def patch_table(key: str, repair: str, results: str | Path = RESULTS) -> str:
+    """How well each patch fits."""
+    return f"{results}/patches/{key}/{repair}.parquet"
+
+
+def adapter(
+    key: str, removed: int | str, repair: str, healing: str, results: str | Path = RESULTS
+) -> str:
+    """The folder of the weights that a healing trained."""
+    return f"{results}/adapters/{key}/removed={removed}/{repair}/{healing}"
+
+
+def training(folder: str) -> str:
+    """The training curve in an adapter's folder, which a healing writes last."""
+    return f"{folder}/training.parquet"
+
+
+def adapter_weights(folder: str) -> list[str]:
+    """Weights and settings in an adapter's folder, as PEFT names them."""
+    return [f"{folder}/adapter_model.safetensors", f"{folder}/adapter_config.json"]
+
+
+def benchmark(
+    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
+) -> str:
+    """A share of a calibration's variants on one task; calibration `none` for the base model."""
+    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
+
+
+def benchmark_samples(
+    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
+) -> str:
+    """The same, document by document."""
+    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
+
+
+def generation(
+    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
+) -> str:
+    """The answers that a share of a calibration's variants writes to one task."""
+    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.parquet"
+
+
+def generation_samples(
+    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
+) -> str:
+    """The same, document by document."""
+    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.samples.parquet"
+
+
+def efficiency(model: str, results: str | Path = RESULTS) -> str:
+    """Speed and memory of all variants of a model."""
+    return f"{results}/efficiency/{model}.parquet"
+
+
+def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
+    """The folder of an exported checkpoint."""
+    return f"{results}/exports/{variant}"
+
+
+class VariantFiles(NamedTuple):
+    """The files of a variant; None for what it does not have. `adapter` is a folder."""
+
+    plan: str | None
+    patch: str | None
+    adapter: str | None
+
+
+def variant_files(variant: Variant, results: str | Path = RESULTS) -> VariantFiles:
+    """The files that a variant is made from."""
+    plan_file = None
+    patch_file = None
+    adapter_folder = None
+    if not variant.is_base:
+        plan_file = plan(variant.key, variant.removed, results)
+    if variant.repair != "none":
+        patch_file = patch(variant.key, variant.repair, results)
+    if variant.healing != "none":
+        adapter_folder = adapter(
+            variant.key, variant.removed, variant.repair, variant.healing, results
+        )
+    return VariantFiles(plan_file, patch_file, adapter_folder)

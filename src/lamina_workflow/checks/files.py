@@ -1,0 +1,343 @@
+"""Checks of local files before the first job.
+
+They cover models, tasks, texts, questions, and what fits into a model's context.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+from lamina.data import files, task_files
+from lamina.data.documents import check_folder, check_range, corpus_file, read_documents
+from lamina.diagnosis.patching import Patching
+from lamina.diagnosis.probe import Probe
+from lamina.errors import LaminaError
+from lamina.models import checkpoint, gguf
+from lamina.options.benchmarks import Perplexity
+from lamina.options.calibrations import CORPUS, Choices, Hub, Text
+from lamina.options.explain import listed
+from lamina.options.models import Model
+from lamina.options.repairs import OWN
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.config.studies import Prune, Study
+
+# Bytes of a data file that is read together with the configuration; jobs read larger ones.
+LARGEST = 64 << 20
+
+
+def model_key(config: Configuration, model: str) -> str:
+    """The key of a model in the configuration: under `models`, or under `donors` for a sibling."""
+    section = "donors" if model in config.donors else "models"
+    return f"{section}.{model}"
+
+
+def describe_model(key: str, model: Model, root: Path) -> Model:
+    """Fill in the layers and the family of a model from its folder; a hub model stays unchanged.
+
+    Raises LaminaError if there is no such folder, it holds no model, or it contradicts the entry.
+    """
+    where = f"{key}.source"
+    folder = root / model.source
+    if gguf.is_gguf(model.source):
+        _check_file(where, model.source, root, "a GGUF file")
+        n_layers, _ = gguf.shape(folder, where)
+        _check_stated(key, "layers", model.layers, n_layers, model.source)
+        return model.model_copy(update={"layers": n_layers})
+    if folder.is_file():
+        raise LaminaError(
+            f"{where}: '{model.source}' is a file. Write the folder of the model that it belongs "
+            "to."
+        )
+    if not folder.is_dir():
+        _check_hub_id(where, model.source, model.revision, "config.json and safetensors weights")
+        return model
+    return _describe_folder(key, model, folder)
+
+
+def _describe_folder(key: str, model: Model, folder: Path) -> Model:
+    """Fill in the layers and the family that `config.json` in a folder states."""
+    settings = checkpoint.read_settings(folder, f"{key}.source", model.source)
+    decoder = checkpoint.decoder_settings(settings)
+    stated_depths = [decoder.get(name) for name in checkpoint.LAYER_KEYS]
+    depths = [depth for depth in stated_depths if isinstance(depth, int)]
+    n_layers = depths[0] if depths else None
+    family = settings.get("model_type")
+
+    file = f"{model.source}/config.json"
+    _check_stated(key, "layers", model.layers, n_layers, file)
+    _check_stated(key, "family", model.family, family, file)
+    return model.model_copy(
+        update={"layers": n_layers or model.layers, "family": family or model.family}
+    )
+
+
+def _check_stated(key: str, name: str, stated: object, value_in_file: object, file: str) -> None:
+    """Refuse a value in the entry of a model that its file contradicts."""
+    if stated and value_in_file and stated != value_in_file:
+        raise LaminaError(
+            f"{key}.{name}: '{file}' says {value_in_file}, not {stated}. Leave `{name}` out."
+        )
+
+
+def _check_hub_id(where: str, source: str, revision: str | None, content: str) -> None:
+    """Refuse a source that is no folder and no id of the hub with its revision.
+
+    content: What a folder would hold, for the message.
+    """
+    is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if is_id and revision:
+        return
+    alternative = ", or a hub id of the form 'organisation/name' with its revision"
+    if is_id:
+        alternative = "; if it is a hub id, add `revision: <commit, tag or branch>`"
+    raise LaminaError(
+        f"{where}: there is no folder '{source}'. Write the path of a folder with "
+        f"{content}{alternative}."
+    )
+
+
+def check_files(config: Configuration, root: Path) -> None:
+    """Refuse a configuration that cannot run with the files under `root`.
+
+    All other checks come before this one.
+
+    Raises LaminaError if a file does not fit; the message names the key, the file, and where in
+    the file the fault is.
+    """
+    data_files = DataFiles(root)
+    _check_tasks(config, root)
+    _check_contexts(config, _check_models(config, root))
+    _check_calibrations(config, root, data_files)
+    _check_diagnoses(config, root)
+    _check_benchmarks(config, data_files)
+
+
+def _check_models(config: Configuration, root: Path) -> dict[str, int | None]:
+    """Refuse folders that no job could load.
+
+    Returns the context of each local model in tokens, None where its file states none.
+    """
+    contexts: dict[str, int | None] = {}
+    for name, model in config.models.items():
+        key = model_key(config, name)
+        where = f"{key}.source"
+        folder = root / model.source
+        if gguf.is_gguf(model.source):
+            _, contexts[name] = gguf.shape(folder, where)
+            continue
+        if not folder.is_dir():
+            continue
+        settings = checkpoint.read_settings(folder, where, model.source)
+        checkpoint.check_loadable(folder, settings, where, model.source)
+        checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
+        checkpoint.check_tokenizer(folder, key, model.chat_template)
+        contexts[name] = checkpoint.context(settings)
+    return contexts
+
+
+def _check_tasks(config: Configuration, root: Path) -> None:
+    """Refuse tasks that do not exist, unreadable task files, and Python that is not trusted."""
+    for name, calibration in config.calibrations.items():
+        where = f"calibrations.{name}"
+        for task in calibration.drawn:
+            task_file_list = _check_task(
+                where, task, root, getattr(calibration, "trust_code", False)
+            )
+            if calibration.own:
+                _check_answers_can_be_written(where, task_file_list)
+    for name, benchmark in config.benchmarks.tasks.items():
+        if benchmark.choices is None:
+            _check_task(f"benchmarks.tasks.{name}", name, root, benchmark.trust_code)
+
+
+def _check_task(where: str, task: str, root: Path, trusts_code: bool) -> list[task_files.TaskFile]:
+    """Refuse a task that cannot be read; returns the files under `root` that define it."""
+    reached = task_files.reached(task, task_files.folder(root))
+    if not reached:
+        _check_lm_eval_has(where, task)
+    paths = [file.path for file in reached]
+    task_files.check_choices(paths)
+    if not trusts_code:
+        task_files.check_code(paths, where)
+    return reached
+
+
+def _check_lm_eval_has(where: str, task: str) -> None:
+    known = task_files.names_of_lm_eval()
+    if task in known:
+        return
+    hint = "`lm_eval ls tasks` lists all."
+    nearest = difflib.get_close_matches(task, sorted(known), 3)
+    if nearest:
+        hint = f"The nearest are: {', '.join(nearest)}."
+    raise LaminaError(
+        f"{where}: there is no task '{task}', neither in workflow/tasks nor in lm-eval. {hint}"
+    )
+
+
+def _check_answers_can_be_written(where: str, reached: list[task_files.TaskFile]) -> None:
+    """Refuse tasks of a kind whose answers the model cannot write."""
+    for file in reached:
+        output_type = file.keys.get("output_type")
+        if output_type:
+            task_files.check_written(str(file.keys.get("task")), output_type, where)
+
+
+def _check_calibrations(config: Configuration, root: Path, data_files: "DataFiles") -> None:
+    for name, calibration in config.calibrations.items():
+        where = f"calibrations.{name}"
+        if isinstance(calibration, Text):
+            data_files.check_text(where, calibration)
+        if isinstance(calibration, Hub):
+            _check_hub_texts(where, calibration, root)
+        if isinstance(calibration, Choices):
+            file = calibration.choices
+            n_questions = data_files.count_questions(where, file)
+            files.check_limit(calibration.limit, n_questions, f"{where}.limit", file)
+            files.check_examples(calibration.num_fewshot, n_questions, f"{where}.num_fewshot", file)
+
+
+def _check_hub_texts(where: str, calibration: Hub, root: Path) -> None:
+    if (root / calibration.hub).is_dir():
+        check_folder(calibration, root, where)
+    else:
+        _check_hub_id(f"{where}.hub", calibration.hub, calibration.revision, "a data set's files")
+
+
+def _check_diagnoses(config: Configuration, root: Path) -> None:
+    for name, diagnosis in config.diagnoses.items():
+        where = f"diagnoses.{name}.file"
+        if isinstance(diagnosis, Probe):
+            files.labelled(root / diagnosis.file, where, diagnosis.folds)
+        if isinstance(diagnosis, Patching):
+            files.pairs(root / diagnosis.file, where)
+
+
+def _check_benchmarks(config: Configuration, data_files: "DataFiles") -> None:
+    for name, text in config.benchmarks.perplexity.items():
+        data_files.check_text(f"benchmarks.perplexity.{name}", text)
+    for name, task in config.benchmarks.tasks.items():
+        if task.choices is None:
+            continue
+        where = f"benchmarks.tasks.{name}"
+        n_questions = data_files.count_questions(where, task.choices)
+        files.check_examples(task.num_fewshot, n_questions, f"{where}.num_fewshot", task.choices)
+
+
+class DataFiles:
+    """Texts and questions under a folder. A file of several entries is read once for each form."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        # By the file, and whether a blank document counts.
+        self._n_documents: dict[tuple[Path, bool], int] = {}
+        self._n_questions: dict[Path, int] = {}
+
+    def check_text(self, where: str, entry: Text | Perplexity) -> None:
+        """Refuse a text that is not there, cannot be read, or has fewer documents than wanted."""
+        path = corpus_file(entry.text, entry.split, self.root)
+        if entry.text == CORPUS:
+            splits = _corpus_splits(path.parent)
+            if not splits:  # a folder without the embedded corpus has nothing to check
+                return
+            _check_split(where, entry, splits)
+        else:
+            _check_file(
+                f"{where}.text", entry.text, self.root, f"a .json, .jsonl or .txt file, or {CORPUS}"
+            )
+        if path.stat().st_size > LARGEST:
+            return
+
+        keeps_blank = isinstance(entry, Perplexity) and entry.joined is not None
+        if (path, keeps_blank) not in self._n_documents:
+            documents = read_documents(path, None, where, keeps_blank)
+            self._n_documents[path, keeps_blank] = len(documents)
+        check_range(entry.documents, self._n_documents[path, keeps_blank], path, where)
+
+    def count_questions(self, where: str, file: str) -> int | None:
+        """The number of questions in a file; None where it is too large to read here."""
+        path = self.root / file
+        form = "a .jsonl file with query, choices and gold in each line"
+        _check_file(f"{where}.choices", file, self.root, form)
+        if path.stat().st_size > LARGEST:
+            return None
+        if path not in self._n_questions:
+            self._n_questions[path] = len(files.read_questions(path, f"{where}.choices"))
+        return self._n_questions[path]
+
+
+def _corpus_splits(folder: Path) -> list[str]:
+    """The splits of the embedded corpus, by the names of its files."""
+    corpus_files = folder.glob("corpus_*.jsonl")
+    return sorted(file.stem.removeprefix("corpus_") for file in corpus_files)
+
+
+def _check_split(where: str, entry: Text | Perplexity, splits: list[str]) -> None:
+    if entry.split in splits:
+        return
+    allowed = splits
+    if isinstance(entry, Text):
+        allowed = [split for split in splits if split != "test"]
+    raise LaminaError(
+        f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(allowed)}."
+    )
+
+
+def _check_file(where: str, file: str, root: Path, form: str) -> None:
+    """Refuse a file that does not exist; `form` says in the message what it should be."""
+    if not (root / file).is_file():
+        raise LaminaError(
+            f"{where}: there is no file '{file}' in {root}. Write the path of {form}."
+        )
+
+
+def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
+    """Refuse texts and prompts that are longer than the context of a model in a study.
+
+    Longer questions are no error: they are cut from the left, as lm-eval does.
+
+    limits: Contexts in tokens, None or missing where only the jobs can tell.
+    """
+    for study in config.studies.values():
+        for model in study.models:
+            limit = limits.get(model)
+            _check_sample_lengths(config, study, model, limit)
+            if isinstance(study, Prune):
+                _check_benchmark_lengths(config, model, limit)
+
+
+def _check_sample_lengths(
+    config: Configuration, study: Study, model: str, limit: int | None
+) -> None:
+    extra = _extra_calibrations(config, study).difference(study.calibrations)
+    for name in [*study.calibrations, *sorted(extra)]:
+        for calibration, entry in config.parts(name).items():
+            if isinstance(entry, Text | Hub):
+                checkpoint.check_fits(
+                    f"calibrations.{calibration}.length", entry.length, limit, model
+                )
+
+
+def _check_benchmark_lengths(config: Configuration, model: str, limit: int | None) -> None:
+    # The base model is measured on every text, whichever the study names.
+    for name, text in config.benchmarks.perplexity.items():
+        checkpoint.check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+    efficiency = config.benchmarks.efficiency
+    if efficiency:
+        checkpoint.check_generation(efficiency.prompt, efficiency.generate, limit, model)
+
+
+def _extra_calibrations(config: Configuration, study: Study) -> set[str]:
+    """The calibrations that repairs, healings and selectors of a study name themselves."""
+    if not isinstance(study, Prune):
+        return set()
+    selectors = [config.selectors[name] for name in study.selectors]
+    repairs = {*study.repairs, *(selector.repair for selector in selectors)}
+    names: set[str] = set()
+    for repair in repairs - {"none", None}:
+        names.update(config.repairs[str(repair)].data)
+    for healing in set(study.healings) - {"none"}:
+        names.update(config.healings[healing].weights(OWN))
+    for selector in selectors:
+        names.update(selector.also)
+    return names - {OWN}

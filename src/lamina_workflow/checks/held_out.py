@@ -1,0 +1,60 @@
+"""Whether calibrations keep away from test data, as far as file names and ranges show it.
+
+The jobs of rule `check_overlap` compare the documents themselves.
+"""
+
+import math
+from pathlib import Path
+
+from lamina.errors import LaminaError
+from lamina.options.calibrations import CORPUS, Choices, Text
+from lamina.options.entry import document_range
+from lamina_workflow.config.configuration import Configuration
+
+
+def check_held_out(config: Configuration, root: Path) -> None:
+    """Refuse data that is for both calibration and benchmark.
+
+    Raises LaminaError, which names both entries.
+    """
+    for name, calibration in config.calibrations.items():
+        if isinstance(calibration, Choices):
+            _check_questions(config, name, calibration, root)
+        if isinstance(calibration, Text):
+            _check_texts(config, name, calibration, root)
+
+
+def _check_questions(config: Configuration, name: str, calibration: Choices, root: Path) -> None:
+    for task_name, task in config.benchmarks.tasks.items():
+        if task.choices and _is_same_file(root, task.choices, calibration.choices):
+            raise LaminaError(
+                f"calibrations.{name}.choices: '{calibration.choices}' is also the test file of "
+                f"benchmarks.tasks.{task_name}, and test data must not be used for calibration. "
+                "Split the file in two."
+            )
+
+
+def _check_texts(config: Configuration, name: str, calibration: Text, root: Path) -> None:
+    for text_name, text in config.benchmarks.perplexity.items():
+        if not _is_same_file(root, text.text, calibration.text):
+            continue
+        if calibration.text == CORPUS and calibration.split != text.split:
+            continue
+        if _do_ranges_overlap(calibration.documents, text.documents):
+            raise LaminaError(
+                f"calibrations.{name}.documents: {calibration.documents or 'all'} of "
+                f"'{calibration.text}' overlaps with documents {text.documents or 'all'} of "
+                f"benchmarks.perplexity.{text_name}, and test data must not be used for "
+                'calibration. Write ranges that do not overlap, such as "0:500" here and "500:700" '
+                "there."
+            )
+
+
+def _do_ranges_overlap(documents: str | None, other_documents: str | None) -> bool:
+    start, stop = document_range(documents)
+    other_start, other_stop = document_range(other_documents)
+    return max(start, other_start) < min(stop or math.inf, other_stop or math.inf)
+
+
+def _is_same_file(root: Path, file: str, other_file: str) -> bool:
+    return (root / file).resolve() == (root / other_file).resolve()

@@ -1,0 +1,113 @@
+"""Load the configuration and check it completely before anything runs.
+
+An entry that is known to fail later is refused here, with the key, its value and what to write
+instead.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lamina.errors import LaminaError
+from lamina.options.explain import describe_error, nearest
+from lamina.options.models import Merged, Model, Sibling
+from lamina_workflow.checks import files, held_out, names, removals, variants
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.config.replicates import expand_checkpoints, replicate
+from lamina_workflow.config.studies import Prune
+
+
+def load(raw: Mapping[str, Any], root: Path) -> Configuration:
+    """The configuration with defaults filled in; relative files and folders are found from `root`.
+
+    Filled in are: the top-level seed in entries without one, replicates next to what they repeat,
+    the models of a series of checkpoints in its place, layers and family of a local model, and the
+    stride of a perplexity. Loading `plain()` of the result gives the same.
+
+    Raises LaminaError if something cannot run; the message names the key, its value and the remedy.
+    """
+    if "studies" in raw and not raw["studies"]:
+        raise LaminaError(
+            "studies: there is no study, so there is nothing to run. Add one, such as "
+            "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
+        )
+    try:
+        config = Configuration.model_validate(dict(raw))
+    except ValidationError as error:
+        raise describe_error(Configuration, error, raw) from None
+
+    _fill_in(config, root)
+    _check(config, root)
+    return config
+
+
+def _fill_in(config: Configuration, root: Path) -> None:
+    """Add what follows from other entries and from the folders of models."""
+    expand_checkpoints(config)
+    _add_siblings_to_models(config)
+    _fill_in_seeds(config)
+    replicate(config)
+    for name, model in config.models.items():
+        config.models[name] = files.describe_model(files.model_key(config, name), model, root)
+    for name, text in config.benchmarks.perplexity.items():
+        stride = text.stride or text.window
+        config.benchmarks.perplexity[name] = text.model_copy(update={"stride": stride})
+
+
+def _check(config: Configuration, root: Path) -> None:
+    names.check_entries(config)
+    held_out.check_held_out(config, root)
+    names.check_benchmark_names(config)
+    variants.check_repairs_in_loop(config)
+    for name, study in config.studies.items():
+        where = f"studies.{name}"
+        names.check_study(config, where, study)
+        if isinstance(study, Prune):
+            variants.check_folded_repairs(config, where, study)
+            variants.check_trained_patches(config, where, study)
+            variants.check_own_tasks(config, where, study)
+            removals.check_removed(config, where, study, root)
+    files.check_files(config, root)
+
+
+def _add_siblings_to_models(config: Configuration) -> None:
+    """Add the siblings to the models, so that they are prepared too.
+
+    A study uses one as a model only if it lists it.
+    """
+    for name, donor in config.donors.items():
+        if not isinstance(donor, Sibling):
+            continue
+        model = Model(**donor.model_dump())
+        namesake = config.models.setdefault(name, model)
+        if (namesake.source, namesake.revision) != (model.source, model.revision):
+            raise LaminaError(
+                f"donors.{name}: '{name}' is also the name of another model under `models`. Rename "
+                "one of the two."
+            )
+
+    siblings = [name for name, donor in config.donors.items() if isinstance(donor, Sibling)]
+    for name, donor in config.donors.items():
+        if not isinstance(donor, Merged):
+            continue
+        for sibling in donor.of:
+            if sibling not in siblings:
+                raise LaminaError(
+                    f"donors.{name}.of: '{sibling}' is not a sibling under `donors`. "
+                    f"{nearest(sibling, siblings)} Name one that has a `source`."
+                )
+
+
+def _fill_in_seeds(config: Configuration) -> None:
+    sections: list[dict[str, Any]] = [
+        config.calibrations,
+        config.selectors,
+        config.healings,
+        config.diagnoses,
+    ]
+    for section in sections:
+        for name, entry in section.items():
+            if "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set:
+                section[name] = entry.model_copy(update={"seed": config.seed})

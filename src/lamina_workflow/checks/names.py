@@ -1,0 +1,122 @@
+"""Whether every name that an entry or a study uses is defined, and means one thing only."""
+
+from collections.abc import Collection, Iterable
+
+from lamina.errors import LaminaError
+from lamina.options.calibrations import Mixture
+from lamina.options.explain import nearest
+from lamina.options.repairs import OWN
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.config.studies import Prune, Study
+
+
+def check_defined(where: str, name: str, section: str, known: Collection[str]) -> None:
+    """Refuse a name at the key `where` that is not among the names `known` under `section`."""
+    if name in known:
+        return
+    raise LaminaError(
+        f"{where}: '{name}' is not defined under `{section}`. {nearest(name, known)} Correct the "
+        "name, or define it there."
+    )
+
+
+def check_entries(config: Configuration) -> None:
+    """Refuse names in entries that are not defined, mixtures of mixtures, and an ambiguous `own`.
+
+    Raises LaminaError, which names the key.
+    """
+    _check_donors(config)
+    _check_mixtures(config)
+    _check_selector_calibrations(config)
+    _check_training_data(config)
+
+
+def _check_donors(config: Configuration) -> None:
+    for name, selector in config.selectors.items():
+        for donor in selector.donors:
+            check_defined(f"selectors.{name}.donors", donor, "donors", config.donors)
+
+
+def _check_mixtures(config: Configuration) -> None:
+    for name, mixture in config.calibrations.items():
+        if not isinstance(mixture, Mixture):
+            continue
+        where = f"calibrations.{name}.mixture"
+        for mixed_name in mixture.mixture:
+            check_defined(where, mixed_name, "calibrations", config.calibrations)
+            if isinstance(config.calibrations[mixed_name], Mixture):
+                raise LaminaError(
+                    f"{where}: '{mixed_name}' is a mixture itself. Name the calibrations that it mixes."
+                )
+
+
+def _check_selector_calibrations(config: Configuration) -> None:
+    for name, selector in config.selectors.items():
+        for calibration in selector.also:
+            check_defined(
+                f"selectors.{name}.also", calibration, "calibrations", config.calibrations
+            )
+        if selector.judge:
+            check_defined(
+                f"selectors.{name}.judge", selector.judge, "calibrations", config.calibrations
+            )
+
+
+def _check_training_data(config: Configuration) -> None:
+    """Refuse unknown calibrations in the `data` of repairs and healings."""
+    data: dict[str, Iterable[str]] = {}
+    for name, repair in config.repairs.items():
+        data[f"repairs.{name}.data"] = list(repair.data)
+    for name, healing in config.healings.items():
+        data[f"healings.{name}.data"] = list(healing.weights(OWN))
+
+    known = [OWN, *config.calibrations]
+    for where, calibrations in data.items():
+        for calibration in calibrations:
+            check_defined(where, calibration, "calibrations", known)
+
+    if OWN not in config.calibrations:
+        return
+    for where, calibrations in data.items():
+        if len(list(calibrations)) > 1:
+            raise LaminaError(
+                f"calibrations.{OWN}: in {where}, '{OWN}' means the variant's own calibration. "
+                "Give this calibration another name."
+            )
+
+
+def check_benchmark_names(config: Configuration) -> None:
+    """Refuse a text for perplexity that has the name of a task."""
+    for name in config.benchmarks.perplexity:
+        if name in config.benchmarks.tasks:
+            raise LaminaError(
+                f"benchmarks.perplexity.{name}: '{name}' is also a task under benchmarks.tasks, "
+                "and both would write the same files. Rename one of them, for example "
+                f"'{name}_text'."
+            )
+
+
+def check_study(config: Configuration, where: str, study: Study) -> None:
+    """Refuse names in the lists of a study that are not defined."""
+    _check_listed(where, "models", study.models, "models", config.models)
+    _check_listed(where, "calibrations", study.calibrations, "calibrations", config.calibrations)
+    _check_listed(where, "diagnoses", study.diagnoses, "diagnoses", config.diagnoses)
+    if not isinstance(study, Prune):
+        return
+    tasks = config.benchmarks.tasks
+    texts = config.benchmarks.perplexity
+    _check_listed(where, "selectors", study.selectors, "selectors", config.selectors)
+    _check_listed(where, "repairs", study.repairs, "repairs", ["none", *config.repairs])
+    _check_listed(where, "healings", study.healings, "healings", ["none", *config.healings])
+    _check_listed(where, "tasks", study.tasks, "benchmarks.tasks", tasks)
+    _check_listed(where, "perplexity", study.perplexity, "benchmarks.perplexity", texts)
+
+
+def _check_listed(
+    where: str, key: str, listed: Iterable[str] | str, section: str, known: Collection[str]
+) -> None:
+    """Refuse undefined names in one list of a study; a word such as `all` stands for no name."""
+    if isinstance(listed, str):
+        return
+    for name in listed:
+        check_defined(f"{where}.{key}", name, section, known)

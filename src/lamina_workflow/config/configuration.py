@@ -1,0 +1,179 @@
+"""The configuration as a whole.
+
+Sections that are short stand here too: `diagnoses`, `sweep`, `benchmark` and `report`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from lamina.errors import LaminaError
+from lamina.options.benchmarks import Benchmarks
+from lamina.options.calibrations import Calibration, Choices, Mixture
+from lamina.options.diagnoses import Diagnosis
+from lamina.options.entry import Entry, Named, option
+from lamina.options.healings import Healing
+from lamina.options.models import Donor, Merged, Model
+from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
+from lamina_workflow.config.studies import ReachedSize, Size, Study, share_of_layers
+
+
+class Sweep(Entry):
+    """How a sweep is cut into jobs and batches."""
+
+    blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
+        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L layers "
+        "in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost at most "
+        "a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with many, "
+        "write their number.",
+        "auto",
+        allowed="a whole number of at least 1, or auto",
+    )
+    tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = option(
+        "Tokens in one batch, over all streams of the sweep. Bounds the memory; `auto` is as many "
+        "as fit into half of the free memory of the GPU, or 2 GB on a CPU.",
+        16384,
+        allowed="a whole number of at least 64, or auto",
+    )
+
+
+class Benchmark(Entry):
+    """How the benchmarks are cut into jobs."""
+
+    blocks: int = option(
+        "Jobs over which the variants of one calibration are spread, per task.", 1, ge=1
+    )
+
+
+def _read_percentage(value: object) -> object:
+    """A share that is written as a percentage, as a number; everything else unchanged."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return value
+    percentage = value.strip().removesuffix("%").strip()
+    if not percentage.replace(".", "", 1).isdigit():
+        return value
+    return float(percentage) / 100
+
+
+class Report(Entry):
+    """What the report looks for: the smallest model that keeps this much."""
+
+    keep: Annotated[float, BeforeValidator(_read_percentage)] = option(
+        "Share of the base model's number on a task that a variant must keep (for perplexity, base "
+        "/ variant), such as 0.95 or 95%.",
+        0.95,
+        gt=0,
+        le=1,
+    )
+    counted_from: Literal["zero", "chance"] = option(
+        "What that share is counted from. `zero`: value / base, as papers print it and known for "
+        "every task. `chance`: (value - chance) / (base - chance), which is stricter, because "
+        "guessing keeps nothing; tasks whose chance is unknown (no calibration samples them alone) "
+        "then have no answer. The report says both.",
+        "zero",
+    )
+    general_text: float | None = option(
+        "Largest perplexity of general text, as a multiple of the base model's; `null` allows "
+        "anything.",
+        None,
+        ge=1,
+    )
+
+
+class Configuration(Entry):
+    """Named things, and the studies that combine them."""
+
+    seed: int = option(
+        "Seed of every calibration, selector and healing that has none of its own.", 0, ge=0
+    )
+    models: Named[Model] = option("The models, by name.")
+    donors: Named[Donor] = option(
+        "Siblings of the models, by name, whose layers a selector may put in place of a model's "
+        "own.",
+        {},
+    )
+    calibrations: Named[Calibration] = option(
+        "The sets of samples on which units are scored and patches are fitted, by name."
+    )
+    selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
+    repairs: Named[Repair] = option(
+        "Repairs of what was removed, by name. `none` always exists.", {}
+    )
+    healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
+    diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
+    benchmarks: Benchmarks = option(
+        "What is measured on the variants, and on the base model for comparison.", Benchmarks()
+    )
+    sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
+    benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
+    report: Report = option("What the report recommends.", Report())
+    studies: Named[Study] = option(
+        "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and "
+        "`removed`."
+    )
+    # By model, selector and size; `lamina_workflow.checks.removals` fills it.
+    _reached: dict[tuple[str, str, Size], ReachedSize] = PrivateAttr(default_factory=dict)
+
+    @property
+    def reached_sizes(self) -> dict[tuple[str, str, Size], ReachedSize]:
+        """What each size comes to, by model, selector and size.
+
+        Units that count differently reach a size with different numbers.
+        """
+        return self._reached
+
+    def n_removed(self, model: str, selector: str, entry: int | str | Size) -> int:
+        """The number of units that an entry of a study's `removed` means.
+
+        Raises LaminaError if it is a share of a number of layers that is not known.
+        """
+        if isinstance(entry, int):
+            return entry
+        if isinstance(entry, Size):
+            return self._reached[model, selector, entry].n_removed
+        n_layers = self.models[model].layers
+        if n_layers is None:
+            raise LaminaError(
+                f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N in "
+                f"models.{model}."
+            )
+        return share_of_layers(entry, n_layers)
+
+    def replacing(self, selector: str) -> dict[str, list[str]]:
+        """The siblings behind each donor of a selector: the donor itself, or what it merges."""
+        siblings: dict[str, list[str]] = {}
+        for name in self.selectors[selector].donors:
+            donor = self.donors[name]
+            siblings[name] = donor.of if isinstance(donor, Merged) else [name]
+        return siblings
+
+    def parts(self, calibration: str) -> dict[str, Calibration]:
+        """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""
+        entry = self.calibrations[calibration]
+        names = entry.mixture if isinstance(entry, Mixture) else [calibration]
+        return {name: self.calibrations[name] for name in names}
+
+    def own_tasks(self, calibration: str) -> list[str]:
+        """Benchmark tasks drawn from the same lm-eval tasks as a calibration.
+
+        Questions of one's own (`choices`) are in two files, for calibration and test; they belong
+        together by their name.
+        """
+        entry = self.calibrations[calibration]
+        tasks = self.benchmarks.tasks
+        if isinstance(entry, Mixture):
+            task_names: set[str] = set()
+            for mixed_name in entry.mixture:
+                task_names.update(self.own_tasks(mixed_name))
+            return sorted(task_names)
+        if isinstance(entry, Choices):
+            names = (calibration, entry.group)
+            return [name for name, task in tasks.items() if task.choices and name in names]
+        return sorted(
+            name for name, task in tasks.items() if name in entry.drawn and not task.choices
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Nested values that JSON can hold, with all defaults; loading them gives the same."""
+        return self.model_dump(mode="json", serialize_as_any=True)

@@ -1,0 +1,182 @@
+"""Entries that stand for several.
+
+`replicates: n` turns one entry into a group of n, which differ in what they draw and are averaged
+in the tables. `checkpoints` turns a model into one for each checkpoint of its training, also in the
+lists of studies:
+
+    models:
+      pythia:
+        source: EleutherAI/pythia-1b
+        revision: "step{checkpoint}"
+        layers: 16
+        checkpoints: [1000, 143000]
+
+makes two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has both.
+"""
+
+import re
+from typing import Any
+
+from lamina.errors import LaminaError
+from lamina.options.calibrations import Calibration
+from lamina.options.entry import document_range
+from lamina.options.models import CHECKPOINT_FIELD, Model
+from lamina.options.selectors import Selector
+from lamina_workflow.config.configuration import Configuration
+
+
+def replicate(config: Configuration) -> None:
+    """Add the replicates of every entry to its section and to the studies that list it.
+
+    The first replicate is the entry itself, so that more replicates only add jobs. The others,
+    `NAME.2`, `NAME.3` …, have the next seeds, or for texts the next documents. Seeds must have
+    been filled in.
+
+    Raises LaminaError if all replicates would be the same, or a name is taken.
+    """
+    calibrations: dict[str, Any] = config.calibrations
+    selectors: dict[str, Any] = config.selectors
+    _replicate_section(config, "calibrations", calibrations)
+    _replicate_section(config, "selectors", selectors)
+
+
+def _replicate_section(config: Configuration, section: str, entries: dict[str, Any]) -> None:
+    replicas_by_name: dict[str, list[str]] = {}
+    for name, entry in list(entries.items()):
+        replicas = [name] + [f"{name}.{number}" for number in range(2, entry.replicates + 1)]
+        replicas_by_name[name] = replicas
+        for replica in replicas[1:]:
+            if replica in entries:
+                raise LaminaError(
+                    f"{section}.{replica}: a replicate of '{name}' has the same name. Rename one "
+                    "of the two."
+                )
+        if entry.replicates > 1:
+            for index, replica in enumerate(replicas):
+                entries[replica] = _draw_replicate(f"{section}.{name}", entry, name, index)
+
+    _list_replicas(config, section, replicas_by_name)
+    _check_groups(section, entries)
+
+
+def _list_replicas(
+    config: Configuration, section: str, replicas_by_name: dict[str, list[str]]
+) -> None:
+    """Replace the names of replicated entries in the lists of studies."""
+    for study_name, study in config.studies.items():
+        names = getattr(study, section, None)
+        if not names:
+            continue
+        replicas: list[str] = []
+        for name in names:
+            replicas += replicas_by_name.get(name, [name])
+        config.studies[study_name] = study.model_copy(update={section: replicas})
+
+
+def _check_groups(section: str, entries: dict[str, Any]) -> None:
+    """Refuse a group that has the name of an entry outside of the group."""
+    for name, entry in entries.items():
+        if entry.group in entries and entries[entry.group].group != entry.group:
+            raise LaminaError(
+                f"{section}.{name}.group: '{entry.group}' is also the name of an entry outside of "
+                "this group, and the mean of the group is shown under its label. Write another "
+                "label."
+            )
+
+
+def _draw_replicate(
+    where: str, entry: Calibration | Selector, name: str, index: int
+) -> Calibration | Selector:
+    """The replicate with an index, which counts from 0."""
+    options = dict(entry)
+    changes: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
+
+    if "seed" in options:
+        takes_all = "limit" in options and options["limit"] is None
+        if takes_all or options.get("fraction") == 1:
+            raise LaminaError(
+                f"{where}.replicates: every draw would take all samples. Draw fewer samples than "
+                "there are."
+            )
+        changes["seed"] = options["seed"] + index
+    elif "documents" in options:
+        start, stop = document_range(options["documents"])
+        if stop is None:
+            raise LaminaError(
+                f"{where}.replicates: a range of documents without an end leaves none for the "
+                'other replicates. Write a range such as "0:500".'
+            )
+        offset = index * (stop - start)
+        changes["documents"] = f"{start + offset}:{stop + offset}"
+    else:
+        raise LaminaError(
+            f"{where}.replicates: nothing is drawn here, so all replicates would be the same. "
+            "Leave it out."
+        )
+    return entry.model_copy(update=changes)
+
+
+def expand_checkpoints(config: Configuration) -> None:
+    """Replace the entry of every series by its models, also in the lists of studies.
+
+    Raises LaminaError if a checkpoint has no number for the order, two have the same number, or its
+    name is the name of a model.
+    """
+    models_by_series: dict[str, dict[str, Model]] = {}
+    for name, model in config.models.items():
+        if model.checkpoints:
+            models_by_series[name] = _series_models(name, model)
+    for name, models in models_by_series.items():
+        for taken in sorted(models.keys() & config.models.keys()):
+            raise LaminaError(
+                f"models.{name}.checkpoints: there is already a model '{taken}'. Rename one of the "
+                "two."
+            )
+
+    entries = dict(config.models)
+    config.models.clear()
+    for name, model in entries.items():
+        config.models.update(models_by_series.get(name, {name: model}))
+
+    for study_name, study in config.studies.items():
+        names: list[str] = []
+        for name in study.models:
+            names += models_by_series.get(name, [name])
+        unique_names = list(dict.fromkeys(names))
+        config.studies[study_name] = study.model_copy(update={"models": unique_names})
+
+
+def _series_models(name: str, entry: Model) -> dict[str, Model]:
+    """The models of a series by name, one for each checkpoint."""
+    models: dict[str, Model] = {}
+    checkpoint_by_step: dict[int, str] = {}
+    for written_checkpoint in entry.checkpoints or []:
+        checkpoint = str(written_checkpoint)
+        step = _step_of(name, checkpoint)
+        if step in checkpoint_by_step:
+            raise LaminaError(
+                f"models.{name}.checkpoints: '{checkpoint_by_step[step]}' and '{checkpoint}' are "
+                f"both at step {step}. Keep one of them."
+            )
+        checkpoint_by_step[step] = checkpoint
+        models[f"{name}-{checkpoint}"] = entry.model_copy(
+            update={
+                "source": entry.source.replace(CHECKPOINT_FIELD, checkpoint),
+                "revision": entry.revision and entry.revision.replace(CHECKPOINT_FIELD, checkpoint),
+                "series": name,
+                "step": step,
+                "checkpoints": None,
+            }
+        )
+    return models
+
+
+def _step_of(name: str, checkpoint: str) -> int:
+    """How far the training was at a checkpoint: the first number in it."""
+    number = re.search(r"\d+", checkpoint)
+    if number is None:
+        raise LaminaError(
+            f"models.{name}.checkpoints: '{checkpoint}' holds no number of steps or tokens, by "
+            "which checkpoints are ordered. Write one such as 'step1000'."
+        )
+    return int(number[0])

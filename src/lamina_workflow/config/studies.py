@@ -1,0 +1,184 @@
+"""Section `studies`: what is run, by the names of the other sections."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from lamina.models.sizes import DEFAULT_CONTEXT
+from lamina.options.entry import Choice, Name, Spelt, option
+from lamina.options.explain import wrong
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Units, check_sublayers, units_option
+
+# What the number of a size may end with, apart from %, by what the size limits.
+_SCALES: Mapping[str, Mapping[str, float]] = {
+    "memory": {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
+    "latency": {},
+}
+# Other units of memory in which a size may be written.
+_BINARY_SCALES = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+_LIMITED = {
+    "memory": "memory at {:,} tokens",
+    "parameters": "the parameters",
+    "latency": "the time of a token at {:,}",
+}
+
+
+class Size(BaseModel):
+    """The most that may be left of one resource; the fewest units that reach it are removed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    memory: str | None = None
+    parameters: str | None = None
+    latency: str | None = None
+    context: Annotated[int, Field(ge=1)] = DEFAULT_CONTEXT
+
+    @model_validator(mode="after")
+    def _check_one_limit(self) -> Self:
+        limits = [self.memory, self.parameters, self.latency]
+        if limits.count(None) != 2 or not self.limit(1):
+            raise ValueError
+        return self
+
+    @property
+    def what(self) -> str:
+        """`memory`, `parameters` or `latency`."""
+        return next(what for what in _SCALES if getattr(self, what) is not None)
+
+    def limit(self, whole: float) -> float:
+        """The most that may be left where the base model takes `whole`; 0 if it cannot be read."""
+        scales = {**_SCALES[self.what], "%": whole / 100}
+        if self.what == "memory":
+            scales |= _BINARY_SCALES
+        factors = {unit.lower(): factor for unit, factor in scales.items()}
+        pattern = rf"([0-9]+(?:[.][0-9]+)?)\s*({'|'.join(factors)})"
+        written = getattr(self, self.what).strip().lower()
+        match = re.fullmatch(pattern, written)
+        if match is None:
+            return 0.0
+        return float(match[1]) * factors[match[2]]
+
+    def __str__(self) -> str:
+        return f"{getattr(self, self.what)} of {_LIMITED[self.what].format(self.context)}"
+
+    def share(self, left: float, whole: float) -> str:
+        """What is left of the whole, in words: `5.8 of 7.1 GB, 82 %`."""
+        percentage = f"{100 * left / whole:.3g} %"
+        fitting = [(scale, unit) for unit, scale in _SCALES[self.what].items() if scale <= whole]
+        if not fitting:
+            return percentage
+        scale, unit = fitting[-1]
+        return f"{left / scale:.3g} of {whole / scale:.3g} {unit}, {percentage}"
+
+
+@dataclass(frozen=True)
+class ReachedSize:
+    """What a `Size` comes to for one selector on one model."""
+
+    n_removed: int
+    left: float
+    """At most, in bytes or parameters, whichever units a plan removes."""
+    whole: float
+    """What the base model takes."""
+
+
+def _check_share(text: str) -> str:
+    percentage = re.fullmatch(r"\s*([0-9]+(?:[.][0-9]+)?)\s*%\s*", text)
+    if percentage is None or not Fraction(percentage[1]):
+        raise ValueError
+    return f"{percentage[1]}%"
+
+
+def share_of_layers(share: str, n_layers: int) -> int:
+    """A share such as `25%` as a number of layers: rounded down, at least 1."""
+    return max(1, int(n_layers * Fraction(share.rstrip("%")) / 100))
+
+
+_REMOVED_ALLOWED = (
+    "a number of units of at least 1, a share of the model's layers such as 25%, or a size: "
+    "{memory: 6GB}, {parameters: 75%} or {latency: 80%}"
+)
+Names = list[Name]
+Removed = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(_check_share)] | Size,
+    Spelt,
+    Field(json_schema_extra={"x-allowed": _REMOVED_ALLOWED}),
+]
+
+
+class Study(Choice):
+    """Every model of the list on every calibration. A study of maps lists `metrics`, a study of
+    pruning `selectors` and `removed`; one that lists `diagnoses` alone removes nothing.
+    """
+
+    models: Names = option("Names of models.", min_length=1)
+    calibrations: Names = option("Names of calibrations.", min_length=1)
+    diagnoses: Names = option("Names of diagnoses of the base models.", [])
+
+    @classmethod
+    def tag(cls, value: Any) -> str | None:
+        """The title of the kind, as for any choice; diagnoses alone make a study of maps."""
+        if isinstance(value, Mapping) and "diagnoses" in value and not cls.marked(value):
+            return Maps.title()
+        return super().tag(value)
+
+
+class Maps(Study):
+    """How relevant every unit of the base models is, by several metrics."""
+
+    MARKS = ("metrics",)
+
+    metrics: list[MetricName] = option(
+        "Relevance metrics of the base model's units. Needed, except with `diagnoses`.", []
+    )
+    units: Units = units_option()
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        if not self.metrics and not self.diagnoses:
+            raise wrong(
+                "[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.",
+                "metrics",
+            )
+        check_sublayers(self.units, self.metrics)
+        return self
+
+
+class Prune(Study):
+    """Variants: every selector at every size, with every repair and healing, and what is measured
+    on them.
+    """
+
+    MARKS = ("selectors", "removed")
+
+    selectors: Names = option("Names of selectors.", min_length=1)
+    removed: list[Removed] = option(
+        "How many units are removed: a number, a share of the model's layers (`25%`, rounded down, "
+        "at least 1), or a size. For a size, the fewest units that reach it are removed, for each "
+        "model by itself. `{memory: 6GB}`: the weights, and the cache of one text of 4,096 tokens "
+        "(or of `context`; at most what the model takes). `{parameters: 75%}`, `{parameters: 6B}`: "
+        "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
+        "weights and of that cache that it reads. What a repair adds is not counted.",
+        min_length=1,
+    )
+    repairs: Names = option(
+        "Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1
+    )
+    healings: Names = option("Names of healings; `none` trains nothing.", ["none"], min_length=1)
+    tasks: Literal["all", "own"] | Names = option(
+        "Benchmark tasks to measure: `all` of them, only the calibration's `own`, or a list of "
+        "names.",
+        "all",
+        allowed="all, own, or a list of names under benchmarks.tasks",
+    )
+    perplexity: Literal["all"] | Names = option(
+        "Perplexity texts to measure: `all` of them, or a list of names.",
+        "all",
+        allowed="all, or a list of names under benchmarks.perplexity",
+    )

@@ -1,0 +1,177 @@
+"""The text of configuration files, which are YAML 1.2.
+
+Snakemake reads the configuration too, by YAML 1.1. Its values are not taken, only its grammar: both
+use the scanner of PyYAML, so what one can read the other can. Faults that PyYAML explains badly or
+ignores are refused with their line.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from lamina.errors import LaminaError
+from lamina.store.yaml_files import compose_nodes, construct_values, read_text
+from lamina_workflow.config.yaml_loader import CoreLoader
+
+# A non-breaking space that indents a line or follows a key.
+_NO_BREAK_SPACE = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)
+
+
+def read_configuration(path: str | Path) -> dict[str, Any]:
+    """The values of a configuration file.
+
+    The file is a YAML 1.2 (or JSON) mapping whose keys are each given once.
+
+    Raises LaminaError, which names the file, the line, what is wrong there and what to write.
+    """
+    text = read_text(path)
+    no_break_space = _NO_BREAK_SPACE.search(text)
+    if no_break_space:
+        line = text[: no_break_space.end()].count("\n") + 1
+        raise LaminaError(
+            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write an "
+            "ordinary space."
+        )
+
+    try:
+        root = compose_nodes(path, text, CoreLoader)
+    except LaminaError:
+        # Snakemake tries JSON first, which may be indented with tabs.
+        values = _json_mapping(text)
+        if values is None:
+            raise
+        return values
+
+    if not isinstance(root, yaml.MappingNode):
+        raise LaminaError(
+            f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
+        )
+    _check_keys(path, root, "", set())
+    return construct_values(path, text, root, CoreLoader)
+
+
+def merge_configurations(
+    files: Iterable[str | Path], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of several configuration files, then of the command line; later values count.
+
+    Mappings are merged key by key, as in Snakemake.
+
+    Raises LaminaError as `read_configuration` does.
+    """
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = _merge(merged, read_configuration(file))
+    return _merge(merged, overrides)
+
+
+def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(earlier) if isinstance(earlier, Mapping) else {}
+    for key, value in later.items():
+        merged[key] = _merge(merged.get(key), value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[int]) -> None:
+    """Refuse a key that is given twice in one mapping.
+
+    where: The dotted key of the node.
+    checked_ids: Ids of the nodes that were checked, which aliases reach again.
+    """
+    if id(node) in checked_ids:
+        return
+    checked_ids.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, entry in enumerate(node.value):
+            _check_keys(path, entry, f"{where}[{index}]", checked_ids)
+    if not isinstance(node, yaml.MappingNode):
+        return
+
+    line_by_key: dict[str, int] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name = f"{where}.{key.value}".lstrip(".")
+        line = key.start_mark.line + 1
+        if key.value in line_by_key:
+            raise LaminaError(
+                f"{path}: the key '{name}' is given twice, on line {line_by_key[key.value]} and on "
+                f"line {line}, and only one would count. Delete one, merge what is under both, or "
+                "rename one."
+            )
+        line_by_key[key.value] = line
+        _check_keys(path, value, name, checked_ids)
+
+
+def _json_mapping(text: str) -> dict[str, Any] | None:
+    """The values of a JSON object; None for any other text."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+class _Step(NamedTuple):
+    """One step of a dotted key in a tree of nodes."""
+
+    name: str
+    line: int
+    value: yaml.Node
+
+
+def locate_key(files: Iterable[str | Path], message: str) -> str:
+    """Where the key stands that a message begins with, such as `selectors.mine.metric: …`.
+
+    Returns `file, line n` of the longest part of the key that a file holds, in the last file that
+    holds so much; empty if no file holds a part of it.
+    """
+    match = re.match(r"\S+(?=: )", message)
+    if match is None:
+        return ""
+    most_steps = 0
+    location = ""
+    for file in files:
+        n_steps, line = _find_key(file, match[0])
+        if n_steps > 0 and n_steps >= most_steps:
+            most_steps = n_steps
+            location = f"{file}, line {line}"
+    return location
+
+
+def _find_key(file: str | Path, key: str) -> tuple[int, int]:
+    """How many steps of a dotted key a file holds, and the line of the last one."""
+    node = yaml.compose(read_text(file), yaml.SafeLoader)
+    n_steps = 0
+    line = 0
+    while key:
+        # A name may hold dots itself, so the longest one that fits counts.
+        fitting = [step for step in _steps(node) if _begins_with(key, step.name)]
+        if not fitting:
+            break
+        step = max(fitting, key=lambda step: len(step.name))
+        key = key[len(step.name) :].removeprefix(".")
+        n_steps += 1
+        line = step.line
+        node = step.value
+    return n_steps, line
+
+
+def _steps(node: yaml.Node | None) -> list[_Step]:
+    """The steps that a key can go on with from a node."""
+    if isinstance(node, yaml.MappingNode):
+        return [_Step(str(key.value), key.start_mark.line + 1, value) for key, value in node.value]
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _Step(f"[{index}]", entry.start_mark.line + 1, entry)
+            for index, entry in enumerate(node.value)
+        ]
+    return []
+
+
+def _begins_with(key: str, name: str) -> bool:
+    return re.match(re.escape(name) + r"(?=[.\[]|$)", key) is not None

@@ -1,0 +1,575 @@
+"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine
+and the naive way.
+
+The output embedding, loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig
+
+from lamina import paths
+from lamina.data import calibrations, documents
+from lamina.data.calibrations import Sample, encode
+from lamina.engine import footprint, packing
+from lamina.engine.batches import TOKENS, logit_positions
+from lamina.engine.budgets import HOST
+from lamina.engine.footprint import Shape
+from lamina.models.tokenizer import read_tokenizer
+from lamina.models.workload import TRAINING_FACTOR
+from lamina.options.benchmarks import Perplexity
+from lamina.options.healings import Healing
+from lamina.selection.tournament import N_EXCHANGED
+from lamina.store import checksum, parquet
+from lamina.variant import Variant
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.cost.forecast import STAGES, Stage
+from lamina_workflow.cost.rehearsal import SearchedModel, search_work
+from lamina_workflow.cost.work import (
+    WEIGHTS,
+    Tokens,
+    benchmark_work,
+    fit_work,
+    layer_flops,
+    sweep_work,
+    timing_work,
+)
+from lamina_workflow.study import requests, sweeps
+
+BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+N_COMPARED_SETS = 40  # of a size that a search compares, roughly
+# Bytes of a row of samples: in the job's own file, in the gathered table and in the database.
+SAMPLE_ROW_BYTES = 150
+
+
+class JobsWork(NamedTuple):
+    """Jobs of a stage that cost the same."""
+
+    stage: str
+    outputs: list[str]
+    """Each job writes one of them."""
+    cost: Stage
+    """Of all these jobs together."""
+
+    @classmethod
+    def of(
+        cls,
+        stage: str,
+        outputs: list[str],
+        layer_tokens: float,
+        naive_layer_tokens: float,
+        flops: float,
+        memory: float = 0.0,
+        disk: float = 0.0,
+    ) -> "JobsWork":
+        """The work of jobs with so many layer-tokens together, of so many `flops` each."""
+        cost = Stage(
+            jobs=len(outputs),
+            layer_tokens=layer_tokens,
+            flops=layer_tokens * flops,
+            naive_layer_tokens=naive_layer_tokens,
+            naive_flops=naive_layer_tokens * flops,
+            memory=memory,
+            disk=disk,
+        )
+        return cls(stage, outputs, cost)
+
+
+def estimate(
+    config: Configuration,
+    manifest_files: list[str],
+    calibration_files: list[str],
+    task_files: list[str],
+) -> dict[str, Any]:
+    """What results/cost.json says: the cost of each of the `stages`, the work of the job behind
+    each output (`jobs`), and `notes`.
+
+    task_files: of the benchmark tasks.
+    """
+    manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
+    calibration_tokens: dict[tuple[str, str], Tokens] = {}
+    for file in calibration_files:
+        path = Path(file)
+        samples = calibrations.read(path).samples
+        calibration_tokens[path.parent.name, path.stem] = counted(samples)
+    task_tokens: dict[tuple[str, str], Tokens] = {}
+    for model, manifest in manifests.items():
+        own_tokens = {
+            calibration: tokens
+            for (name, calibration), tokens in calibration_tokens.items()
+            if name == model
+        }
+        for text, entry in config.benchmarks.perplexity.items():
+            task_tokens[model, text] = _count_text(entry, manifest)
+        if own_tokens:
+            for file in task_files:
+                task_tokens[model, Path(file).stem] = _count_task(Path(file), config, own_tokens)
+    shapes = {model: _read_shape(manifest) for model, manifest in manifests.items()}
+
+    works = list(Works(config, manifests, shapes, calibration_tokens, task_tokens))
+    return {
+        "stages": {name: asdict(cost) for name, cost in sum_by_stage(works).items()},
+        "jobs": _work_by_output(works),
+        "notes": requests.outcomes(config),
+    }
+
+
+def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:
+    """The cost of every stage."""
+    costs = {stage: Stage() for stage in STAGES}
+    for work in works:
+        costs[work.stage] = costs[work.stage].plus(work.cost)
+    return costs
+
+
+def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
+    """The work of the job behind each output."""
+    work_by_output: dict[str, dict[str, float]] = {}
+    for work in works:
+        for output in work.outputs:
+            work_by_output[output] = {
+                "layer_tokens": work.cost.layer_tokens / work.cost.jobs,
+                "flops": work.cost.flops / work.cost.jobs,
+            }
+    return work_by_output
+
+
+def counted(samples: Sequence[Sample]) -> Tokens:
+    """Tokens of all samples together."""
+    n_row_tokens = 0
+    line_lengths: list[int] = []
+    n_scored = 0
+    for index, sample in enumerate(samples):
+        distinct_inputs = {row.context + row.continuation[:-1] for row in sample.rows}
+        n_row_tokens += sum(len(token_ids) for token_ids in distinct_inputs)
+        for line in packing.pack(index, sample):
+            line_lengths.append(len(line.tokens))
+            n_scored += len(packing.scored_positions(line))
+    return Tokens(
+        samples=len(samples),
+        packed=sum(line_lengths),
+        rows=n_row_tokens,
+        stream=sum(len(sample.sequence()) for sample in samples),
+        longest=max(line_lengths, default=0),
+        scored=n_scored,
+        lines=tuple(sorted(line_lengths)),
+    )
+
+
+def _count_task(
+    task_file: Path, config: Configuration, tokens_by_calibration: Mapping[str, Tokens]
+) -> Tokens:
+    """Tokens of a benchmark task: its samples are taken to be as long as those of a calibration
+    that is drawn from it, or of all calibrations.
+
+    Questions of the user's own have the same name as calibration and as benchmark.
+    """
+    task = task_file.stem
+    n_samples = parquet.read(task_file).num_rows
+    for name, entry in config.calibrations.items():
+        if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
+            return tokens_by_calibration[name].scaled(n_samples)
+    return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
+
+
+def _count_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
+    """Tokens of a perplexity text, every window counted whole."""
+    tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
+    texts = documents.perplexity_texts(entry, Path.cwd())
+    lengths = [len(encode(tokenizer, text)) for text in texts]
+    n_read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
+    longest = entry.window
+    if entry.joined is None:
+        longest = min(max(lengths), entry.window)
+    return Tokens(
+        samples=len(lengths),
+        packed=n_read,
+        rows=n_read,
+        stream=n_read,
+        longest=longest,
+        scored=n_read,
+    )
+
+
+def _read_shape(manifest: Mapping[str, Any]) -> Shape:
+    """The sizes that decide the memory of a model's passes."""
+    config = AutoConfig.from_pretrained(
+        manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
+    )
+    dtype = config.dtype if manifest["dtype"] == "auto" else getattr(torch, manifest["dtype"])
+    return Shape.of(config, (dtype or torch.float32).itemsize)
+
+
+@dataclass(frozen=True)
+class Works:
+    """The work of every job that computes, one after the other."""
+
+    config: Configuration
+    manifests: Mapping[str, Mapping[str, Any]]
+    """Of each model."""
+    shapes: Mapping[str, Shape]
+    """Of each model."""
+    calibration_tokens: Mapping[tuple[str, str], Tokens]
+    """By model and calibration."""
+    task_tokens: Mapping[tuple[str, str], Tokens]
+    """By model, and benchmark task or perplexity text."""
+
+    def __iter__(self) -> Iterator[JobsWork]:
+        yield from self._captures()
+        yield from self._sweeps()
+        yield from self._searches()
+        yield from self._repairs()
+        yield from self._healings()
+        yield from self._benchmarks()
+        yield from self._generations()
+        yield from self._timings()
+
+    @property
+    def _token_budget(self) -> int:
+        """Tokens of a pass; the default for `auto`, which asks the machine."""
+        budget = self.config.sweep.tokens
+        if not isinstance(budget, int):
+            budget = type(self.config.sweep)().tokens
+        return int(budget)
+
+    def _captures(self) -> Iterator[JobsWork]:
+        for model, calibration in requests.captures(self.config):
+            tokens = self.calibration_tokens[model, calibration]
+            manifest = self.manifests[model]
+            layer_tokens = float(tokens.stream * manifest["n_layers"])
+            memory = footprint.capture(
+                self.shapes[model], self._token_budget, tokens.longest, tokens.samples
+            )
+            yield JobsWork.of(
+                "capture",
+                [paths.activations(model, calibration)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, tokens),
+                memory,
+            )
+
+    def _sweeps(self) -> Iterator[JobsWork]:
+        for model, calibration, sweep_name, removed in sweeps.sweeps(self.config, carried=True):
+            yield self._sweep(model, calibration, sweep_name, removed)
+
+    def _sweep(self, model: str, calibration: str, sweep_name: str, removed: int) -> JobsWork:
+        """The blocks of one sweep.
+
+        sweep_name: what stands in a sweep's path in the place of the selector.
+        """
+        tokens = self.calibration_tokens[model, calibration]
+        n_layers = self.manifests[model]["n_layers"]
+        selector = sweeps.SweepSelector.parse(sweep_name)
+        pass_, kind = selector.settings(self.config)
+        donors = list(selector.others(self.config))
+        layer_tokens, naive_layer_tokens = sweep_work(
+            tokens, n_layers, removed, pass_, kind, donors
+        )
+        n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
+        memory = float(_pass_memory(self.shapes[model], self._token_budget, tokens, n_streams))
+
+        repair = selector.repair(self.config)
+        if repair != "none":
+            own = selector.planned_on(calibration)
+            names = {calibration, *requests.fitted_on(self.config, own, repair)}
+            fitted_tokens = [self.calibration_tokens[model, name] for name in sorted(names)]
+            # One pass for the Gram matrices of the patches, over what is scored as well.
+            fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
+            layer_tokens += fit_layer_tokens
+            naive_layer_tokens += fit_layer_tokens
+            fit_memory = self._fit_memory(model, fitted_tokens, n_layers - removed)
+            # Both folds have a patch for each removal.
+            waiting_patches = footprint.waiting(self.shapes[model], 2 * (n_layers - removed))
+            memory = max(memory, fit_memory) + waiting_patches
+
+        n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
+        # Each further job runs the model before the removals once more.
+        layer_tokens += (n_blocks - 1) * tokens.packed * (n_layers - removed)
+        key = f"{model}/{calibration}/{sweep_name}"
+        return JobsWork.of(
+            "sweep",
+            [paths.sweep_block(key, removed, block) for block in range(n_blocks)],
+            layer_tokens,
+            naive_layer_tokens,
+            layer_flops(self.manifests[model], tokens),
+            memory,
+            disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
+        )
+
+    def _searches(self) -> Iterator[JobsWork]:
+        for (model, calibration, selector), sizes in requests.searches(self.config).items():
+            cost = self._search_cost(model, calibration, selector, sizes)
+            yield JobsWork("search", [paths.search(f"{model}/{calibration}/{selector}")], cost)
+
+    def _search_cost(
+        self, model: str, calibration: str, selector: str, sizes: Sequence[int]
+    ) -> Stage:
+        entry = self.config.selectors[selector]
+        manifest = self.manifests[model]
+        searched_model = SearchedModel(
+            manifest["n_layers"],
+            manifest["hidden_size"],
+            self._token_budget,
+            entry.attention(manifest["attention_share"]),
+        )
+        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name]
+        work = search_work(
+            calibration,
+            {name: self.calibration_tokens[model, name] for name in names},
+            searched_model,
+            sizes,
+            entry,
+            {name: self.config.repairs[name] for name in repairs},
+        )
+        flops = layer_flops(manifest, self.calibration_tokens[model, calibration])
+        return Stage(
+            jobs=1,
+            layer_tokens=work.layer_tokens,
+            flops=work.layer_tokens * flops + work.patch_flops,
+            naive_layer_tokens=work.naive_layer_tokens,
+            naive_flops=work.naive_layer_tokens * flops + work.patch_flops,
+            memory=self.search_memory(model, calibration, selector, sizes),
+        )
+
+    def search_memory(
+        self, model: str, calibration: str, selector: str, sizes: Sequence[int]
+    ) -> float:
+        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait
+        meanwhile.
+        """
+        shape = self.shapes[model]
+        entry = self.config.selectors[selector]
+        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        tokens_read = [self.calibration_tokens[model, name] for name in names]
+        # As many sets as streams have room for: a search compares more at a time.
+        budget = self._token_budget
+        passes = [_pass_memory(shape, budget, tokens, budget) for tokens in tokens_read]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
+        if not repairs:
+            return max(passes)
+        n_runs = most_runs(entry, shape.layers, sizes)
+        fit_memory = self._fit_memory(model, tokens_read, n_runs)
+        waiting_patches = footprint.waiting(shape, len(repairs) * n_runs)
+        return max(*passes, fit_memory) + waiting_patches
+
+    def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:
+        """Bytes of fitting repairs of so many runs on samples of these lengths."""
+        shape = self.shapes[model]
+        return max(
+            footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+            for tokens in tokens_read
+        )
+
+    def _repairs(self) -> Iterator[JobsWork]:
+        repaired = {
+            (variant.model, variant.calibration, variant.selector, variant.repair)
+            for variant in requests.variants(self.config)
+            if variant.repair != "none"
+        }
+        for model, own, selector, repair in sorted(repaired):
+            yield self._repair(model, own, selector, repair)
+
+    def _repair(self, model: str, own: str, selector: str, repair: str) -> JobsWork:
+        """The fit of a repair for the plans of a selector on the calibration `own`."""
+        options = self.config.repairs[repair]
+        shape = self.shapes[model]
+        manifest = self.manifests[model]
+        tokens = self.calibration_tokens[model, own]
+        tokens_by_calibration = {
+            name: self.calibration_tokens[model, name]
+            for name in requests.fitted_on(self.config, own, repair)
+        }
+        sizes = requests.sizes(self.config, model, own, selector, repair)
+        layer_tokens = fit_work(options, own, tokens_by_calibration, manifest["n_layers"], sizes)
+
+        # At most: every removed unit is a run of its own.
+        n_runs = sum(sizes)
+        patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
+        n_weights = WEIGHTS if options.automatic(own) else 1
+        memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+        memory += 2 * n_weights * patches_bytes
+        return JobsWork.of(
+            "repair",
+            [paths.patch(f"{model}/{own}/{selector}", repair)],
+            layer_tokens,
+            layer_tokens,
+            layer_flops(manifest, tokens),
+            memory,
+            disk=patches_bytes,
+        )
+
+    def _healings(self) -> Iterator[JobsWork]:
+        for variant in requests.variants(self.config):
+            if variant.healing != "none":
+                yield self._healing(variant)
+
+    def _healing(self, variant: Variant) -> JobsWork:
+        shape = self.shapes[variant.model]
+        tokens = self.calibration_tokens[variant.model, variant.calibration]
+        options = self.config.healings[variant.healing]
+        n_layers = shape.layers - variant.removed
+        is_distilled = options.objective == "distill"
+        memory = float(
+            footprint.heal(shape, n_layers, tokens.longest, options.batch, is_distilled, HOST)
+        )
+        if options.update_rank is None:
+            memory += footprint.full(shape, n_layers)
+            disk = shape.parameters(n_layers) * shape.size
+        else:
+            # At most: in both sub-layers of each layer.
+            update_widths = 3 * (shape.channels + shape.inner) + 8 * shape.channels
+            disk = options.update_rank * n_layers * update_widths * footprint.FLOAT
+        folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
+        layer_tokens, flops = self._training_work(variant, options)
+        return JobsWork.of(
+            "heal", [paths.training(folder)], layer_tokens, layer_tokens, flops, memory, disk
+        )
+
+    def _training_work(self, variant: Variant, options: Healing) -> tuple[float, float]:
+        """Layer-tokens of healing a variant, and the FLOP of each, a mean over what it is trained
+        on.
+        """
+        manifest = self.manifests[variant.model]
+        weights = options.weights(variant.calibration)
+        tokens_by_calibration = {
+            name: self.calibration_tokens[variant.model, name] for name in weights
+        }
+        largest_weight = max(weights.values())
+        drawn_shares = {name: weight / largest_weight for name, weight in weights.items()}
+        n_drawn_samples = sum(
+            math.ceil(drawn_shares[name] * tokens.samples)
+            for name, tokens in tokens_by_calibration.items()
+        )
+        n_steps = options.epochs * -(-n_drawn_samples // options.batch)
+        n_epochs = min(1.0, (options.max_steps or n_steps) / n_steps) * options.epochs
+        n_passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
+        if options.objective != "lm":
+            n_passes += manifest["n_layers"]  # the teacher's forward pass
+
+        layer_tokens = 0.0
+        flops = 0.0
+        for name, tokens in tokens_by_calibration.items():
+            own_layer_tokens = n_passes * n_epochs * drawn_shares[name] * tokens.stream
+            layer_tokens += own_layer_tokens
+            flops += own_layer_tokens * layer_flops(manifest, tokens)
+        return layer_tokens, flops / layer_tokens
+
+    def _benchmarks(self) -> Iterator[JobsWork]:
+        for model, calibration, task, block in requests.benchmark_blocks(self.config):
+            tokens = self.task_tokens[model, task]
+            manifest = self.manifests[model]
+            variants = requests.block_variants(self.config, model, calibration, task, block)
+            # Layers removed from the variants that share a pass, and from those that do not.
+            together: list[int] = []
+            alone: list[int] = []
+            for variant in variants:
+                removals = together if self._is_candidate(variant) else alone
+                removals.append(variant.removed)
+            count = benchmark_work(tokens, manifest["n_layers"], together, alone)
+            memory = _benchmark_memory(self.shapes[model], tokens, len(together), len(alone))
+            yield JobsWork.of(
+                "benchmark",
+                [paths.benchmark(model, calibration, task, block)],
+                count.engine,
+                count.naive,
+                layer_flops(manifest, tokens),
+                memory,
+                disk=SAMPLE_ROW_BYTES * tokens.samples * len(variants),
+            )
+
+    def _generations(self) -> Iterator[JobsWork]:
+        for model, calibration, task, block in requests.generation_blocks(self.config):
+            tokens = self.task_tokens[model, task]
+            manifest = self.manifests[model]
+            options = self.config.benchmarks.tasks[task].generate
+            variants = requests.block_variants(self.config, model, calibration, task, block)
+            layers_left = sum(manifest["n_layers"] - variant.removed for variant in variants)
+            # The likeliest answer and the samples, taken to be as long as the right answers.
+            n_answers = 1 + options.samples if options else 0
+            layer_tokens = float(n_answers * tokens.stream * layers_left)
+            yield JobsWork.of(
+                "benchmark",
+                [paths.generation(model, calibration, task, block)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, tokens),
+            )
+
+    def _timings(self) -> Iterator[JobsWork]:
+        options = self.config.benchmarks.efficiency
+        for model, manifest in self.manifests.items():
+            n_structures = requests.structures(self.config, model)
+            if not options or not n_structures:
+                continue
+            n_tokens = options.batch * options.prompt
+            prompts = Tokens(options.batch, n_tokens, options.batch, n_tokens)
+            layer_tokens = timing_work(prompts, options, manifest["n_layers"], n_structures)
+            yield JobsWork.of(
+                "benchmark",
+                [paths.efficiency(model)],
+                layer_tokens,
+                layer_tokens,
+                layer_flops(manifest, prompts),
+            )
+
+    def _is_candidate(self, variant: Variant) -> bool:
+        """Whether a variant's layers have the base model's weights, apart from linear maps of the
+        stream.
+        """
+        if variant.healing != "none":
+            return False
+        if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
+            return False
+        return variant.is_base or not self.config.replacing(variant.selector)
+
+
+def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
+    """Runs of layers that the sets of a search lack, at most.
+
+    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. There
+    are no more runs than pairs of boundaries.
+    """
+    n_pairs = n_layers * (n_layers + 1) // 2
+    if not entry.members:
+        return min(n_pairs, N_COMPARED_SETS * sum(sizes))
+    n_exchanged = 3 * N_EXCHANGED * entry.exchanges * len(sizes)
+    return min(n_pairs, len(entry.members) * sum(sizes) + n_exchanged)
+
+
+def _pass_memory(
+    shape: Shape, budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
+) -> int:
+    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many lines like
+    theirs.
+    """
+    mean_length = tokens.packed // max(1, tokens.samples)
+    n_scored = -(-tokens.scored // tokens.samples)
+    # The shortest line is taken to be as far below the mean as the longest is above it.
+    shortest = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
+    lengths = range(shortest, tokens.longest + 1)
+    n_lines = max(tokens.samples, min_lines)
+    return footprint.sweep(shape, budget, lengths, n_lines, n_scored, max(1, n_streams))
+
+
+def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
+    """Bytes of a benchmark of variants in one pass, which `evaluation.together` keeps below HOST,
+    and of variants alone.
+    """
+    fitting_budget = footprint.budget(
+        HOST, lambda budget: _pass_memory(shape, budget, tokens, n_together, budget)
+    )
+    memory = _pass_memory(shape, min(TOKENS, fitting_budget), tokens, n_together)
+    if not n_alone:
+        return memory
+    n_requests = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
+    n_fitting = max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest))
+    batch_size = min(n_requests, BENCHMARK_BATCH, n_fitting)
+    return max(memory, footprint.benchmark(shape, tokens.longest, batch_size, n_requests))

@@ -1,0 +1,262 @@
+"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time, memory and disk of every
+stage.
+
+`python -m lamina_workflow.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a
+rate in TFLOP/s, or from the rate of this machine, which is measured where there is no GPU.
+"""
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lamina.errors import LaminaError, explained
+from lamina.store import checksum
+from lamina_workflow.runtime import devices, resources
+
+STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
+# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is
+# well below the peak.
+GPU_RATE = 100.0
+TERA = 1e12
+N_MEASURED_SAMPLES = 100  # of a calibration, for the rate of this machine
+MAX_MEASURED_PARAMETERS = 2e9  # a larger model is not loaded only to see how fast it is
+N_JOBS_ON_CPU = 2  # at a time, where there is no GPU
+
+
+@dataclass
+class Stage:
+    """The cost of one stage.
+
+    The naive way evaluates each cut model alone and row by row, and does everything else in the
+    same way.
+    """
+
+    jobs: int = 0
+    layer_tokens: float = 0.0
+    flops: float = 0.0
+    naive_layer_tokens: float = 0.0
+    naive_flops: float = 0.0
+    memory: float = 0.0
+    """Bytes of the largest job, above the process and the weights."""
+    disk: float = 0.0
+    """Bytes that all jobs write."""
+
+    def plus(self, other: "Stage") -> "Stage":
+        """Both as one."""
+        return Stage(
+            jobs=self.jobs + other.jobs,
+            layer_tokens=self.layer_tokens + other.layer_tokens,
+            flops=self.flops + other.flops,
+            naive_layer_tokens=self.naive_layer_tokens + other.naive_layer_tokens,
+            naive_flops=self.naive_flops + other.naive_flops,
+            memory=max(self.memory, other.memory),
+            disk=self.disk + other.disk,
+        )
+
+
+class StartSeconds(NamedTuple):
+    """How long jobs take to start."""
+
+    with_model: float
+    without_model: float
+
+
+def format_table(stages: Mapping[str, Stage], rate: float) -> str:
+    """The estimate as text, at a rate in FLOP/s."""
+    header = (
+        f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}"
+        f"{'memory':>9}{'disk':>9}"
+    )
+    total = reduce(Stage.plus, stages.values(), Stage())
+    lines = [header]
+    for name, stage in {**stages, "all": total}.items():
+        lines.append(
+            f"{name:<10}{stage.jobs:>7,}{stage.layer_tokens:>14.3g}{stage.flops / 1e15:>9.3g}"
+            f"{format_duration(stage.flops / rate):>10}"
+            f"{format_duration(stage.naive_flops / rate):>10}"
+            f"{format_bytes(stage.memory):>9}{format_bytes(stage.disk):>9}"
+        )
+    return "\n".join(lines)
+
+
+def format_duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds >= 1.5 * 3600.0:
+        return f"{seconds / 3600.0:.3g} h"
+    if seconds >= 1.5 * 60.0:
+        return f"{seconds / 60.0:.3g} min"
+    if 0 < seconds < 0.01:
+        return "< 0.01 s"
+    return f"{seconds:.2g} s"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Bytes as MB or GB; empty where none are counted."""
+    if not n_bytes:
+        return ""
+    if n_bytes >= 0.9995e9:
+        return f"{n_bytes / 1e9:.3g} GB"
+    return f"{n_bytes / 1e6:.3g} MB"
+
+
+def parse_rate(text: str) -> float:
+    """A rate in TFLOP/s from what a user wrote. Raises LaminaError if it is no number above 0."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise LaminaError(
+            f"RATE={text}: no device computes at that rate. Write its TFLOP/s, such as RATE=100."
+        )
+    return rate
+
+
+def describe_remaining(
+    n_jobs: int, n_computing: int, seconds: float, start: StartSeconds, n_parallel: int
+) -> str:
+    """The sentence about the jobs that are left to run.
+
+    n_computing: how many jobs compute with a model.
+    seconds: that these need in all, without their starts.
+    n_parallel: jobs at a time.
+    """
+    if not n_jobs:
+        return "Nothing is left to run."
+    seconds += min(n_jobs, n_computing) * start.with_model
+    seconds += max(0, n_jobs - n_computing) * start.without_model
+    return (
+        f"{n_jobs:,} jobs are left to run. A job starts in {start.with_model:.1f} s, and in "
+        f"{start.without_model:.1f} s where it computes with no model: in all about "
+        f"{format_duration(seconds / n_parallel)}, with {n_parallel} at a time."
+    )
+
+
+def measure_start() -> StartSeconds:
+    """Start processes that import what jobs import."""
+    modules = "snakemake.script, lamina_workflow.stages.job, lamina.store.parquet"
+    model_modules = "lamina.engine.sweep, lamina.models.load, transformers.modeling_utils"
+    return StartSeconds(
+        with_model=_time_import(f"{modules}, {model_modules}"),
+        without_model=_time_import(modules),
+    )
+
+
+def _time_import(modules: str) -> float:
+    """Seconds of a process that imports modules."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+    return time.perf_counter() - began
+
+
+def measure_rate(results: Path, always: bool = False) -> float | None:
+    """FLOP/s of a sweep of the largest model of a study, as `lamina_workflow.cost.work` counts its work.
+
+    None for a study without a calibration; and, unless it is to be measured `always`, for a model
+    above 2e9 parameters.
+    """
+    manifests: dict[str, dict[str, Any]] = {}
+    for file in results.glob("models/*/manifest.json"):
+        manifests[file.parent.name] = checksum.read_json(file)
+    if not manifests:
+        return None
+    name = max(manifests, key=lambda model: manifests[model]["parameters"])
+    manifest = manifests[name]
+    calibration_files = list((results / "calibrations" / name).glob("*.parquet"))
+    is_too_large = manifest["parameters"] > MAX_MEASURED_PARAMETERS and not always
+    if not calibration_files or is_too_large:
+        return None
+
+    import torch
+
+    from lamina.data import calibrations
+    from lamina.models.load import load_model
+
+    torch.set_num_threads(resources.threads(os.cpu_count()))
+    largest_file = sorted(calibration_files, key=os.path.getsize)[-1]
+    samples = calibrations.read(largest_file).samples[:N_MEASURED_SAMPLES]
+    return measure_sweep_rate(load_model(manifest), manifest, samples)
+
+
+def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
+    """FLOP/s of a sweep over samples."""
+    from lamina.engine import sweep
+    from lamina.models.units import all_units
+    from lamina_workflow.cost import work
+    from lamina_workflow.cost.estimate import counted
+
+    units = all_units(manifest["n_layers"], "layer")
+    sweep.sweep(model, samples[:1], units)  # starts threads and kernels
+    began = time.perf_counter()
+    sweep.sweep(model, samples, units)
+    seconds = time.perf_counter() - began
+
+    tokens = counted(samples)
+    layer_tokens = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer").engine
+    return work.layer_flops(manifest, tokens) * layer_tokens / seconds
+
+
+def parse_arguments(arguments: Iterable[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "file", type=Path, help="what rule estimate_cost wrote, in the study's results folder"
+    )
+    parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {GPU_RATE:g}")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="measure this machine, also if it has a GPU"
+    )
+    parser.add_argument("--jobs", default="0", help="jobs that are left to run")
+    parser.add_argument("--cores", default="all", help="cores that a run may use")
+    return parser.parse_args(None if arguments is None else list(arguments))
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Print the plan."""
+    options = parse_arguments(arguments)
+    asked_rate = None if options.rate is None else parse_rate(options.rate)
+    costs = checksum.read_json(options.file)
+    n_gpus = len(devices.devices(os.environ))
+    measured_rate = None
+    if asked_rate is None and (options.calibrate or not n_gpus):
+        measured_rate = measure_rate(options.file.parent, options.calibrate)
+
+    if measured_rate:
+        rate = measured_rate
+        message = (
+            "Times of one job after the other on this machine, at the "
+            f"{rate / TERA:.2g} TFLOP/s of the study's own model. RATE=100 is a GPU's."
+        )
+    else:
+        rate = (asked_rate or GPU_RATE) * TERA
+        message = (
+            f"Times of one device at {rate / TERA:g} TFLOP/s. CALIBRATE=1 measures this machine "
+            "instead."
+        )
+    stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
+    print(format_table(stages, rate), "", message, sep="\n")
+    print(
+        "Memory: of the largest job, above the process and the weights. Disk: at most, beside "
+        "downloaded models."
+    )
+
+    seconds = sum(stage.flops for stage in stages.values()) / rate
+    n_computing = sum(stage.jobs for stage in stages.values())
+    n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1
+    n_parallel = n_gpus or min(N_JOBS_ON_CPU, n_cores)
+    n_jobs = int(options.jobs or 0)
+    print(describe_remaining(n_jobs, n_computing, seconds, measure_start(), n_parallel))
+    for note in costs["notes"]:
+        print(note)
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

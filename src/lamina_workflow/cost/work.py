@@ -1,0 +1,215 @@
+"""Layer-tokens and arithmetic of what jobs do, by the engine and the naive way.
+
+A layer-token is one token through one decoder layer, the unit in which evaluations of cut models
+can be counted. The naive way evaluates each cut model alone and row by row. What the engine does is
+counted on its own trees, apart from padding.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from lamina.engine.candidates import Candidate, carried, grow, swept
+from lamina.models.units import all_units, replacement_unit
+from lamina.models.workload import GENERATION_FACTOR, TRAINING_FACTOR
+from lamina.options.repairs import Repair
+
+HELD_OUT = 0.2  # of the samples of a fit
+WEIGHTS = 7  # that `auto` tries
+N_PREFILLS = 3  # prompts that a timed run reads
+N_DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
+# Of the decompositions of one run of removed units and of their products, in units of C³.
+DECOMPOSITION_OPERATIONS = 17
+
+
+class WorkCount(NamedTuple):
+    """Layer-tokens of the same measurements in two ways."""
+
+    engine: float
+    naive: float
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How many tokens samples have, counted in several ways."""
+
+    samples: int
+    packed: int
+    """In the lines in which the engine packs the rows of a sample."""
+    rows: int
+    """In the distinct inputs of the model, each alone."""
+    stream: int
+    """In contexts and right answers."""
+    longest: int = 0
+    """In the longest packed line."""
+    scored: int = 0
+    """Packed tokens whose logits are needed."""
+    lines: tuple[int, ...] = ()
+    """In each packed line, ascending."""
+
+    def scaled(self, samples: int) -> "Tokens":
+        """The tokens of another number of samples with the same mean lengths."""
+        ratio = samples / self.samples
+        return Tokens(
+            samples=samples,
+            packed=round(self.packed * ratio),
+            rows=round(self.rows * ratio),
+            stream=round(self.stream * ratio),
+            longest=self.longest,
+            scored=round(self.scored * ratio),
+            lines=self.lines,
+        )
+
+    def plus(self, other: "Tokens") -> "Tokens":
+        """The tokens of both together."""
+        return Tokens(
+            samples=self.samples + other.samples,
+            packed=self.packed + other.packed,
+            rows=self.rows + other.rows,
+            stream=self.stream + other.stream,
+            longest=max(self.longest, other.longest),
+            scored=self.scored + other.scored,
+            lines=tuple(sorted(self.lines + other.lines)),
+        )
+
+
+def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
+    """FLOP of one token through one layer: twice its weights, and attention over half of a line on
+    average.
+    """
+    attention = 2 * manifest["hidden_size"] * tokens.packed / tokens.samples
+    return float(2 * manifest["layer_parameters"] + attention)
+
+
+def sweep_work(
+    tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str, donors: Sequence[str] = ()
+) -> WorkCount:
+    """The work of one sweep of all units on all samples.
+
+    removed: units that are removed before the sweep.
+    kind: of the units: `layer`, `attention`, `mlp` or `both`.
+    donors: models whose layers are tried as replacements, which are measured like removals.
+    """
+    n_remaining = n_layers - removed if kind == "layer" else n_layers
+    if pass_ == "weights":
+        return WorkCount(0.0, 0.0)
+    if pass_ == "gradient":
+        steps = TRAINING_FACTOR * tokens.stream * n_remaining
+        return WorkCount(2.0 * steps, 1.0 * steps)
+    if pass_ == "fit":
+        # The unpruned model, once for the Gram matrices and once for the errors.
+        passes = 2.0 * tokens.stream * n_layers
+        return WorkCount(passes, passes)
+
+    is_removing = pass_ == "removal"
+    current = draw_plan(n_layers, removed, kind)
+    remaining_units = all_units(n_layers, kind, list(current.removed))
+    replacements = [replacement_unit(unit, donor) for unit in remaining_units for donor in donors]
+    # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
+    candidates, observations = swept(
+        current, [*remaining_units, *replacements], removing=is_removing
+    )
+    streams = carried(candidates.values(), is_removing)
+    tree = grow(streams, list(observations.values()), n_layers, True)
+    naive_tokens = tokens.rows if is_removing else tokens.stream
+    return WorkCount(
+        engine=float(tokens.packed * tree.layers),
+        naive=naive_tokens * count_layers(candidates.values(), n_layers),
+    )
+
+
+def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
+    """A model without `removed` units, or layers' worth of units of kind `both`.
+
+    Only a run shows which units go, so they are drawn: the same ones for a `seed`.
+    """
+    generator = Random(f"{n_layers} {removed} {kind} {seed}")
+    n_units = 2 * removed if kind == "both" else removed
+    return Candidate(frozenset(generator.sample(all_units(n_layers, kind), n_units)))
+
+
+def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
+    """Layers that models run one after the other; a layer without one sub-layer counts as half of
+    one.
+    """
+    total = 0.0
+    for candidate in candidates:
+        for operation in candidate.operations(n_layers, True):
+            total += operation.runs * (1 - len(operation.without) / 2)
+    return total
+
+
+def benchmark_work(
+    tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]
+) -> WorkCount:
+    """The work of measuring variants by log-likelihoods.
+
+    together: layers removed from each variant that is measured in one pass with the others. They
+        share contexts, and layers up to their first difference.
+    alone: layers removed from each variant with weights of its own, which is measured row by row.
+    """
+    layers_of_draws = []
+    for draw in range(N_DRAWS):
+        plans = [
+            draw_plan(n_layers, removed, seed=(draw, index))
+            for index, removed in enumerate(together)
+        ]
+        layers_of_draws.append(grow(plans, [], n_layers, True).layers)
+    layers_alone = sum(n_layers - removed for removed in alone)
+    layers_together = sum(n_layers - removed for removed in together)
+    return WorkCount(
+        engine=tokens.packed * fmean(layers_of_draws) + tokens.rows * layers_alone,
+        naive=float(tokens.rows * (layers_together + layers_alone)),
+    )
+
+
+def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int) -> float:
+    """Layer-tokens that take as long as timing so many structures, each in turn with the base.
+
+    options: the configuration's `benchmarks: efficiency`.
+    """
+    generated = GENERATION_FACTOR * options.batch * options.generate
+    tokens_per_run = N_PREFILLS * prompts.packed + generated
+    return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
+
+
+def patch_flops(channels: int, n_tokens: float, runs: Collection[tuple[float, float]]) -> float:
+    """FLOP of the patches of runs of removed units, as many operations in float64 counted twice.
+
+    Of each run the products of the streams before and after it, of each start those of one with
+    itself; then two decompositions for each run, of some 17 C³ operations with their products.
+    """
+    n_starts = len({start for start, _ in runs})
+    products = 2 * channels**2 * n_tokens * (len(runs) + n_starts)
+    return 2 * (products + 2 * DECOMPOSITION_OPERATIONS * channels**3 * len(runs))
+
+
+def fit_work(
+    options: Repair, own: str, read: Mapping[str, Tokens], n_layers: int, sizes: Iterable[int]
+) -> float:
+    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as
+    possible.
+
+    options: the repair's entry in the configuration.
+    own: the calibration of the variants.
+    read: tokens of the calibrations that it is fitted on, by name.
+    sizes: removed layers of each plan.
+    """
+    sizes = list(sizes)
+    n_fit_tokens = float(sum(tokens.stream for tokens in read.values()))
+    layers_left = sum(n_layers - size for size in sizes)
+    # Each plan on the held-out samples, with the repair and without it.
+    testing = HELD_OUT * read[own].packed * 2 * layers_left
+    weighed_calibrations = options.automatic(own)
+    if not weighed_calibrations:
+        n_passes = options.layer_passes(n_layers, sizes, TRAINING_FACTOR, HELD_OUT)
+        return n_fit_tokens * n_passes + testing
+
+    # Gram matrices, and the errors of each chosen weight.
+    fitting = n_fit_tokens * n_layers * (1 + min(len(sizes), WEIGHTS))
+    # All plans with every weight and with none, on held-out samples.
+    n_weighed_tokens = sum(read[name].packed for name in weighed_calibrations)
+    weighing = HELD_OUT * n_weighed_tokens * (WEIGHTS + 1) * layers_left
+    return fitting + weighing + testing

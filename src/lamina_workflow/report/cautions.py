@@ -1,0 +1,262 @@
+"""What a reader should know before trusting the results: the topic "With care" of the report.
+
+Each function gives its sentences, and none if there is nothing to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import isfinite
+from statistics import median, stdev
+from typing import Any
+
+import duckdb
+
+from lamina.relevance.statistics import Z95
+from lamina.relevance.true_scores import SUFFICIENT_RELIABILITY, samples_for
+from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.figures.style import format_repair
+from lamina_workflow.report.formatting import format_signed
+
+MAX_EXAMPLES = 4  # of a sentence that lists variants
+MAX_UNITS = 5  # of a sentence that lists units
+WIDE_INTERVAL = 0.5  # of a reliability: one that says little
+
+
+def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Repairs that significantly hurt their variant, on its own task or held-out documents."""
+    harmed = []
+    for row in answer(connection, "what_repair_gave_back"):
+        if row["own"] and row["gain"] is not None and row["certain"] and row["gain"] < 0:
+            harmed.append(
+                f"{format_repair(row['repair'], row['healing'])} with {_name_removal(row)} "
+                f"({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
+            )
+    harmed_heldout = [
+        f"{row['repair']} with {_name_removal(row)} ({row['loss_bare']:.3g} to "
+        f"{row['loss_repaired']:.3g} nats per token, n = {row['n_loss']})"
+        for row in answer(connection, "which_repairs_hurt")
+    ]
+
+    sentences = []
+    if harmed:
+        sentences.append(f"A repair hurt: {_list_first(harmed)}.")
+    if harmed_heldout:
+        sentences.append(
+            "A repair hurt on held-out documents of its calibration, and none is recommended: "
+            f"{_list_first(harmed_heldout)}."
+        )
+    return sentences
+
+
+def _name_removal(row: Mapping[str, Any]) -> str:
+    return f"{row['removed']} removed by {row['selector']} on {row['calibration']}"
+
+
+def list_worse_smaller_removals(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Variants that keep significantly less than one of their recipe with more units removed."""
+    variants = [
+        row
+        for row in answer(connection, "which_variants_there_are")
+        if row["own_kept_stderr"] is not None
+    ]
+    recipes = grouped(variants, "model", "calibration", "selector", "repair", "healing")
+    examples = []
+    for recipe_rows in recipes.values():
+        for pair in combinations(recipe_rows, 2):
+            smaller, larger = sorted(pair, key=lambda row: row["removed"])
+            if smaller["removed"] and _keeps_less(smaller, larger):
+                examples.append(
+                    f"{smaller['selector']} on {smaller['calibration']}, "
+                    f"{format_repair(smaller['repair'], smaller['healing'])}: "
+                    f"{100 * smaller['own_kept']:.0f} % kept with {smaller['removed']} removed, "
+                    f"{100 * larger['own_kept']:.0f} % with {larger['removed']}"
+                )
+    if not examples:
+        return []
+    return [f"Removing fewer units was worse than removing more: {_list_first(examples)}."]
+
+
+def _keeps_less(variant: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the 95 % interval of the difference, of independent shares, lies below 0."""
+    stderr = (variant["own_kept_stderr"] ** 2 + other["own_kept_stderr"] ** 2) ** 0.5
+    return bool(other["own_kept"] - variant["own_kept"] > Z95 * stderr)
+
+
+def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Trainings that lowered the validation loss by less than the error of a mean loss.
+
+    That error is of the mean over the losses of their steps.
+    """
+    keys = ("selector", "calibration", "model", "removed", "repair", "healing")
+    examples = []
+    for steps in grouped(answer(connection, "how_healing_went"), *keys).values():
+        losses = [row["loss"] for row in steps if row["loss"] is not None]
+        validated = [row for row in steps if row["validation_loss"] is not None]
+        kept_losses = [row["validation_loss"] for row in validated if row["chosen"]]
+        if len(losses) < 2 or validated[0]["step"] or not kept_losses:
+            continue
+        first_loss = validated[0]["validation_loss"]
+        last_loss = kept_losses[-1]
+        half_width = Z95 * stdev(losses) / len(losses) ** 0.5
+        if first_loss - last_loss < half_width:
+            run = steps[0]
+            peak_step = max(steps, key=lambda row: row["learning_rate"] or 0)["step"]
+            examples.append(
+                f"{format_repair(run['repair'], run['healing'])} with {_name_removal(run)}: "
+                f"{first_loss:.3f} to {last_loss:.3f} in {len(losses)} steps, the learning rate "
+                f"rising over {peak_step}"
+            )
+    if not examples:
+        return []
+    return [f"A healing did not change the loss significantly: {_list_first(examples)}."]
+
+
+def _list_first(examples: Sequence[str]) -> str:
+    listed = "; ".join(examples[:MAX_EXAMPLES])
+    n_more = len(examples) - MAX_EXAMPLES
+    return f"{listed}; and {n_more} more" if n_more > 0 else listed
+
+
+def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """On how many calibrations the ranking of layers by accuracy is reliable.
+
+    Of the least reliable one: how many samples would be enough, and a metric that orders the
+    layers much as accuracy does and more reliably.
+    """
+    reliabilities = answer(connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY)
+    sentences = []
+    for (model,), model_rows in grouped(reliabilities, "model").items():
+        n_reliable = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in model_rows)
+        least = model_rows[0]  # the answer begins with it
+        sentence = (
+            f"{model}: a ranking of layers by accuracy is reliable (Spearman's correlation with "
+            f"one from other samples is {SUFFICIENT_RELIABILITY:.2f} or more) on {n_reliable} of "
+            f"{len(model_rows)} calibrations. The least reliable is {least['calibration']}: "
+            f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from "
+            f"{least['n_samples']} samples"
+        )
+        if least["ci_high"] - least["ci_low"] > WIDE_INTERVAL:
+            sentence += ", too few to say"
+        if least["value"] < SUFFICIENT_RELIABILITY:
+            sentence += f"; {_describe_sufficient_samples(least)}"
+        if least["other"] and least["other_value"] > least["value"]:
+            sentence += f", where {_describe_better_metric(least)}"
+        sentences.append(f"{sentence}.")
+    return sentences
+
+
+def _describe_sufficient_samples(row: Mapping[str, Any]) -> str:
+    fewest = samples_for(SUFFICIENT_RELIABILITY, row["ci_high"], row["n_samples"])
+    most = samples_for(SUFFICIENT_RELIABILITY, row["ci_low"], row["n_samples"])
+    if not isfinite(fewest):
+        return "how many would be enough is unknown"
+    if not isfinite(most):
+        return f"{_round_to_two_digits(fewest)} or more would be enough"
+    return f"{_round_to_two_digits(fewest)} to {_round_to_two_digits(most)} would be enough"
+
+
+def _describe_better_metric(row: Mapping[str, Any]) -> str:
+    agreement = format_signed(row["other_spearman"])
+    if row["other_low"] is not None:
+        low = format_signed(row["other_low"])
+        high = format_signed(row["other_high"])
+        agreement += f" [{low}, {high}]"
+    return (
+        f"{row['other']} has {row['other_value']:.2f} from the same samples and orders the layers "
+        f"of this task much as accuracy does (rank correlation {agreement})"
+    )
+
+
+def _round_to_two_digits(count: float) -> str:
+    """A number with two significant digits."""
+    return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much relevance and scores depend on the samples, or the seed, that were drawn."""
+    layer_rows = [
+        row
+        for row in answer(connection, "which_layers_matter")
+        if row["component"] == "layer" and row["accuracy_spread"] is not None
+    ]
+    sentences = []
+    for (model, calibration), layers in sorted(grouped(layer_rows, "model", "calibration").items()):
+        n_draws = max(row["n_draws"] for row in layers)
+        median_spread = median(row["accuracy_spread"] for row in layers)
+        widest = max(layers, key=lambda row: row["accuracy_spread"])
+        sentences.append(
+            f"{calibration}, drawn {n_draws} times: the accuracy relevance of a layer of {model} "
+            f"has a standard deviation of {median_spread:.3f} from draw to draw in the median of "
+            f"{len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
+            f"{widest['layer']})."
+        )
+    for row in answer(connection, "how_far_variants_vary_between_draws"):
+        sentences.append(
+            f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what "
+            f"variants of {row['model']} keep of their own task differs from draw to draw by a "
+            f"standard deviation of {row['spread']:.1f} points in the median of {row['n']} "
+            f"variants, and of {row['most']:.1f} at most."
+        )
+    return sentences
+
+
+def list_nonfinite_units(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Units whose removal gave outputs that are not finite, which count as wrong answers."""
+    units = answer(connection, "where_outputs_were_not_finite")
+    if not units:
+        return []
+    listed = ", ".join(
+        f"{row['unit']} on {row['calibration']} ({row['most']} samples)"
+        for row in units[:MAX_UNITS]
+    )
+    n_more = len(units) - MAX_UNITS
+    if n_more > 0:
+        listed += f" and {n_more} more"
+    return [
+        "Without these units the outputs were not finite on some samples, which count as wrong: "
+        f"{listed}."
+    ]
+
+
+def describe_shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many documents of calibrations share passages with test documents.
+
+    No documents are equal: `check_overlap` refuses them.
+    """
+    pairs = answer(connection, "what_calibrations_share_with_tests")
+    if not pairs:
+        return []
+    shared = [
+        f"{pair['sharing']} of the {pair['documents']} documents of {pair['calibration']} with "
+        f"the {pair['tested']} of {pair['task']} ({pair['near']} near duplicates)"
+        for pair in pairs
+        if pair["sharing"]
+    ]
+    noun = "pairs" if len(pairs) > 1 else "pair"
+    return [
+        "Passages of 13 words that calibrations share with test documents, in "
+        f"{len(pairs)} {noun} of them: {'; '.join(shared) or 'nothing is shared'}."
+    ]
+
+
+def count_truncated_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many questions are longer than the context of their model."""
+    return [
+        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the "
+        f"context of {row['model']}: their oldest tokens are left out, as lm-eval does."
+        for row in answer(connection, "which_questions_were_cut")
+    ]
+
+
+def count_undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many questions have a right choice whose tokens are those of a wrong one."""
+    treatment = {
+        "calibration": "they are left out",
+        "benchmark": "the first of equal choices counts, as in lm-eval",
+    }
+    return [
+        f"{row['undecided']} of {row['questions']} questions of {row['source']} ({row['use']}) "
+        f"have a right choice with the tokens of a wrong one for {row['model']}, so that no score "
+        f"decides them: {treatment[row['use']]}."
+        for row in answer(connection, "which_questions_no_score_decides")
+    ]

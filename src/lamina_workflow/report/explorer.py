@@ -1,0 +1,169 @@
+"""The figures of the report that follow its controls: Vega-Lite over one table of variants.
+
+The same specification is drawn here without a browser, for paper and for pages without scripts, and
+by the page itself.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import vl_convert
+
+from lamina import paths
+from lamina.relevance.statistics import Z95
+from lamina_workflow.report.answers import answer
+from lamina_workflow.report.figures.style import COLOURS, format_repair
+
+QUESTION = "which_variants_there_are"
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+    "triangle-left",
+)
+TEMPLATE = paths.own("workflow/report/explorer.json")
+STILL_WIDTH = 760  # pixels, of a figure that on the page is as wide as its container
+
+# Attributes of SVG with the values that they have anyway.
+_DEFAULT_ATTRIBUTES = (
+    r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
+)
+_COORDINATES = re.compile(r'(?<= )(?:d|x2|y2|transform)="[^"]*"')
+
+Specification = dict[str, Any]  # of a figure, in Vega-Lite's JSON
+
+
+def list_variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """Every variant, including the base models.
+
+    `id` is its row on the page, and `repaired_by` the name of its repair and healing.
+    """
+    variants = answer(connection, QUESTION)
+    for index, variant in enumerate(variants):
+        variant["id"] = f"variant-{index}"
+        variant["repaired_by"] = format_repair(variant["repair"], variant["healing"])
+    return variants
+
+
+def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the figures draw and the controls filter: a point for each variant.
+
+    A base model has no numbers to draw. Each number has the ends of its 95 % interval.
+    """
+    points = []
+    for variant in variants:
+        point = {
+            "id": variant["id"],
+            "model": variant["model"],
+            "calibration": variant["calibration"],
+            "selector": variant["selector"],
+            "removed": variant["removed"],
+            "repaired_by": variant["repaired_by"],
+            "tasks": variant["own_tasks"],
+            "n": variant["own_samples"],
+            "n_texts": variant["text_samples"],
+            "parameters": variant["parameters_ratio"],
+        }
+        if variant["removed"]:
+            kept = variant["own_kept"]
+            text_ratio = variant["text_ratio"]
+            point |= _make_interval_fields("kept", kept, variant["own_kept_stderr"], scale=100)
+            point |= _make_interval_fields(
+                "text", text_ratio, variant["text_ratio_stderr"], scale=1
+            )
+        points.append(point)
+    return points
+
+
+def _make_interval_fields(
+    name: str, value: float | None, stderr: float | None, scale: int
+) -> dict[str, float]:
+    """The number and the ends of its interval, as far as they are known and finite."""
+    if value is None:
+        return {}
+    fields = {name: value * scale}
+    if stderr is not None:
+        half_width = Z95 * stderr * scale
+        fields[f"{name}_low"] = value * scale - half_width
+        fields[f"{name}_high"] = value * scale + half_width
+    return {key: round(number, 5) for key, number in fields.items() if isfinite(number)}
+
+
+def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[str, Specification]:
+    """The specification of each figure that has data, by name.
+
+    The rows are not in it: they are its data set `variants`. The file TEMPLATE has both
+    specifications, with names that begin with $ where the selectors and repairs of the rows belong.
+
+    keep: share of the base model's number that a dashed line shows
+    """
+    pruned = [point for point in points if "kept" in point]
+    selectors = sorted({point["selector"] for point in pruned}, key=_accuracy_first)
+    repairs = sorted({point["repaired_by"] for point in pruned}, key=_simple_repairs_first)
+    values = {
+        "asked": 100 * keep,
+        "colour": _encode_names("selector", selectors, COLOURS),
+        "marker": _encode_names("selector", selectors, SHAPES),
+        "shape": _encode_names("repaired_by", repairs, SHAPES),
+        "repairs": repairs,
+        "sizes": sorted({point["removed"] for point in pruned}),
+    }
+    text = Path(TEMPLATE).read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f'"${name}"', json.dumps(value))
+    template = json.loads(text)
+
+    specifications = {}
+    if any("text" in point for point in pruned):
+        specifications["frontier"] = template["shared"] | template["frontier"]
+    if pruned:
+        specifications["curves"] = template["shared"] | template["curves"]
+    return specifications
+
+
+def _accuracy_first(selector: str) -> tuple[bool, str]:
+    return selector != "accuracy", selector
+
+
+def _simple_repairs_first(name: str) -> tuple[bool, bool, str]:
+    is_combined = " + " in name  # a repair and a healing
+    return name != "no repair", is_combined, name
+
+
+def _encode_names(field: str, names: Sequence[str], marks: Sequence[str]) -> dict[str, Any]:
+    """An encoding that gives each name its mark, the same in every figure."""
+    marks_of_names = [marks[index % len(marks)] for index in range(len(names))]
+    scale = {"domain": names, "range": marks_of_names}
+    return {"field": field, "type": "nominal", "scale": scale}
+
+
+def draw_still(specification: Specification, points: Sequence[dict[str, Any]], model: str) -> str:
+    """The figure as SVG, for one model, without needless attributes and digits."""
+    rows = [point for point in points if point["model"] == model]
+    drawn = specification | {"data": {"name": "variants", "values": rows}}
+    if specification.get("width") == "container":
+        drawn["width"] = STILL_WIDTH
+    svg = vl_convert.vegalite_to_svg(drawn)
+    svg = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{_DEFAULT_ATTRIBUTES}', "", svg)
+    return _COORDINATES.sub(_keep_one_decimal, svg)
+
+
+def _keep_one_decimal(coordinates: re.Match[str]) -> str:
+    return re.sub(r"(\.\d)\d+", r"\1", coordinates[0])
+
+
+@cache
+def bundle_scripts() -> str:
+    """The script of Vega-Lite and its renderer, which the page holds once."""
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", r"<\/script")

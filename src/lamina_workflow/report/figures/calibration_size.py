@@ -1,0 +1,124 @@
+"""How many samples a ranking of layers needs: how alike two calibrations of the same size rank
+layers, by metric.
+"""
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lamina.options import metrics as registry
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.stability import stability
+from lamina_workflow.report import answers
+from lamina_workflow.report.figures import style
+
+TITLE = "How many samples a ranking takes"
+POSITION = 26
+TABLES = ("relevance", "sweeps", "calibrations", "models")
+METRICS = (
+    "accuracy",
+    "margin",
+    "perplexity",
+    "cosine",
+)  # two that need many samples, and two that need few
+QUERIES = ("what_samples_say_of_layers",)
+# The calibrations of which the score of every layer on every sample is known, by metric.
+_RANKINGS = """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score
+    FROM relevance JOIN calibrations USING (model, calibration)
+    WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
+    ORDER BY model, calibration, metric"""
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """The points of all panels; `n_samples` is the size of each calibration of a pair."""
+    # The tables include the scores, so that the figure also follows an edit of a metric, which it
+    # loads by name.
+    rankings = answers.rows(connection, _RANKINGS)
+    points: style.Rows = []
+    for key, ranked in answers.grouped(rankings, "model", "calibration").items():
+        model, calibration = key
+        context = Context.from_calibration(ranked[0])
+        table = answers.answer_table(connection, QUERIES[0], model=model, calibration=calibration)
+        for metric in (row["metric"] for row in ranked if row["metric"] in METRICS):
+            samples = from_table(_select_measured(table, metric))
+            for size, (median, low, high) in stability(samples, metric, context):
+                points.append(
+                    {
+                        "model": model,
+                        "calibration": calibration,
+                        "metric": metric,
+                        "n_samples": size,
+                        "median": median,
+                        "low": low,
+                        "high": high,
+                    }
+                )
+    return points
+
+
+def _select_measured(table: pa.Table, metric: str) -> pa.Table:
+    """The rows of the pass that measured a metric; several passes may have been run."""
+    column = table[registry.METRICS[metric].columns[0]].cast("double")
+    # The model without a removal has a loss in every pass.
+    is_base = pc.equal(table["unit"], "none")
+    measured = pc.if_else(is_base, table["nll"], column)
+    return table.filter(pc.is_valid(measured))
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per model and calibration, one line per metric."""
+    groups = answers.grouped(rows, "model", "calibration")
+    figure, panels = style.make_panels(len(groups), 3.1, 2.6, 4)
+    for axes, ((model, calibration), panel_rows) in zip(panels, groups.items(), strict=True):
+        for metric_index, metric in enumerate(METRICS):
+            points = [row for row in panel_rows if row["metric"] == metric]
+            _draw_line(axes, metric_index, points)
+        style.set_doubling_scale(axes, (row["n_samples"] for row in rows))
+        axes.set_ylim(-0.25, 1.03)
+        axes.set(xlabel="calibration samples", ylabel="rank correlation")
+        axes.set_title(theme.format_title(model, calibration))
+    drawn_metrics = {row["metric"] for row in rows}
+    entries = [
+        (metric, _line_style(index))
+        for index, metric in enumerate(METRICS)
+        if metric in drawn_metrics
+    ]
+    style.add_legend(figure, entries)
+    return figure
+
+
+def _draw_line(axes: Axes, metric_index: int, points: list[dict[str, Any]]) -> None:
+    """Medians with bars, shifted sideways by metric, or bars would hide each other."""
+    shift = 1.05 ** (metric_index - 1.5)
+    x = [point["n_samples"] * shift for point in points]
+    medians = [point["median"] for point in points]
+    lower = [point["median"] - point["low"] for point in points]
+    upper = [point["high"] - point["median"] for point in points]
+    axes.errorbar(
+        x, medians, [lower, upper], linewidth=1.2, elinewidth=0.9, **_line_style(metric_index)
+    )
+
+
+def _line_style(metric_index: int) -> style.LineStyle:
+    return {
+        "color": style.COLOURS[metric_index],
+        "marker": style.MARKERS[metric_index],
+        "linestyle": style.DASHES[metric_index],
+        "markersize": 4,
+    }
+
+
+def write_caption(rows: style.Rows) -> str:
+    counts = style.format_counts(row["n_samples"] for row in rows)
+    return (
+        "Spearman's correlation over the base model's layers between the relevance on two "
+        "calibrations of one size, which share no sample and are drawn from one calibration "
+        f"({counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 % of "
+        "the pairs; they are too short at the largest size, where all pairs consist of the same "
+        "samples. Where a line still rises at its end, more samples would help; all samples "
+        "together, twice the largest size, rank layers better than the end of the line."
+    )

@@ -1,0 +1,137 @@
+"""The gain from removing layers: latency and throughput against the base model."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.figures import style
+from lamina_workflow.report.paired_tests import NOISY, ratio_interval
+
+TITLE = "What pruning buys"
+POSITION = 90
+TABLES = ("efficiency", "plans", "models")
+QUERIES = ("what_pruning_buys",)
+BASE_STYLE: style.LineStyle = {"color": style.BASE_MODEL, "linestyle": "--", "linewidth": 0.9}
+MEASURES = {
+    "latency_ratio": "latency of the prompt",
+    "tokens_per_second_ratio": "tokens per second",
+}
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
+    models = grouped(rows, "model")
+    run_counts = sorted({row["runs"] for row in rows})
+    markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
+    most_variants = style.count_most(models.values(), _name_variant)
+    height = 1.1 + most_variants * (0.2 + 0.07 * len(markers))
+    figure, panels = style.make_panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
+    for model_index, ((model,), model_rows) in enumerate(models.items()):
+        model_panels = panels[2 * model_index : 2 * model_index + 2]
+        for axes, (measure, title) in zip(model_panels, MEASURES.items(), strict=True):
+            RatioPanel(axes, model_rows, measure, markers).draw()
+            axes.set_title(theme.format_title(model, title))
+    style.add_legend(figure, [*markers.items(), ("base model", BASE_STYLE)], 6)
+    return figure
+
+
+class RatioPanel:
+    """The ratios of one model's variants to the base model, in one measure."""
+
+    def __init__(
+        self,
+        axes: Axes,
+        rows: style.Rows,
+        measure: str,
+        markers: dict[str, style.LineStyle],
+    ) -> None:
+        self.axes = axes
+        self.measured_rows = [row for row in rows if row[measure] is not None]
+        self.measure = measure
+        self.markers = markers
+        self.runs_by_variant = _group_runs(rows)  # a row of the panel for each variant
+
+    def draw(self) -> None:
+        self.axes.axvline(1, **BASE_STYLE)
+        for row in self.measured_rows:
+            self._draw_ratio(row)
+        if not self.axes.containers:
+            self.axes.set_xlim(0.5, 1.5)
+        self.axes.set_xlabel("ratio to base model")
+        style.set_row_names(self.axes, list(self.runs_by_variant))
+
+    def _draw_ratio(self, row: dict[str, Any]) -> None:
+        """A ratio with its 95 % interval, or a note if the interval is too wide to say anything."""
+        ratio = row[self.measure]
+        stderr = row[f"{self.measure}_stderr"]
+        low = high = ratio
+        if stderr is not None:
+            low, high = ratio_interval(ratio, stderr, row["repeats"])
+        runs = _format_runs(row["runs"])
+        y = self._position(row)
+        if high > NOISY * low:
+            note = f"  {runs}: too noisy"
+            self.axes.text(1, y, note, va="center", fontsize=7, color=self.markers[runs]["color"])
+        else:
+            ends = [[ratio - low], [high - ratio]]
+            self.axes.errorbar(ratio, y, xerr=ends, capsize=2, **self.markers[runs])
+        interval = f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+        text = f"{_name_variant(row)}, {runs}: {interval}, n = {row['repeats']}"
+        style.add_hints(self.axes, [(ratio, y, text)])
+
+    def _position(self, row: dict[str, Any]) -> float:
+        """The y position of a mark: marks of one variant are spread around its row."""
+        variant = _name_variant(row)
+        run_counts = self.runs_by_variant[variant]
+        row_index = list(self.runs_by_variant).index(variant)
+        offset = run_counts.index(row["runs"]) + 0.5 - len(run_counts) / 2
+        return row_index + offset * 0.24
+
+
+def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
+    """The numbers of runs that were timed, by the name of the variant.
+
+    Variants with the fewest removed layers come first.
+    """
+    ordered_rows = sorted(
+        rows, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])
+    )
+    runs_by_variant: dict[str, list[int]] = {}
+    for row in ordered_rows:
+        run_counts = runs_by_variant.setdefault(_name_variant(row), [])
+        if row["runs"] not in run_counts:
+            run_counts.append(row["runs"])
+    return runs_by_variant
+
+
+def _format_runs(count: int) -> str:
+    if not count:
+        return "layers replaced"
+    return f"removed in {count} run" if count == 1 else f"removed in {count} runs"
+
+
+def _name_variant(row: dict[str, Any]) -> str:
+    """A timed variant's size and repair, and its units if they are not whole layers."""
+    name = f"{row['removed']} removed, {style.format_repair(row['repair'], row['healing'])}"
+    return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
+
+
+def write_caption(rows: style.Rows) -> str:
+    first = rows[0]
+    # Variants that build the model alike share a timing; a row without one is a timing of its own.
+    timings = {row["timed"] or index for index, row in enumerate(rows)}
+    counts = style.format_counts(row["repeats"] for row in rows)
+    return (
+        "The cost depends on how many layers lack what, on the patch, and on the number of runs "
+        "of removed units at which it acts; it does not depend on which layers these are."
+        " Healing is merged into the weights. So one variant of each kind was timed, in turn with "
+        f"the base model ({len(timings):,} variants, {counts} repetitions each), and repairs that "
+        "build the same model share the timing. Points are geometric means over repetitions with "
+        "95 % intervals (Student's t of the logarithms); points are left out where the upper end "
+        f"is more than {NOISY} times the lower one. Latency is that of the prompt alone, "
+        f"{first['prompt']} tokens; {first['generate']} tokens are generated after it, batch "
+        f"{first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has "
+        "parameters and peak memory."
+    )

@@ -1,0 +1,130 @@
+"""How the result of a task falls as layers are removed, for each selector."""
+
+from itertools import pairwise
+from math import isfinite, nan
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from lamina.relevance.statistics import Z95
+from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.figures import style
+
+TITLE = "What pruning costs"
+POSITION = 40
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
+QUERIES = ("what_pruning_costs",)
+BASE_BAND = "#d9d9d9"
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per calibration and own task, one line per selector, 95 % error bars."""
+    groups = grouped(rows, "model", "calibration", "task")
+    figure, panels = style.make_panels(len(groups), 3.5, 2.7, 3)
+    for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
+        _draw_panel(axes, panel_rows, theme.selector_styles)
+        axes.set_title(theme.format_task_title(group, groups))
+
+    entries: list[style.LegendEntry] = [
+        *_selector_entries(rows, theme.selector_styles),
+        ("base model, 95 %", Patch(color=BASE_BAND)),
+        ("guessing", style.CHANCE_STYLE),
+    ]
+    style.add_legend(figure, entries, 4)
+    return figure
+
+
+def _selector_entries(
+    rows: style.Rows, selector_styles: dict[str, style.LineStyle]
+) -> list[tuple[str, style.LineStyle]]:
+    """The legend's entries of the selectors that are drawn; of replicates, how many there are."""
+    n_draws: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: row["n_draws"] > 1):
+        n_draws[row["selector"]] = row["n_draws"]
+    entries = []
+    for selector, line_style in selector_styles.items():
+        if selector in n_draws:
+            note = f" (mean of {n_draws[selector]})" if n_draws[selector] > 1 else ""
+            entries.append((selector + note, line_style | {"markersize": 4.5}))
+    return entries
+
+
+def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.LineStyle]) -> None:
+    """Lines that begin at the base model.
+
+    They are shifted sideways a little, or error bars would hide each other.
+    """
+    _draw_references(axes, rows[0])
+    drawn_selectors = {row["selector"] for row in rows}
+    selectors = [name for name in selector_styles if name in drawn_selectors]
+    sizes = sorted({row["removed"] for row in rows})
+    gap = min([1, *(larger - smaller for smaller, larger in pairwise(sizes))])
+    for index, selector in enumerate(selectors):
+        points = [row for row in rows if row["selector"] == selector]
+        shift = (index - (len(selectors) - 1) / 2) * 0.07 * gap
+        _draw_curve(axes, points, shift, selector_styles[selector])
+
+    axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
+    axes.set_xticks([0, *sizes])
+    axes.set_xlabel("units removed")
+    values = [rows[0]["base_value"], *(row["value"] for row in rows)]
+    style.set_metric_scale(axes, rows[0]["metric"], values)
+
+
+def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
+    """The base model's value with its interval, and guessing where it is known."""
+    base_value = row["base_value"]
+    half_width = style.compute_half_width(row["base_stderr"])
+    if isfinite(half_width):
+        axes.axhspan(base_value - half_width, base_value + half_width, color=BASE_BAND, linewidth=0)
+    axes.axhline(base_value, color=style.BASE_MODEL, linewidth=0.8)
+    if row["chance"] is not None:
+        axes.axhline(row["chance"], linewidth=1, **style.CHANCE_STYLE)
+
+
+def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.LineStyle) -> None:
+    """The line of one selector, from the base model on; `points` have at least one row."""
+    x = [0.0]
+    y = [points[0]["base_value"]]
+    half_widths = [0.0]
+    hints = []
+    for row in points:
+        x.append(row["removed"] + shift)
+        y.append(row["value"])
+        half_widths.append(nan if row["reach"] is None else row["reach"])
+        text = f"{row['selector']}, {row['removed']} removed: {format_result(row, row['reach'])}"
+        hints.append((x[-1], y[-1], text))
+    axes.errorbar(
+        x, y, half_widths, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **line_style
+    )
+    style.add_hints(axes, hints)
+
+
+def format_result(row: dict[str, Any], half_width: float | None) -> str:
+    """The value of a row with its 95 % interval and number of samples, as the pointer shows it."""
+    stderr = None if half_width is None or not isfinite(half_width) else half_width / Z95
+    interval = style.format_interval(row["value"], stderr)
+    return f"{interval} {row['metric']}, n = {row['n_samples']}"
+
+
+def write_caption(rows: style.Rows) -> str:
+    counts = style.format_counts(row["n_samples"] for row in rows)
+    caption = (
+        "The calibration's own benchmark task against the number of units removed, before any "
+        f"repair. Points are test-set values with 95 % intervals ({counts} test documents per "
+        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, "
+        "where known. acc_norm is accuracy with log-likelihoods divided by the length of the "
+        "choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
+        "differences between them have smaller errors than the bars suggest: the table of variants "
+        "has paired intervals."
+    )
+    draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
+    if draws:
+        caption += (
+            f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is "
+            "shown, include the error of the draws (Student's t over those of the selector and those of "
+            "the calibration, not over their products) and that of the documents."
+        )
+    return caption

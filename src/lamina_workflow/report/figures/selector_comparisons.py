@@ -1,0 +1,81 @@
+"""Every selector against every other one at equal size and repair: mean differences."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.figures import style
+
+TITLE = "Which selector wins"
+POSITION = 45
+TABLES = ("comparisons", "models")
+NEEDS = {"selectors": 2, "tasks": 1}
+QUERIES = ("which_selector_wins",)
+SIGNIFICANCE_LEVEL = 0.05
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Pairs with a mean over tasks, in points of accuracy."""
+    rows = []
+    for row in answer(connection, QUERIES[0]):
+        if row["difference"] is not None:
+            row["difference"] *= 100
+            row["low"] = 100 * row["ci_low"]
+            row["high"] = 100 * row["ci_high"]
+            rows.append(row)
+    return rows
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per model, one row per repair and pair, one mark per size."""
+    groups = grouped(rows, "model")
+    most_pairs = style.count_most(groups.values(), _name_pair)
+    sizes = sorted({row["removed"] for row in rows})
+    markers = style.assign_markers([f"{size} removed" for size in sizes], 4.5)
+    height = 0.8 + 0.1 * most_pairs * (1 + len(sizes))
+    figure, panels = style.make_panels(len(groups), 8, height, 1)
+    for axes, ((model,), panel_rows) in zip(panels, groups.items(), strict=True):
+        _draw_panel(axes, panel_rows, sizes, markers)
+        axes.set_title(theme.format_title(model, "difference of accuracy"))
+    style.add_legend(figure, markers.items())
+    return figure
+
+
+def _draw_panel(
+    axes: Axes, rows: style.Rows, sizes: list[int], markers: dict[str, style.LineStyle]
+) -> None:
+    pairs = _list_pairs(rows)
+    axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)
+    for row in rows:
+        offset = (sizes.index(row["removed"]) + 0.5) / len(sizes) - 0.5
+        y = pairs.index(_name_pair(row)) + 0.8 * offset
+        ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
+        fill = None if row["p_holm"] < SIGNIFICANCE_LEVEL else "white"
+        marker = markers[f"{row['removed']} removed"]
+        axes.errorbar(row["difference"], y, xerr=ends, capsize=2, mfc=fill, **marker)
+    axes.set_xlabel("points of accuracy")
+    style.set_row_names(axes, pairs)
+
+
+def _list_pairs(rows: style.Rows) -> list[str]:
+    """The names of the pairs in some rows, in the order of the rows."""
+    return list(dict.fromkeys(_name_pair(row) for row in rows))
+
+
+def _name_pair(row: dict[str, Any]) -> str:
+    repair = style.format_repair(row["repair"], row["healing"])
+    return f"{repair}:  {row['selector']} − {row['rival']}"
+
+
+def write_caption(rows: style.Rows) -> str:
+    counts = style.format_counts(row["n_samples"] for row in rows)
+    return (
+        "First selector less the second, mean over the calibrations' own tasks, on the same test "
+        f"documents ({counts} of all tasks); right of 0 the first is better. Lines: 95 % intervals "
+        "of each pair alone. Filled: significant at 5 % by flipping the signs of documents' "
+        "differences, corrected over the pairs of the same size and repair (Holm); hollow: not "
+        "significant."
+    )

@@ -1,0 +1,381 @@
+"""The common style of all figures: fonts, colours that every reader can distinguish, panels,
+legends, and SVG.
+"""
+
+import html
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import duckdb
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from lamina.relevance.statistics import Z95
+from lamina_workflow.report.answers import grouped, rows
+
+matplotlib.use("svg")
+matplotlib.rcParams.update(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titley": 1.0,  # nothing is above a panel, and looking for it takes time
+        "axes.labelsize": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": "#e3e3e3",
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "xtick.major.size": 0,  # the grid shows the positions; a large study has thousands of ticks
+        "ytick.major.size": 0,
+        "figure.facecolor": "white",
+        "hatch.linewidth": 0.6,
+        "svg.fonttype": "none",  # a page with outlines of every letter opens slowly
+    }
+)
+
+HINT_PREFIX = "hint:"  # begins the id of an artist that has a text for the pointer
+# Figures are laid out for the first font. The second one has the same widths, and the others are
+# narrower.
+FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
+
+# Okabe and Ito's colours without the yellow, which vanishes on white. Markers and dashes
+# distinguish lines without colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (3, 3)))
+NEUTRAL = "#555555"
+BASE_MODEL = "#999999"  # lines of the base model
+CHANCE_STYLE: dict[str, Any] = {"color": NEUTRAL, "linestyle": (0, (1, 1.5))}
+METRIC_LABELS = {
+    "acc": "acc (share correct)",
+    "acc_norm": "acc_norm (share correct)",
+    "exact_match": "exact match (share correct)",
+    "perplexity": "perplexity (per token)",
+}
+
+Rows = list[dict[str, Any]]
+"""What a figure draws: the answer to its query, by column."""
+LineStyle = dict[str, Any]
+"""How a line and its markers look, as keyword arguments of matplotlib."""
+LegendEntry = tuple[str, LineStyle | Artist]
+"""A name, and the look of its line or the artist to show."""
+
+
+class Theme:
+    """What all figures of a run have in common, looked up when it is first needed."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def selector_styles(self) -> dict[str, LineStyle]:
+        """The line style of each selector and of each group of replicates.
+
+        Replicates look alike; `accuracy` comes first.
+        """
+        query = """SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name
+            FROM plans ORDER BY ALL"""
+        groups = {row["selector"]: row["group_name"] for row in rows(self._connection, query)}
+        group_names = sorted(set(groups.values()), key=lambda name: (name != "accuracy", name))
+        group_styles = {name: _line_style(index) for index, name in enumerate(group_names)}
+        selector_styles = {selector: group_styles[group] for selector, group in groups.items()}
+        return group_styles | selector_styles
+
+    @cached_property
+    def has_several_models(self) -> bool:
+        """Whether titles must name the model."""
+        (row,) = rows(self._connection, "SELECT count(*) > 1 AS several FROM models")
+        return bool(row["several"])
+
+    def format_title(self, model: str, name: str) -> str:
+        """The title of a panel; it names the model only if a run has several."""
+        return f"{model}: {name}" if self.has_several_models else name
+
+    def format_task_title(
+        self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = ""
+    ) -> str:
+        """The title of a panel of model, calibration and task.
+
+        It names the task only if there are panels of several tasks for the calibration.
+        """
+        model, calibration, task = group
+        n_tasks = sum(other[:2] == (model, calibration) for other in groups)
+        name = calibration if n_tasks == 1 else f"{calibration} on {task}"
+        return self.format_title(model, name + note)
+
+    def group_by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
+        """Rows by model and selector; the selectors are in the order of their styles."""
+        order = list(self.selector_styles)
+        groups = grouped(data, "model", "selector")
+        keys = sorted(groups, key=lambda key: (key[0], order.index(key[1])))
+        return {key: groups[key] for key in keys}
+
+
+def _line_style(index: int) -> LineStyle:
+    """Colour, marker and dashes of a line; no combination occurs twice among 64 lines."""
+    n_rounds = index // len(COLOURS)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[(index + 3 * n_rounds) % len(MARKERS)],
+        "linestyle": DASHES[(n_rounds + index) % len(DASHES)],
+    }
+
+
+def count_most(groups: Iterable[Rows], key: Callable[[dict[str, Any]], object]) -> int:
+    """The largest number of different keys that the rows of one group have."""
+    counts = []
+    for group in groups:
+        counts.append(len({key(row) for row in group}))
+    return max(counts)
+
+
+def make_panels(
+    n_panels: int, width: float, height: float, max_columns: int, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A grid of panels of `width` x `height` inches; legends are added outside, below."""
+    n_columns = min(max_columns, n_panels)
+    n_rows = math.ceil(n_panels / n_columns)
+    size = (max(width * n_columns, 4.5), height * n_rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=sharey)
+    all_axes = grid.ravel().tolist()
+    for unused_axes in all_axes[n_panels:]:
+        unused_axes.set_axis_off()
+    return figure, all_axes[:n_panels]
+
+
+def add_legend(figure: Figure, entries: Iterable[LegendEntry], max_columns: int = 5) -> None:
+    """One legend for all panels, below them."""
+    labels = []
+    handles: list[Artist] = []
+    for label, look in entries:
+        labels.append(label)
+        handles.append(look if isinstance(look, Artist) else Line2D([], [], **look))
+    longest = max(len(label) for label in labels)
+    n_fitting = int(figure.get_figwidth() / (0.75 + 0.066 * longest))
+    n_columns = max(1, min(max_columns, len(labels), n_fitting))
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, handlelength=3)
+
+
+def add_colour_bar(
+    figure: Figure,
+    panels: Any,
+    scale: Normalize,
+    colours: Colormap,
+    label: str,
+    shrink: float,
+    **shape: Any,
+) -> Any:
+    """The colour scale of some panels, above them; `shape` goes to matplotlib."""
+    shape = {"aspect": 40, "pad": 0.02} | shape
+    mappable = ScalarMappable(scale, colours)
+    bar = figure.colorbar(mappable, ax=panels, location="top", shrink=shrink, **shape)
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.4)
+    return bar
+
+
+def set_row_names(axes: Axes, names: Sequence[str]) -> None:
+    """One row of the panel for each name, from the top down."""
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+
+
+def set_matrix_axes(axes: Axes, n_columns: int, row_names: Sequence[str]) -> None:
+    """Room for a matrix of cells of size 1, with a row for each name."""
+    set_row_names(axes, row_names)
+    axes.set_xlim(-0.5, n_columns - 0.5)
+    axes.tick_params(length=0)
+    axes.grid(False)
+
+
+def set_slanted_names(
+    axes: Axes, positions: Sequence[float], names: Sequence[str], angle: int = 40
+) -> None:
+    """Long names below a panel."""
+    axes.set_xticks(positions, names, rotation=angle, ha="right", rotation_mode="anchor")
+
+
+def set_doubling_scale(axes: Axes, sizes: Iterable[int]) -> None:
+    """Sizes on a logarithmic x axis, with a tick at each."""
+    ticks = sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
+    axes.set_xticks([], minor=True)
+
+
+def set_integer_ticks(axes: Axes, axis: str = "x") -> None:
+    """Ticks at whole numbers only: layers and counts."""
+    locator = MaxNLocator(integer=True, min_n_ticks=1)
+    getattr(axes, f"{axis}axis").set_major_locator(locator)
+
+
+def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
+    """Label and scale of a benchmark metric.
+
+    Accuracies go from 0 to 1; perplexities far apart are on a logarithmic scale.
+    """
+    axes.set_ylabel(METRIC_LABELS.get(metric, metric))
+    if metric != "perplexity":
+        axes.set_ylim(0, 1.02)
+    elif max(values) > 10 * min(values):
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=1)
+
+
+def draw_empty(reason: str) -> Figure:
+    """An image that says why there is no figure.
+
+    `reason` is the note of a question on when it has no answer.
+    """
+    figure = Figure(figsize=(7, 1.1), layout="constrained")
+    text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
+    lines = textwrap.fill(text, 80)
+    figure.text(0.5, 0.5, lines, ha="center", va="center", color=NEUTRAL, fontsize=10)
+    return figure
+
+
+def assign_markers(names: Iterable[str], size: float) -> dict[str, LineStyle]:
+    """Colour and marker of each name, `size` points wide, without a line."""
+    markers = {}
+    for index, name in enumerate(names):
+        markers[name] = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": MARKERS[index % len(MARKERS)],
+            "linestyle": "",
+            "markersize": size,
+        }
+    return markers
+
+
+def list_repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The pairs of repair and healing in some rows.
+
+    Neither of the two comes first, then repairs alone, then healings.
+    """
+    pairs = {(row["repair"], row["healing"]) for row in data}
+    return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
+
+
+def format_repair(repair: str, healing: str) -> str:
+    """What was done to a pruned model, in a legend or a sentence."""
+    return " + ".join(name for name in (repair, healing) if name != "none") or "no repair"
+
+
+def format_counts(values: Iterable[int | None]) -> str:
+    """Sample counts for a caption: one number, or their range."""
+    counts = sorted({int(value) for value in values if value})
+    if not counts:
+        return "n unknown"
+    if len(counts) == 1:
+        return f"n = {counts[0]:,}"
+    return f"n = {counts[0]:,} to {counts[-1]:,}"
+
+
+def compute_half_width(stderr: float | None) -> float:
+    """Half the width of a 95 % interval; NaN for an unknown error, so that nothing is drawn."""
+    return math.nan if stderr is None else Z95 * stderr
+
+
+def format_interval(value: float, stderr: float | None, digits: int = 3) -> str:
+    """A number with its 95 % interval."""
+    half_width = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
+    return with_minus_signs(f"{value:.{digits}f}{half_width}")
+
+
+def with_minus_signs(text: str) -> str:
+    """The text with a minus sign for every hyphen."""
+    return text.replace("-", "−")
+
+
+def add_hint(artist: Artist, text: str) -> None:
+    """Show `text` when the pointer rests on `artist` in the SVG."""
+    artist.set_gid(HINT_PREFIX + text)
+
+
+def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Show texts when the pointer rests near points (x, y, text), by invisible marks."""
+    for x, y, text in points:
+        mark = Line2D(
+            [x],
+            [y],
+            linestyle="",
+            marker="o",
+            markersize=8,
+            markeredgewidth=0,
+            alpha=0,
+            zorder=9,
+        )
+        mark.set_in_layout(False)
+        add_hint(axes.add_artist(mark), text)
+
+
+def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
+    """The figure as SVG text, the same bytes for the same data.
+
+    It has no date, and `salt` gives the ids.
+
+    The caption becomes the description, which the report reads; a figure without data has no
+    description.
+    """
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        buffer = io.StringIO()
+        # The layout is done here: saving would draw everything once more for it.
+        FigureCanvasSVG(figure)
+        if figure.axes and (engine := figure.get_layout_engine()):
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
+    text = _shorten_svg(buffer.getvalue())
+    text = re.sub(rf'<g id="{HINT_PREFIX}([^"]*)">', r"<g><title>\1</title>", text)
+    description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
+    tag = re.search(r"<svg([^>]*)>", text)
+    assert tag is not None
+    root = f'<svg font-family="{FONTS}"{tag[1]}>{description}'
+    return text[: tag.start()] + root + text[tag.end() :]
+
+
+def _shorten_svg(text: str) -> str:
+    """The same picture in fewer bytes: every figure is part of the report."""
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
+    # The root names the fonts, and the grid is within its panel.
+    no_rotation = r' transform="rotate\(-0 [^"]*"'
+    fonts = r' font-family: [^;"]*;?'
+    empty_group = r"<g/>\n"
+    grid_style = f'style="fill: none; stroke: {matplotlib.rcParams["grid.color"]}'
+    grid_clip = f' clip-path="[^"]*"(?= {grid_style})'
+    text = re.sub("|".join([no_rotation, fonts, empty_group, grid_clip]), "", text)
+    coordinates = r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)"
+    return re.sub(coordinates, _round_coordinates, text)
+
+
+def _round_coordinates(match: re.Match[str]) -> str:
+    """Coordinates rounded to tenths of a point, which is invisible.
+
+    Curves are small, so theirs are rounded to hundredths.
+    """
+    text = match[0]
+    surplus_digits = r"(\.\d\d)\d+" if "C" in text else r"(\.\d)\d+"
+    text = re.sub(surplus_digits, r"\1", text)
+    if text.startswith(" d="):
+        text = re.sub(r"\s*([MLCz])\s*", r"\1", text)
+    return text

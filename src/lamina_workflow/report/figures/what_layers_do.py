@@ -1,0 +1,148 @@
+"""What layers do in a complete model: void tokens, readable labels, and where prompts differ in the
+stream.
+"""
+
+from typing import Any, NamedTuple
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.figures import style
+
+TITLE = "What layers do"
+POSITION = 28
+TABLES = ("diagnoses", "models")
+KINDS = ("void", "probe", "patching")
+QUERIES = ("what_diagnoses_found",)
+
+
+class KindOfPanel(NamedTuple):
+    """How the panel of one kind of diagnosis is drawn and described."""
+
+    lines: dict[str, str]  # what the line of each measure is called
+    x_label: str
+    y_label: str
+    description: str  # for the caption
+
+
+PANELS = {
+    "void": KindOfPanel(
+        {"void": "all tokens", "void_prompt": "questions", "void_response": "answers"},
+        "layer",
+        "share of tokens it is void for",
+        "Void: the norm of a token grows less at the layer than 0.8 times (or the share that the "
+        "diagnosis sets) the range of its growth before; dotted, with the growth shuffled over the "
+        "layers",
+    ),
+    "probe": KindOfPanel(
+        {"accuracy": "label read"},
+        "boundary (stream entering the layer)",
+        "share of labels read",
+        "Label read: by logistic regression on the last token's stream, on inputs that it was not "
+        "fitted on; dotted, on shuffled labels",
+    ),
+    "patching": KindOfPanel(
+        {
+            "recovery_changed": "at what differs",
+            "recovery_between": "between",
+            "recovery_last": "at the last token",
+        },
+        "boundary (stream entering the layer)",
+        "share of the answer recovered",
+        "Recovered: of the difference between the logits of the right answer and of another "
+        "prompt's answer, when that prompt's run is given the stream of the clean one at these "
+        "tokens; dotted, the stream of an unrelated prompt",
+    ),
+}
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """What is measured layer by layer, kinds in the order of `KINDS`."""
+    rows = [
+        row
+        for row in answer(connection, QUERIES[0])
+        if row["kind"] in KINDS and row["layer"] is not None
+    ]
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["model"],
+            KINDS.index(row["kind"]),
+            row["diagnosis"],
+            row["calibration"],
+        ),
+    )
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """A panel per model, diagnosis and calibration."""
+    groups = grouped(rows, "model", "calibration", "diagnosis", "kind")
+    figure, panels = style.make_panels(len(groups), 3.4, 2.9, 4)
+    for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
+        model, calibration, diagnosis, kind = group
+        _draw_panel(axes, PANELS[kind], panel_rows)
+        # A diagnosis of a file of its own is of no calibration.
+        name = diagnosis if calibration == "none" else f"{diagnosis}, {calibration}"
+        axes.set_title(theme.format_title(model, name))
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: KindOfPanel, rows: style.Rows) -> None:
+    lowest = 0.0
+    for index, (measure, name) in enumerate(panel.lines.items()):
+        points = [row for row in rows if row["measure"] == measure]
+        lowest = min([lowest, *(row["ci_low"] for row in points if row["ci_low"] is not None)])
+        if points:
+            # One control in the legend stands for those of all lines.
+            control_name = "_" if index else "control"
+            _draw_line(axes, points, index, name, control_name)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set(ylim=(1.05 * lowest, 1.32), yticks=[0, 0.25, 0.5, 0.75, 1])
+    style.set_integer_ticks(axes)
+    axes.legend(loc="upper center", ncols=2, fontsize=7, handlelength=2)
+
+
+def _draw_line(
+    axes: Axes, points: list[dict[str, Any]], index: int, name: str, control_name: str
+) -> None:
+    """A measure over the layers with a band of intervals, and its control as a dotted line."""
+    colour = style.COLOURS[index]
+    layers = [point["layer"] for point in points]
+    values = [point["value"] for point in points]
+    low = []
+    high = []
+    for point in points:
+        low.append(point["value"] if point["ci_low"] is None else point["ci_low"])
+        high.append(point["value"] if point["ci_high"] is None else point["ci_high"])
+    axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(
+        layers,
+        values,
+        label=name,
+        markersize=3.5,
+        linewidth=1.2,
+        color=colour,
+        marker=style.MARKERS[index],
+    )
+    controlled = [point for point in points if point["control"] is not None]
+    if controlled:
+        axes.plot(
+            [point["layer"] for point in controlled],
+            [point["control"] for point in controlled],
+            color=colour,
+            linestyle=":",
+            linewidth=1.1,
+            label=control_name,
+        )
+
+
+def write_caption(rows: style.Rows) -> str:
+    sentences = []
+    for kind, panel in PANELS.items():
+        kind_rows = [row for row in rows if row["kind"] == kind]
+        if kind_rows:
+            counts = style.format_counts(row["n_samples"] for row in kind_rows)
+            sentences.append(f"{panel.description} ({counts}).")
+    return " ".join([*sentences, "Bands: 95 %, over samples."]) if sentences else ""

@@ -1,0 +1,127 @@
+"""Numbers and removals as the text of table cells and cards; the filters of the page's template."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lamina_workflow.report.figures.style import format_interval
+from lamina_workflow.report.paired_tests import NOISY, ratio_interval
+
+DASH = "–"  # of a number that there is not
+
+
+def format_decimal(value: float | None, digits: int = 3) -> str:
+    """A number for a table cell; a dash if there is none."""
+    if value is None:
+        return DASH
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def format_measurement(value: float | None, stderr: float | None, digits: int = 3) -> str:
+    """A measured number with its 95 % interval."""
+    if value is None:
+        return DASH
+    return format_interval(value, stderr, digits)
+
+
+def format_signed(value: float, form: str = ".2f") -> str:
+    """A number in a sentence, with a true minus sign."""
+    return f"{value:{form}}".replace("-", "−")
+
+
+def format_percent(value: float | None, stderr: float | None) -> str:
+    """A share in percent with its 95 % interval."""
+    if value is None:
+        return DASH
+    percent_stderr = None if stderr is None else 100 * stderr
+    return format_interval(100 * value, percent_stderr, 1)
+
+
+def format_share(value: float | None) -> str:
+    """A share in percent without an interval: a count, not a measurement."""
+    if value is None:
+        return DASH
+    return f"{100 * value:.1f}"
+
+
+def format_time_ratio(ratio: float | None, stderr: float | None, repeats: int | None) -> str:
+    """A ratio of times in percent with its 95 % interval, which is not symmetric."""
+    if ratio is None:
+        return DASH
+    if stderr is None or repeats is None or repeats < 2:
+        return f"{100 * ratio:.1f}"
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    if high > NOISY * low:
+        return "too noisy"
+    return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def differs_from_one(ratio: float, stderr: float | None, repeats: int | None) -> bool:
+    """Whether the 95 % interval of a ratio of times excludes 1."""
+    if stderr is None or repeats is None or repeats < 2:
+        return False
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    return not low <= 1 <= high
+
+
+def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
+    """What a variant removes, in words: `layers 5 and 9 of 12`, `5.mlp and 9.mlp`.
+
+    A recipe has a plan for each task and so no units of its own: of it, how many are removed.
+    """
+    units = sorted((row["units"] or "").split(), key=_parse_layer)
+    if not units:
+        return _describe_size(row["removed"], row["component"], n_layers)
+    listed = units[-1]
+    if len(units) > 1:
+        listed = f"{', '.join(units[:-1])} and {listed}"
+    if not all(unit.isdigit() for unit in units):
+        return listed
+    noun = "layer" if len(units) == 1 else "layers"
+    return f"{noun} {listed} of {n_layers}"
+
+
+def _parse_layer(unit: str) -> int:
+    return int(unit.split(".")[0])
+
+
+def _describe_size(removed: int, component: str, n_layers: int) -> str:
+    if component == "layer":
+        return f"{removed} of {n_layers} layers"
+    if component == "both":
+        return f"sub-layers worth {removed} of {n_layers} layers"
+    name = {"attention": "attention", "mlp": "MLP"}[component]
+    noun = "sub-layers" if removed > 1 else "sub-layer"
+    return f"{removed} {name} {noun}"
+
+
+def count_text_samples(row: Mapping[str, Any]) -> str:
+    """How many samples of general text a variant was measured on.
+
+    The samples are documents, or blocks of windows where the documents of a text are joined.
+    """
+    n_blocks = int(row["text_blocks"])
+    n_documents = int(row["text_samples"]) - n_blocks
+    counts = []
+    if n_documents:
+        counts.append(f"{n_documents:,} documents")
+    if n_blocks:
+        counts.append(f"{n_blocks:,} blocks of joined documents")
+    return ", ".join(counts)
+
+
+def capitalise_first(text: str) -> str:
+    """The text with a capital first letter; the others stay, as in names."""
+    return text[:1].upper() + text[1:]
+
+
+FILTERS = (
+    capitalise_first,
+    count_text_samples,
+    describe_removal,
+    differs_from_one,
+    format_decimal,
+    format_measurement,
+    format_percent,
+    format_share,
+    format_time_ratio,
+)

@@ -1,0 +1,245 @@
+"""The report of a run: one HTML file that needs no other file.
+
+Every sentence in it is computed from the tables. All intervals are 95 % intervals, as in the
+figures: 1.96 standard errors on either side.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import duckdb
+import jinja2
+from markupsafe import Markup
+
+from lamina.options.metrics import METRICS
+from lamina_workflow.report import answers, explorer, summary
+from lamina_workflow.report.answers import answer, grouped, rows
+from lamina_workflow.report.formatting import FILTERS
+from lamina_workflow.report.inline_svg import read_figures
+
+MAX_DISAGREEMENTS = 15  # rows of their table
+N_TOP_LAYERS = 3  # layers of a calibration that "At a glance" calls the most relevant
+DEFAULT_CONFIGURATION = "config/config.yaml"  # what `make` takes if no other one is named
+NO_NAMES: Mapping[str, Mapping[str, str]] = {}
+
+# Columns of a variant by which the controls of the page select.
+CONTROLS = ("model", "calibration", "selector", "removed", "repaired_by")
+
+# The question of `sql/queries` that a section of the page answers; figures name their own.
+SECTION_QUESTIONS = {
+    "refused": "which_plans_were_refused",
+    "glance": "which_layers_matter",
+    "repairs": "which_repair_when",
+    "disagreements": "where_metrics_disagree",
+    "written": "what_is_written",
+    "times": "where_the_time_went",
+    "diagnoses": "what_diagnoses_found",
+}
+QUESTIONS = {
+    **{section: (question,) for section, question in SECTION_QUESTIONS.items()},
+    "take": (answers.RECOMMENDED,),
+    "explore": (explorer.QUESTION,),
+    "summary": summary.QUESTIONS,
+}
+
+
+class CalibrationGlance(TypedDict):
+    """What removing single layers did on one calibration: a row of the section "At a glance"."""
+
+    model: str
+    calibration: str
+    free: list[int]  # layers that can be removed one at a time, least relevant first
+    better_without: list[int]  # those of them whose removal raises accuracy significantly
+    top: list[dict[str, Any]]  # rows of the most relevant layers
+    n_layers: int
+    n_samples: int
+    reason: str | None  # why a layer has no accuracy relevance
+
+
+def render_report(
+    connection: duckdb.DuckDBPyConnection,
+    figures: Iterable[Path],
+    template: Path,
+    facts: Mapping[str, Any],
+    keep: float = 0.95,
+    general_text: float | None = None,
+    names: Mapping[str, Mapping[str, str]] = NO_NAMES,
+    counted_from: str = "zero",
+    sizes: Sequence[str] = (),
+) -> str:
+    """The report as HTML.
+
+    connection: views of the run's tables (`lamina_workflow.report.database.connect`)
+    figures: the figures as `{name}.svg`, each with `{name}.csv` beside it
+    facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
+    keep, general_text, counted_from: what a model must keep to be recommended
+        (`lamina_workflow.report.answers.recommendations`)
+    names: the meanings of names of the configuration, by section (`lamina_workflow.report.glossary`)
+    sizes: the sizes that were asked for, and how many layers each is
+    """
+    answers_by_section = {
+        section: answer(connection, question) for section, question in SECTION_QUESTIONS.items()
+    }
+    recommended = answers.recommendations(connection, keep, general_text, counted_from)
+    stock_repairs = ["none", *names.get("stock", ())]
+    stock_answers = answers.recommendations(
+        connection, keep, general_text, counted_from, stock_repairs
+    )
+    variants = explorer.list_variants(connection)
+
+    contents = answers_by_section | {
+        "models": rows(connection, "FROM models ORDER BY model"),
+        "calibrations": rows(connection, "FROM calibrations ORDER BY model, calibration"),
+        "questions": QUESTIONS,
+        "summary": _summarise_with_sizes(connection, recommended, sizes),
+        "keep": keep,
+        "general_text": general_text,
+        "counted_from": counted_from,
+        "recommended": recommended,
+        "recommended_stock": {
+            (row["model"], row["question"], row["name"]): row for row in stock_answers
+        },
+        "stock_repairs": stock_repairs if names.get("repairs") else None,
+        "how_chosen": names.get("chosen", {}),
+        "make_option": _format_make_option(facts),
+        "names": _explain_names(connection, names),
+        "glance": glance_at_calibrations(answers_by_section["glance"]),
+        "figures": read_figures(figures),
+        "disagreements": answers_by_section["disagreements"][:MAX_DISAGREEMENTS],
+        "variants": variants,
+        "diagnoses": [row for row in answers_by_section["diagnoses"] if row["layer"] is None],
+        "facts": flatten_facts(facts),
+        **_fill_explorer(variants, keep),
+    }
+    return _make_environment(template.parent).get_template(template.name).render(contents)
+
+
+def _make_environment(folder: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    for function in FILTERS:
+        environment.filters[function.__name__] = function
+    return environment
+
+
+def _summarise_with_sizes(
+    connection: duckdb.DuckDBPyConnection,
+    recommended: Sequence[Mapping[str, Any]],
+    sizes: Sequence[str],
+) -> dict[str, Sequence[summary.Statement]]:
+    topics: dict[str, Sequence[summary.Statement]] = {}
+    if sizes:
+        topics["Sizes"] = sizes
+    return topics | summary.summarise_results(connection, recommended)
+
+
+def _format_make_option(facts: Mapping[str, Any]) -> str:
+    """What a command of the page says to `make` about the configuration of the run."""
+    configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
+    if configuration in ("", DEFAULT_CONFIGURATION):
+        return ""
+    return f"CONFIG={configuration} "
+
+
+def _explain_names(
+    connection: duckdb.DuckDBPyConnection, names: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """The sections of "What the names mean": of the configuration, and metrics with scores."""
+    meanings: dict[str, Mapping[str, str]] = {}
+    for section in ("selectors", "repairs", "healings"):
+        if names.get(section):
+            meanings[section] = names[section]
+
+    scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
+    meanings["metrics"] = {
+        name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored
+    }
+    return meanings
+
+
+def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any]:
+    """What the section "Explore" needs: its controls, its figures as pictures, and their data."""
+    points = explorer.list_points(variants)
+    specifications = explorer.fill_specifications(points, keep)
+    pruned_points = [point for point in points if point["removed"]]
+    models = dict.fromkeys(point["model"] for point in points)
+
+    controls = {
+        column: list(dict.fromkeys(point[column] for point in pruned_points)) for column in CONTROLS
+    }
+    stills: dict[str, list[Markup]] = {}
+    for name, specification in specifications.items():
+        drawings = [explorer.draw_still(specification, points, model) for model in models]
+        stills[name] = [Markup(drawing) for drawing in drawings]
+
+    data = {"variants": points, "figures": specifications}
+    return {
+        "controls": controls,
+        "stills": stills,
+        "explorer_data": Markup(format_json(data)),
+        "vega_scripts": Markup(explorer.bundle_scripts()) if specifications else "",
+    }
+
+
+def format_json(value: Any) -> str:
+    """JSON in which no text can end the script element around it."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlance]:
+    """For each calibration: layers that can be removed one at a time, and the most relevant ones.
+
+    layers: the answer to `which_layers_matter`, the most relevant units first
+    """
+    layer_rows = [
+        row
+        for row in layers
+        if row["component"] == "layer"
+        and row["n_draws"] is None
+        and (row["accuracy"] is not None or row["accuracy_reason"])
+    ]
+    groups = grouped(layer_rows, "model", "calibration").items()
+    return [
+        _glance_at_calibration(model, calibration, calibration_rows)
+        for (model, calibration), calibration_rows in groups
+    ]
+
+
+def _glance_at_calibration(
+    model: str, calibration: str, layer_rows: list[dict[str, Any]]
+) -> CalibrationGlance:
+    scored_rows = [row for row in layer_rows if row["accuracy"] is not None]
+    reasons = [row["accuracy_reason"] for row in layer_rows if row["accuracy"] is None]
+    removable = [row["layer"] for row in scored_rows if row["verdict"] != "matters"]
+    relevant_rows = [row for row in scored_rows if row["verdict"] == "matters"]
+    return CalibrationGlance(
+        model=model,
+        calibration=calibration,
+        free=removable[::-1],
+        better_without=[row["layer"] for row in scored_rows if row["verdict"] == "better without"],
+        top=relevant_rows[:N_TOP_LAYERS],
+        n_layers=len(layer_rows),
+        n_samples=max(row["accuracy_samples"] or 0 for row in layer_rows),
+        reason=reasons[0] if reasons else None,
+    )
+
+
+def flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
+    flat: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            flat += flatten_facts(value, f"{label} · ")
+        elif isinstance(value, str):
+            flat.append((label, value))
+        else:
+            flat.append((label, json.dumps(value, ensure_ascii=False)))
+    return flat

@@ -1,0 +1,327 @@
+"""What a run found, in the few sentences and tables that its report calls "In short".
+
+Each is computed from the tables; poor numbers are reported like good ones.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import duckdb
+
+from lamina.relevance.statistics import Z95
+from lamina_workflow.report import cautions
+from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.figures import style
+from lamina_workflow.report.figures.style import format_repair
+from lamina_workflow.report.formatting import DASH, format_signed
+
+QUESTIONS = (
+    "which_layers_matter",
+    "which_variants_there_are",
+    "how_metrics_agree",
+    "how_healing_went",
+    "how_sure_rankings_are",
+    "which_selector_wins",
+    "what_searching_found",
+    "what_repair_gave_back",
+    "what_is_left_of_choosing_and_writing",
+    "how_far_variants_vary_between_draws",
+    "where_outputs_were_not_finite",
+    "what_calibrations_share_with_tests",
+    "which_questions_were_cut",
+    "which_questions_no_score_decides",
+    "which_repairs_hurt",
+)
+Rows = Sequence[Mapping[str, Any]]
+Statement = str | list[dict[str, Any]]  # a sentence, or a table
+
+
+def summarise_results(
+    connection: duckdb.DuckDBPyConnection, recommended: Rows
+) -> dict[str, list[Statement]]:
+    """The results by topic, topics without any left out.
+
+    recommended: the variants that the report recommends (`lamina_workflow.report.answers.recommendations`)
+    """
+    topics: dict[str, list[Statement]] = {
+        "Layers that can go": [*describe_removable_layers(connection)],
+        "Metrics": compare_metrics_with_accuracy(connection),
+        "Selectors": compare_selectors(connection, recommended),
+        "Repairs": describe_repairs(connection),
+        "With care": [
+            *cautions.list_harmful_repairs(connection),
+            *cautions.list_worse_smaller_removals(connection),
+            *cautions.list_ineffective_healings(connection),
+            *cautions.describe_reliability(connection),
+            *compare_writing_with_choosing(connection),
+            *cautions.describe_spread_of_draws(connection),
+            *cautions.list_nonfinite_units(connection),
+            *cautions.describe_shared_documents(connection),
+            *cautions.count_truncated_questions(connection),
+            *cautions.count_undecided_questions(connection),
+        ],
+    }
+    return {topic: statements for topic, statements in topics.items() if statements}
+
+
+def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many layers each model can lose one at a time without a significant loss of accuracy.
+
+    The numbers are those of the calibrations with the fewest and the most such layers.
+    """
+    layer_rows = [
+        row
+        for row in answer(connection, "which_layers_matter")
+        if row["component"] == "layer" and row["n_draws"] is None and row["accuracy"] is not None
+    ]
+    sentences = []
+    for (model,), model_rows in grouped(layer_rows, "model").items():
+        counts = {
+            calibration: sum(_is_removable(row) for row in calibration_rows)
+            for (calibration,), calibration_rows in grouped(model_rows, "calibration").items()
+        }
+        fewest = min(counts, key=counts.__getitem__)
+        most = max(counts, key=counts.__getitem__)
+        n_layers = len({row["layer"] for row in model_rows})
+        n_samples = max(row["accuracy_samples"] for row in model_rows)
+
+        found = f"{counts[fewest] or 'none'} of {n_layers} layers on {fewest}"
+        if most != fewest:
+            found += f" to {counts[most]} on {most}"
+        sentences.append(
+            f"{model}: removed one at a time, {found} cost no accuracy that {n_samples} samples "
+            "can show."
+        )
+    return sentences
+
+
+def _is_removable(row: Mapping[str, Any]) -> bool:
+    return row["accuracy_low"] is not None and row["accuracy_low"] <= 0
+
+
+def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
+    """How each metric orders the layers of a task, compared with accuracy."""
+    layer_rows = [
+        row
+        for row in answer(connection, "how_metrics_agree")
+        if row["component"] == "layer" and row["within"] is not None
+    ]
+    statements: list[Statement] = []
+    for (model,), model_rows in grouped(layer_rows, "model").items():
+        n_tasks = max(row["n_calibrations"] for row in model_rows)
+        over_tasks = f", mean and range over at most {n_tasks} tasks" if n_tasks > 1 else ""
+        statements.append(
+            f"{model}: rank correlation within a task with what single removals cost in accuracy"
+            f"{over_tasks}."
+        )
+        table = []
+        for row in model_rows:
+            entry = {"metric": row["metric"], "correlation": format_signed(row["within"])}
+            if n_tasks > 1:
+                low = format_signed(row["within_low"])
+                high = format_signed(row["within_high"])
+                entry["least to most"] = f"{low} to {high}"
+            table.append(entry)
+        statements.append(table)
+    return statements
+
+
+def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) -> list[Statement]:
+    """The selectors that matter most against all others with the same repair and healing.
+
+    These are the selector of each recommended recipe, and without repair selector accuracy (or the
+    first one if the run has no such selector); over the calibrations' own tasks and all sizes.
+    """
+    pairs = answer(connection, "which_selector_wins")
+    champions = [row for row in recommended if row["question"] == "recipe"]
+    if not champions:
+        champions = [row for row in recommended if row["kept_enough"]][:1]
+    recipes = [(row["selector"], row["repair"], row["healing"]) for row in champions]
+
+    selectors = {row["selector"] for row in pairs}
+    if selectors:
+        first = min(selectors, key=lambda name: (name != "accuracy", name))
+        recipes.append((first, "none", "none"))
+
+    search_rows = answer(connection, "what_searching_found")
+    chose_for_repair = {
+        row["selector"] for row in search_rows if row["repair"] not in (None, "none")
+    }
+    statements: list[Statement] = []
+    for selector, repair, healing in dict.fromkeys(recipes):
+        table = _tabulate_rivals(pairs, selector, repair, healing, chose_for_repair)
+        if not table:
+            continue
+        recipe = "Without repair"
+        if (repair, healing) != ("none", "none"):
+            recipe = f"With repair {format_repair(repair, healing)}"
+        statements.append(
+            f"{recipe}, selector {selector} against the others on the same tasks and sizes, by "
+            "paired tests at 5 %, corrected for their number."
+        )
+        statements.append(table)
+    return statements
+
+
+@dataclass(frozen=True)
+class RivalResult:
+    """A selector against a rival at one size: on how many tasks it is better or worse."""
+
+    rival: str
+    n_better: int
+    n_worse: int
+    n_undecided: int
+    n_accuracies: int  # tasks with an accuracy
+    mean_gain: (
+        float  # of accuracy over these tasks; positive: the selector is better than its rival
+    )
+
+
+def _tabulate_rivals(
+    pairs: Rows, selector: str, repair: str, healing: str, chose_for_repair: Collection[str]
+) -> list[dict[str, Any]]:
+    """A row for each rival of the selector; empty if the selector was not compared.
+
+    chose_for_repair: selectors that chose their plans with a repair in place, so that without one
+        they are not at their best
+    """
+    results: dict[str, list[RivalResult]] = {}
+    for result in _list_rival_results(pairs, selector, repair, healing):
+        results.setdefault(result.rival, []).append(result)
+
+    table = []
+    for rival, rival_results in sorted(results.items()):
+        name = rival
+        if repair == "none" and rival in chose_for_repair:
+            name = f"{rival} (chose for a repair)"
+        n_tasks = sum(result.n_accuracies for result in rival_results)
+        points = sum(100 * result.mean_gain * result.n_accuracies for result in rival_results)
+        entry = {
+            "against": name,
+            "better": sum(result.n_better for result in rival_results),
+            "worse": sum(result.n_worse for result in rival_results),
+            "undecided": sum(result.n_undecided for result in rival_results),
+            "points of accuracy, mean": format_signed(points / n_tasks, "+.1f")
+            if n_tasks
+            else DASH,
+        }
+        table.append(entry)
+    return table
+
+
+def _list_rival_results(
+    pairs: Rows, selector: str, repair: str, healing: str
+) -> Iterator[RivalResult]:
+    """The comparisons with that repair and healing that the selector is in, seen from its side."""
+    for row in pairs:
+        if (row["repair"], row["healing"]) != (repair, healing):
+            continue
+        mean_gain = row["mean_accuracy"] or 0
+        counts = {"n_undecided": row["undecided"], "n_accuracies": row["n_accuracies"]}
+        if row["selector"] == selector:
+            yield RivalResult(
+                row["rival"], row["better"], row["worse"], mean_gain=mean_gain, **counts
+            )
+        elif row["rival"] == selector:
+            yield RivalResult(
+                row["selector"], row["worse"], row["better"], mean_gain=-mean_gain, **counts
+            )
+
+
+def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
+    """How often each repair helped and hurt, on the calibrations' own tasks and on other texts."""
+    changes = [
+        row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None
+    ]
+    table: list[dict[str, Any]] = []
+    for repair, repair_rows in _group_by_repair(changes):
+        task_rows = [row for row in repair_rows if not _is_of_text(row)]
+        if task_rows:
+            table.append(_tabulate_accuracies(repair, task_rows))
+        text_rows = [row for row in repair_rows if _is_of_text(row)]
+        for (text,), rows_of_text in sorted(grouped(text_rows, "task").items()):
+            table.append(_tabulate_perplexities(repair, text, rows_of_text))
+    if not table:
+        return []
+    return ["What repairs recovered: means of points of accuracy, medians of perplexities.", table]
+
+
+def _is_of_text(row: Mapping[str, Any]) -> bool:
+    return not row["own"] or row["metric"] == "perplexity"
+
+
+def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
+    mean_gain = 100 * fmean(row["gain"] for row in changes)
+    mean_loss = 100 * fmean(row["loss"] for row in changes)
+    recovered = (
+        f"{format_signed(mean_gain, '+.1f')} points of {format_signed(mean_loss, '.1f')} lost"
+    )
+    return {
+        "repair": repair,
+        "measured on": "own tasks",
+        **_count_significant(changes),
+        "recovered": recovered,
+    }
+
+
+def _tabulate_perplexities(repair: str, text: str, changes: Rows) -> dict[str, Any]:
+    values = [row["value"] for row in changes]
+    pruned = median(row["pruned_value"] for row in changes)
+    repaired = median(values)
+    recovered = (
+        f"perplexity {pruned:.1f} → {repaired:.1f}, at worst {max(values):.1f} "
+        f"(base {changes[0]['base_value']:.2f})"
+    )
+    return {
+        "repair": repair,
+        "measured on": text,
+        **_count_significant(changes),
+        "recovered": recovered,
+    }
+
+
+def _count_significant(changes: Rows) -> dict[str, int]:
+    """How many gains have a 95 % interval that lies above 0, and how many one that lies below."""
+    n_helped = 0
+    n_hurt = 0
+    for row in changes:
+        if row["gain_stderr"] is None:
+            continue
+        half_width = Z95 * row["gain_stderr"]
+        n_helped += row["gain"] > half_width
+        n_hurt += row["gain"] < -half_width
+    return {
+        "variants": len(changes),
+        "significantly helped": n_helped,
+        "significantly hurt": n_hurt,
+    }
+
+
+def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
+    """The rows of each repair under its name: repairs first, then healings, then both."""
+    groups = grouped(changes, "repair", "healing")
+    return [
+        (format_repair(repair, healing), groups[repair, healing])
+        for repair, healing in style.list_repairs(changes)
+    ]
+
+
+def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many right choices are left, and how many right answers that the model itself writes."""
+    shares = []
+    variants = answer(connection, "what_is_left_of_choosing_and_writing")
+    for repair, repair_rows in _group_by_repair(variants):
+        choice_kept = 100 * fmean(row["choice_kept"] for row in repair_rows)
+        written_kept = 100 * fmean(row["written_kept"] for row in repair_rows)
+        shares.append(
+            f"{repair} {choice_kept:.0f} % and {written_kept:.0f} % "
+            f"(n = {len(repair_rows)} variants)"
+        )
+    if not shares:
+        return []
+    return [
+        "Left on average of the base model's right choices, and of its right answers to the same "
+        f"questions where it writes them itself: {'; '.join(shares)}."
+    ]

@@ -1,0 +1,184 @@
+"""Snakemake's logger plugin `lamina`: how far a run is, and nothing else unless something fails.
+
+On a terminal one line is written over and over. In a pipe there is a line a minute and one for
+each tenth of the run.
+"""
+
+import logging
+import re
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, TextIO
+
+from snakemake.logging import DefaultFilter, DefaultFormatter
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from lamina_workflow.runtime.progress import JobRecord, RunProgress
+
+# Snakemake's own messages of a run that goes well; all other messages are shown.
+_COUNTED_EVENTS = {
+    LogEvent.JOB_INFO,
+    LogEvent.JOB_FINISHED,
+    LogEvent.PROGRESS,
+    LogEvent.RUN_INFO,
+}
+_QUIET_EVENTS = {
+    LogEvent.JOB_STARTED,
+    LogEvent.WORKFLOW_STARTED,
+    LogEvent.RESOURCES_INFO,
+    LogEvent.GROUP_INFO,
+    LogEvent.SHELLCMD,
+}
+_QUIET_MESSAGES = re.compile(
+    "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file "
+    "|Singularity containers: |Group jobs: inactive|Removing temporary output"
+    "|Assuming unrestricted shared filesystem"
+)
+# What the first failure says at the end, in the words of the job itself.
+_REPEATED_MESSAGES = re.compile(
+    "(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete"
+    "|Exiting because a job"
+)
+_SECONDS = 60.0  # between two lines in a pipe, at most
+
+
+class LogHandler(LogHandlerBase):
+    """Writes progress to standard error, and every warning and error in Snakemake's own words.
+
+    Of a failed job it says which one: `lamina_workflow.runtime.failures` ends the run with what the first
+    one says itself.
+    """
+
+    writes_to_stream = has_filter = has_formatter = True
+    writes_to_file = needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        settings = self.common_settings
+        self.stream: TextIO = sys.stdout if settings.stdout else sys.stderr
+        self.progress = RunProgress()
+        self.workflow: Any = None  # that this process runs
+        self.drawn_line = ""  # that stands on the terminal
+        self.is_stopped = False  # by Ctrl-C
+        self.last_tenth = -1  # of the run, when the last line was written into a pipe
+        self.last_written = 0.0  # when that was
+        self._is_over = threading.Event()
+        self.addFilter(
+            DefaultFilter(
+                settings.quiet,
+                settings.debug_dag,
+                settings.verbose,
+                settings.dryrun,
+                settings.printshellcmds,
+            )
+        )
+        self.setFormatter(DefaultFormatter(settings.quiet, settings.show_failed_logs))
+
+    def follow(self, workflow: Any, cost: Path) -> None:
+        """Show the jobs of this workflow; `cost` is the file that rule `estimate_cost` writes."""
+        self.workflow = workflow
+        self.progress.cost = cost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a record, or show it."""
+        try:
+            self._handle(record)
+        except Exception:
+            self.handleError(record)
+
+    def _handle(self, record: logging.LogRecord) -> None:
+        event = record.__dict__.get("event")
+        text = str(record.msg or "")
+        if text.startswith("Terminating processes"):
+            self.is_stopped = True
+            self._write("Stopping: jobs that are under way are ended.")
+        elif event == LogEvent.JOB_ERROR and not self.common_settings.verbose:
+            self._name_failed_job(record.__dict__)
+        elif _REPEATED_MESSAGES.match(text) and not self.common_settings.verbose:
+            return
+        elif self._is_shown(record, event, text):
+            self._write(self.format(record))
+        elif event in _COUNTED_EVENTS:
+            self._count(record.__dict__, record.created)
+
+    def _name_failed_job(self, fields: dict[str, Any]) -> None:
+        if not self.is_stopped:
+            outputs = ", ".join(map(str, fields["output"]))
+            self._write(f"{fields['rule_name']} failed: {outputs}")
+
+    def _is_shown(self, record: logging.LogRecord, event: LogEvent | None, text: str) -> bool:
+        """Whether a record is shown in Snakemake's words."""
+        settings = self.common_settings
+        if record.levelno >= logging.WARNING or settings.dryrun or settings.verbose:
+            return True
+        if event in _COUNTED_EVENTS or event in _QUIET_EVENTS:
+            return False
+        return bool(text.strip()) and not _QUIET_MESSAGES.match(text)
+
+    def close(self) -> None:
+        """Leave the last state on the terminal."""
+        self._is_over.set()
+        self.stream.write("\n" if self.drawn_line else "")
+        self.drawn_line = ""
+        super().close()
+
+    def _count(self, fields: dict[str, Any], now: float) -> None:
+        """Count what Snakemake says of the run or of a job."""
+        event = fields["event"]
+        progress = self.progress
+        if event == LogEvent.RUN_INFO:
+            self._begin(fields["stats"], now)
+        elif event == LogEvent.JOB_INFO:
+            progress.start(fields["jobid"], fields["rule_name"], now)
+            if fields.get("rule_msg"):  # the message of a rule for its job
+                self._write(fields["rule_msg"])
+        elif event == LogEvent.JOB_FINISHED:
+            progress.finish(fields["job_id"], now)
+        else:
+            progress.n_done = fields["done"]
+            progress.job_counts["total"] = fields["total"]
+        if self.stream.isatty() or event in (LogEvent.RUN_INFO, LogEvent.PROGRESS):
+            self._show_progress(now)
+
+    def _begin(self, job_counts: dict[str, int], now: float) -> None:
+        """Take up the jobs of a run that begins now."""
+        self.progress.job_counts = Counter(job_counts)
+        self.progress.begun = now
+        if self.workflow is not None:
+            for job in self.workflow.dag.needrun_jobs(exclude_finished=False):
+                log = Path(job.log[0]) if job.log else None
+                outputs = tuple(map(str, job.output))
+                self.progress.jobs[job.jobid] = JobRecord(job.rule.name, outputs, log)
+        threading.Thread(target=self._write_every_minute, daemon=True).start()
+
+    def _write_every_minute(self) -> None:
+        """Write a line a minute also while no job begins or ends."""
+        while not self._is_over.wait(_SECONDS):
+            with self.lock or threading.RLock():
+                if not self._is_over.is_set() and self.progress.running:
+                    self._show_progress(time.time())
+
+    def _show_progress(self, now: float) -> None:
+        tenth = self.progress.n_done * 10 // max(1, self.progress.job_counts["total"])
+        line = self.progress.line(now)
+        if self.stream.isatty():
+            self._draw(line)
+        elif tenth > self.last_tenth or now - self.last_written >= _SECONDS:
+            self.last_tenth = tenth
+            self.last_written = now
+            self._write(line)
+
+    def _draw(self, line: str, above: str = "") -> None:
+        """Write a line over the one that stands on the terminal, and lines above it."""
+        cleared = f"\r{' ' * len(self.drawn_line)}\r" if self.drawn_line else ""
+        self.drawn_line = line[: shutil.get_terminal_size().columns - 1]
+        self.stream.write(cleared + above + self.drawn_line)
+        self.stream.flush()
+
+    def _write(self, text: str) -> None:
+        """Write a text above the line that stands on the terminal."""
+        self._draw(self.drawn_line, f"{text}\n")

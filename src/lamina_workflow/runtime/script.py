@@ -1,0 +1,40 @@
+"""What every script of the workflow does around its own work: log, devices, data files, errors."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import explained
+from lamina_workflow.runtime import contents, devices
+
+
+@contextmanager
+def running(snakemake: Any) -> Iterator[None]:
+    """The work of a script, around which `snakemake` is the object that Snakemake gives it.
+
+    Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that
+    is not the one that its rule was given is refused. A LaminaError
+    becomes its message and exit status 1.
+    """
+    if snakemake.log:
+        _redirect_output(Path(snakemake.log[0]))
+    n_gpus = snakemake.resources.get("gpu", 0)
+    device_lock = devices.acquire(int(n_gpus)) if n_gpus else nullcontext()
+    expected_hashes = snakemake.params.get("content") or {}
+    with explained(), device_lock:
+        contents.check(expected_hashes)
+        yield
+
+
+def _redirect_output(log: Path) -> None:
+    """Send standard output and standard error to a file, also those of libraries in C."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

@@ -1,0 +1,120 @@
+"""Jobs of rules/benchmark.smk: what is measured on the variants of a model and on the base model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from lamina.options.benchmarks import Efficiency, Generate, Perplexity, Task
+from lamina.options.entry import Options
+from lamina.variant import Variant
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages.changes import repair_modules
+from lamina_workflow.stages.job import READ, WRITTEN, OnModel, family, minutes
+from lamina_workflow.study import requests
+
+
+class Measuring(OnModel):
+    """Variants of one model, as text, and the files that they are made of.
+
+    `repairs` are the modules of their repairs, which build the models.
+    """
+
+    variants: list[str]
+    repairs: list[str] = []
+    made_of: Annotated[list[str], READ] = []
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(self.repairs)
+
+    def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job; measuring takes longer with more variants."""
+        return minutes(model, attempt, len(self.variants))
+
+
+class Block(Measuring):
+    """One task or text by its name, on the variants of one block."""
+
+    name: str
+    samples: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        variants = requests.block_variants(config, w.model, w.calibration, w.task, int(w.block))
+        return cls(
+            name=w.task,
+            **cls._entries(config, w.task),
+            **_variant_options(config, w.model, variants),
+        )
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        """The entries of the configuration that say what is measured, by the names of fields."""
+        return {}
+
+
+class BenchmarkTask(Block):
+    """One task, on the variants of one block."""
+
+    task: Options[Task]
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"task": config.benchmarks.tasks[name]}
+
+
+class BenchmarkGeneration(Block):
+    """One task and how answers to it are written, on the variants of one block."""
+
+    task: Options[Task]
+    generate: Options[Generate]
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        task = config.benchmarks.tasks[name]
+        return {"task": task, "generate": task.generate or Generate()}
+
+
+class BenchmarkPerplexity(Block):
+    """One text, on the variants of one block."""
+
+    text: Options[Perplexity]
+
+    @classmethod
+    def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"text": config.benchmarks.perplexity[name]}
+
+
+class BenchmarkEfficiency(Measuring):
+    """All variants of one model, of which the first of each cost is timed.
+
+    `structures` is the largest number of these.
+    """
+
+    ASIDE = ("structures",)
+
+    efficiency: Options[Efficiency]
+    structures: int
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        variants = requests.efficiency_variants(config, w.model)
+        return cls(
+            efficiency=config.benchmarks.efficiency or Efficiency(),
+            structures=requests.structures(config, w.model),
+            **_variant_options(config, w.model, variants),
+        )
+
+    def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
+        """Time limit of a job that measures fewer variants than it reads the files of."""
+        return minutes(model, attempt, self.structures)
+
+
+def _variant_options(
+    config: Configuration, model: str, variants: Sequence[Variant]
+) -> dict[str, Any]:
+    """The fields of `Measuring` that the configuration determines."""
+    return {
+        "variants": [str(variant) for variant in variants],
+        "repairs": repair_modules(config, [variant.repair for variant in variants]),
+        "follows": family(config, model),
+    }

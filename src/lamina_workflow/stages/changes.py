@@ -1,0 +1,83 @@
+"""What is changed in a model while units are scored, in addition to what is removed.
+
+A repair is in place (the loop), or layers of other models replace the model's own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from lamina.options.repairs import Repair
+from lamina.selection.options import Loop, Replacements
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.study.sweeps import SweepSelector
+
+# The weight that replaces `auto` while units are scored: there is no plan yet for which it could be
+# chosen.
+IN_LOOP = 0.1
+
+
+def loop(config: Configuration, w: Any) -> Loop | None:
+    """The repair in the loop of a job's selector; None if nothing is repaired."""
+    repair = SweepSelector.parse(w.selector).repair(config)
+    if repair == "none":
+        return None
+    return repaired(config, w, repair)
+
+
+def repaired(config: Configuration, w: Any, repair: str) -> Loop:
+    """A repair that is in place while a job's selector compares candidates."""
+    swept = SweepSelector.parse(w.selector)
+    selector = config.selectors[swept.name]
+    entry = config.repairs[repair]
+    # A strategy that draws nothing has no seed of its own.
+    has_seed = "seed" in type(selector).model_fields
+    return Loop(
+        repair=entry,
+        weights=weighed(entry, swept.planned_on(w.calibration), IN_LOOP),
+        protect=list(selector.protect),
+        seed=selector.seed if has_seed else config.seed,
+    )
+
+
+def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
+    """The weight of each calibration that a repair is fitted on.
+
+    The variant's `own` calibration comes first, the others by name; `auto` is the weight of those
+    whose weight would be chosen.
+    """
+    weights = entry.weights(own, auto)
+    own_weight = weights.pop(own)
+    return [(own, own_weight), *sorted(weights.items())]
+
+
+def replacements(config: Configuration, w: Any) -> Replacements | None:
+    """Whose layers may replace the model's own under a job's selector; None if nobody's."""
+    swept = SweepSelector.parse(w.selector)
+    selector = swept.entry(config)
+    models_by_donor = swept.others(config)
+    if selector is None or not models_by_donor:
+        return None
+    merged_donors = {
+        donor: config.donors[donor].model_dump()
+        for donor, models in models_by_donor.items()
+        if models != [donor]
+    }
+    return Replacements(
+        names=list(models_by_donor), protect=list(selector.protect), merged=merged_donors
+    )
+
+
+def modules(loop: Loop | None, replacements: Replacements | None) -> list[str]:
+    """The modules that these changes load by name."""
+    names: list[str] = []
+    if replacements:
+        names += ["lamina.selection.strategies.replacements", "lamina.models.replacements"]
+    if loop:
+        names += ["lamina.selection.looped", loop.module]
+    return names
+
+
+def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
+    """The modules of repairs, without `none`: what is measured on a model runs their `apply`."""
+    methods = {config.repairs[name].method for name in names if name != "none"}
+    return sorted(f"lamina.repair.methods.{method}" for method in methods)

@@ -1,0 +1,153 @@
+"""Job of rules/export.smk: a variant as a checkpoint, and the refusal of variants nothing makes."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.errors import LaminaError
+from lamina.models.gguf import check_cut
+from lamina.options.explain import nearest
+from lamina.variant import EXPORTED_AS, Variant
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages.changes import repair_modules
+from lamina_workflow.stages.job import READ, Job, family
+from lamina_workflow.study import requests
+
+
+class ExportVariant(Job):
+    """One variant, as text. Its card shows the `benchmarks` that exist; the export starts none.
+
+    `form` is one of `lamina.variant.EXPORTED_AS`, `shard` the largest weights file, such as
+    5GB. `file` is the GGUF file of the base model for the form of that name.
+    """
+
+    PACKAGES = True
+
+    variant: str
+    form: str
+    shard: str
+    repairs: list[str] = []
+    file: Annotated[str | None, READ] = None
+    manifest: Annotated[str, READ] = ""
+    plan: Annotated[str | None, READ] = None
+    patch: Annotated[str | None, READ] = None
+    adapter: Annotated[list[str], READ] = []
+    benchmarks: Annotated[list[str], READ] = []
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
+        check_variant(config, variant)
+        return cls(
+            variant=str(variant),
+            form=w.form,
+            shard=w.shard,
+            repairs=repair_modules(config, [w.repair]),
+            follows=family(config, w.model),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(self.repairs)
+
+
+def requested_variants(arguments: Iterable[str]) -> list[str]:
+    """The variants among the targets on Snakemake's command line, as text."""
+    folder = paths.export("")
+    return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
+
+
+def check_form(environment: Mapping[str, str], config: Configuration, variant: Variant) -> None:
+    """Refuse an unknown form or size of weights files, before an earlier export is deleted.
+
+    Raises LaminaError if one is unknown, or if the variant cannot have the form. The message says
+    what may be written.
+    """
+    form = environment.get("LAMINA_EXPORT_FORM")
+    shard = environment.get("LAMINA_EXPORT_SHARD")
+    if form and form not in EXPORTED_AS:
+        raise LaminaError(
+            f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}"
+        )
+    if form == "gguf":
+        selector = config.selectors[variant.selector]
+        source = config.models[variant.model].source
+        check_cut(variant, source, selector.units, bool(selector.donors))
+    if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
+        raise LaminaError(
+            f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB."
+        )
+
+
+def check_variant(config: Configuration, variant: Variant) -> None:
+    """Refuse a variant that nothing in the configuration makes.
+
+    Raises LaminaError if a name in it is unknown, or if no study makes it. The message says which,
+    and the nearest valid one.
+    """
+    location = f"the variant {variant}"
+    _check_names(config, variant, location)
+    _check_size(config, variant, location)
+    if variant.healing != "none" and variant not in requests.variants(config):
+        raise LaminaError(
+            f"{location}: no study heals it, and to train it for an export alone would leave it "
+            f"without benchmarks. Add '{variant.healing}' to `healings` of a study that has it "
+            "otherwise, or write none for its healing."
+        )
+
+
+def _check_names(config: Configuration, variant: Variant, location: str) -> None:
+    for name, section, known_names in (
+        (variant.model, "models", list(config.models)),
+        (variant.calibration, "calibrations", list(config.calibrations)),
+        (variant.selector, "selectors", list(config.selectors)),
+        (variant.repair, "repairs", ["none", *config.repairs]),
+        (variant.healing, "healings", ["none", *config.healings]),
+    ):
+        if name in known_names:
+            continue
+        message = f"{location}: '{name}' is not defined under `{section}`. "
+        message += nearest(name, known_names)
+        if section == "models":
+            message += " For another study's, write CONFIG=config/NAME.yaml before make."
+        raise LaminaError(message)
+
+
+def _check_size(config: Configuration, variant: Variant, location: str) -> None:
+    """Refuse a size that the selector cannot have, or that no study searches or repairs."""
+    if variant.is_base:
+        raise LaminaError(
+            f"{location}: removed=0 is the base model, its own checkpoint. Write removed=1 or more."
+        )
+    selector = config.selectors[variant.selector]
+    n_layers = config.models[variant.model].layers
+    largest = selector.largest_removal(n_layers) if n_layers is not None else None
+    if largest is not None and variant.removed > largest:
+        raise LaminaError(
+            f"{location}: selector '{variant.selector}' can remove at most {largest} of the "
+            f"{n_layers} layers of '{variant.model}', not {variant.removed}. Write "
+            f"removed={largest} or less."
+        )
+    key = (variant.model, variant.calibration, variant.selector)
+    searched_sizes = requests.searches(config).get(key, [])
+    if selector.SEARCHES and variant.removed not in searched_sizes:
+        raise LaminaError(
+            f"{location}: no study searches '{variant.selector}' for {variant.removed} units. Add "
+            f"{variant.removed} to `removed` of a study"
+            f"{_or_nearest(variant.removed, searched_sizes)}."
+        )
+    repaired_sizes = requests.sizes(config, *key, variant.repair)
+    if variant.repair != "none" and variant.removed not in repaired_sizes:
+        raise LaminaError(
+            f"{location}: no study fits repair '{variant.repair}' to removed={variant.removed} of "
+            f"{variant.key}. Add {variant.removed} to `removed` (and '{variant.repair}' to "
+            f"`repairs`) of a study{_or_nearest(variant.removed, repaired_sizes)}."
+        )
+
+
+def _or_nearest(n_removed: int, sizes: Sequence[int]) -> str:
+    """The nearest of the sizes that may be written instead; empty without any."""
+    if not sizes:
+        return ""
+    return f", or write removed={min(sizes, key=lambda size: abs(size - n_removed))}"

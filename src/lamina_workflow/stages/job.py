@@ -1,0 +1,238 @@
+"""A job of a rule: its options, the fingerprint of its code, and what it needs of the machine.
+
+A rule names the files in sight. The class of its job has the rest: `of` reads the options of one
+job from the configuration, and the fields are all that the job depends on in addition to the
+content of its files. In the script, `read` puts the rule's files into the fields of the same names.
+
+The classes are pydantic models, as the entries of the configuration are: frozen, without unknown
+keys, and read back from JSON with their types. An option that has its default is left out of the
+params of a rule, so that a new option reruns nothing. Such a default says that something is not
+asked for (None, empty, False).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_origin
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+from lamina.store import checksum
+from lamina.tables import table_digest
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.runtime.fingerprint import (
+    code_digest,
+    entry_digest,
+    family_digest,
+    package_digest,
+)
+
+# Marks in the annotation of a field: files that the job reads, the rule's input of that name, and
+# the file that it writes, the rule's output of that name.
+READ: Any = object()
+WRITTEN: Any = object()
+
+
+class Job(BaseModel):
+    """What a rule says of one job. The class has the name of the rule: SweepUnits for sweep_units.
+
+    PACKAGES: Whether another version of a package that the job imports makes it stale.
+    ASIDE: Options that do not change the content of a row, so they are no part of its provenance.
+    FOLLOWED: Modules that other jobs do not follow, and that are part of this job's code.
+    WRITES: The tables that it writes, whose schemas are part of its code.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    PACKAGES: ClassVar[bool] = False
+    ASIDE: ClassVar[tuple[str, ...]] = ()
+    FOLLOWED: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
+
+    # Digests by name of what the job depends on and that is no option: the entry of the model's
+    # family, the entry of a metric.
+    follows: dict[str, str | None] = {}
+    output: Annotated[str, WRITTEN] = ""
+
+    # What `read` was given, for `make explain`.
+    _facts: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        """The options of the job with the wildcards `w`.
+
+        They are the wildcards of the names of fields, unless a class says otherwise.
+        """
+        option_names = cls.model_fields.keys() - cls._files()
+        return cls(**{name: value for name, value in w.items() if name in option_names})
+
+    @classmethod
+    def rule(cls) -> str:
+        """The name of the rule, and of its script."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the job loads by name."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The tables whose schemas are part of this job's code."""
+        return self.WRITES
+
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as JSON has them."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=self._files())
+
+    def code(self) -> str:
+        """The fingerprint of the code that the job can reach, and of the packages it imports."""
+        writer = ("lamina.store.parquet",) if self.writes else ()
+        module_names = (self.rule(), *self.modules, *self.FOLLOWED, *writer)
+        packages = package_digest(*module_names) if self.PACKAGES else ""
+        tables = table_digest(*self.writes) if self.writes else ""
+        digests = code_digest(*module_names) + packages + tables
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    @classmethod
+    def read(cls, snakemake: Any) -> Self:
+        """The job that a script runs, from the object that Snakemake gives a script.
+
+        From then on, the process writes into its files where they come from: rule, wildcards,
+        inputs, options and the fingerprint of the code.
+        """
+        options = dict(snakemake.params.options)
+        files = {}
+        for name in cls._files():
+            files_of_field = cls._files_of_field(name, snakemake)
+            if files_of_field:
+                files[name] = files_of_field
+        job = cls.model_validate(options | files)
+        job._facts.update(cls._describe(snakemake, options, files))
+        checksum.set_origin(json.dumps(job._facts, sort_keys=True))
+        return job
+
+    @classmethod
+    def _describe(
+        cls, snakemake: Any, options: dict[str, Any], files: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What the files of a job say of the job that wrote them."""
+        facts = {
+            "rule": cls.rule(),
+            "wildcards": dict(snakemake.wildcards.items()),
+            "inputs": {name: files[name] for name in files if name in cls._marked(READ)},
+            "options": options,
+            "code": snakemake.params.code,
+        }
+        content = snakemake.params.get("content")
+        if content:
+            facts["content"] = content
+        return facts
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What the job's tables say of their origin.
+
+        That is the fingerprint of its code, a hash of its options, and its seed.
+        """
+        not_hashed = {*self.ASIDE, "follows"}
+        options = {name: value for name, value in self.options().items() if name not in not_hashed}
+        params = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        provenance = {"code": str(self._facts.get("code", "")), "params": params}
+        if "seed" in options:
+            provenance["seed"] = str(options["seed"])
+        return provenance
+
+    @property
+    def origin(self) -> str:
+        """A hash of all that the job depends on, with size and time of its files.
+
+        It names the job of unfinished work. The files themselves are not read: weights of healed
+        variants are too large.
+        """
+        text = json.dumps(self._facts or self.options(), sort_keys=True)
+        stamps = []
+        for name in sorted(self._marked(READ)):
+            for path in map(Path, _listed(getattr(self, name))):
+                if path.is_file():
+                    stat = path.stat()
+                    stamps.append((str(path), stat.st_size, stat.st_mtime_ns))
+        return hashlib.sha256(json.dumps([text, stamps]).encode()).hexdigest()
+
+    @classmethod
+    def _marked(cls, mark: Any) -> set[str]:
+        """The fields with READ or WRITTEN in their annotations."""
+        return {name for name, field in cls.model_fields.items() if mark in field.metadata}
+
+    @classmethod
+    def _files(cls) -> set[str]:
+        return cls._marked(READ) | cls._marked(WRITTEN)
+
+    @classmethod
+    def _files_of_field(cls, name: str, snakemake: Any) -> Any:
+        """The rule's files of a field: one, a list, or by the names of what they are of."""
+        rule_files = snakemake.output if name in cls._marked(WRITTEN) else snakemake.input
+        files = _listed(getattr(rule_files, name, None))
+        field_type = get_origin(cls.model_fields[name].annotation)
+        if field_type is dict:
+            return {_name_of(Path(file)): file for file in files}
+        if field_type is list:
+            return files
+        return files[0] if files else None
+
+
+def _name_of(file: Path) -> str:
+    """What a file is of: a calibration's file has its name, a manifest the folder of its model."""
+    return file.parent.name if file.stem == "manifest" else file.stem
+
+
+def _listed(files: Any) -> list[str]:
+    """The files of a field or of a rule's input, which may be one, several, or none."""
+    if isinstance(files, Mapping):
+        return list(files.values())
+    if isinstance(files, str):
+        return [files]
+    return [str(file) for file in files or ()]
+
+
+class OnModel(Job):
+    """A job that loads a model, on a GPU where there is one."""
+
+    PACKAGES = True
+
+    manifest: Annotated[str, READ] = ""
+    # What rule check_model found; no number follows from it.
+    check: Annotated[str | None, READ] = None
+
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
+        """Megabytes of host memory: the libraries, and twice the weights, which a stage may change.
+
+        model: The manifest of the model.
+        """
+        return round(attempt * (3000 + 2000 * model["weights_bytes"] / 1e9))
+
+    def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
+        """Time limit: loading and measuring grow with the weights."""
+        return minutes(model, attempt)
+
+
+def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
+    """Time limit of a job that loads a model and goes through this number of variants of it."""
+    return round(attempt * (20 + 6 * model["weights_bytes"] / 1e9 * (1 + variants / 4)))
+
+
+def family(config: Configuration, model: str) -> dict[str, str | None]:
+    """What a job on a model follows: the entry of its family."""
+    return {"family": family_digest(config.models[model].family)}
+
+
+def entries(**registered: Any) -> dict[str, str | None]:
+    """The digests of entries of a registry, by the names given to them."""
+    return {name: entry_digest(entry) for name, entry in registered.items()}
+
+
+class Place(dict[str, str]):
+    """Wildcards, by attribute and by key."""
+
+    __getattr__ = dict.__getitem__

@@ -1,0 +1,160 @@
+"""Jobs of rules/prune.smk: the units that a selector removes, step by step or by a search."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from lamina.engine import budgets
+from lamina.options.entry import Options
+from lamina.options.metrics import METRICS
+from lamina.options.selectors import Selector
+from lamina.selection.options import Beside, Loop, Replacements, Scored
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages import changes
+from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, entries, family, minutes
+from lamina_workflow.stages.sweep import keys
+from lamina_workflow.study import requests
+from lamina_workflow.study.sweeps import step_pass
+
+TRIES = 100  # sets that a search compares, roughly, for its time limit
+
+
+class PruneStep(Job):
+    """One plan.
+
+    `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves.
+    Runs of layers are chosen from `activations` instead. `beside` are other calibrations on which
+    removals are scored too, with their samples and sweeps.
+    """
+
+    PACKAGES = True
+
+    selector: Options[Selector]
+    score: Literal["acc", "acc_norm"]
+    replacements: Replacements | None = None
+    beside: dict[str, Beside] = {}
+    keys: dict[str, Any]
+    manifest: Annotated[str, READ] = ""
+    calibration: Annotated[str, READ] = ""
+    previous: Annotated[str | None, READ] = None
+    sweep: Annotated[str | None, READ] = None
+    activations: Annotated[str | None, READ] = None
+    beside_samples: Annotated[dict[str, str], READ] = {}
+    beside_sweeps: Annotated[list[str], READ] = []
+    manifests: Annotated[dict[str, str], READ] = {}
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        selector = config.selectors[w.selector]
+        beside = {}
+        if step_pass(config, w.selector):
+            weights = requests.beside(config, w.calibration, w.selector)
+            for name, weight in sorted(weights.items()):
+                beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
+        return cls(
+            selector=selector,
+            score=config.calibrations[w.calibration].score,
+            replacements=changes.replacements(config, w),
+            beside=beside,
+            keys=keys(w),
+            follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        strategy = "replacements" if self.replacements else self.selector.strategy
+        modules = [f"lamina.selection.strategies.{strategy}"]
+        if self.selector.metric:
+            modules.append(METRICS[self.selector.metric].module)
+        if self.selector.periods == "whole":
+            modules.append("lamina.models.cutting")
+        return tuple(modules)
+
+    @property
+    def scored(self) -> dict[str, Scored]:
+        """The sweeps that the step reads, by calibration, the variant's own first.
+
+        None for a step without a sweep.
+        """
+        if not self.sweep:
+            return {}
+        sweeps = {_calibration_of_sweep(file): file for file in self.beside_sweeps}
+        scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
+        for name, other in self.beside.items():
+            samples = self.beside_samples[name]
+            scored[name] = Scored(samples, sweeps[name], other.score, other.weight)
+        return scored
+
+
+def _calibration_of_sweep(file: str) -> str:
+    """The calibration in the path of a sweep, `sweeps/{model}/{calibration}/…`."""
+    parts = Path(file).parts
+    return parts[parts.index("sweeps") + 2]
+
+
+class SearchPlans(OnModel):
+    """One search.
+
+    `data` are calibrations that it reads in addition to the variant's own: those that a repair in
+    the `loop`, or one of several `repairs`, adds, and those that judge. `tokens` is the budget of
+    one pass.
+    """
+
+    selector: Options[Selector]
+    sizes: list[int]
+    score: Literal["acc", "acc_norm"]
+    loop: Loop | None = None
+    repairs: dict[str, Loop] = {}
+    replacements: Replacements | None = None
+    tokens: int | str
+    keys: dict[str, str]
+    calibration: Annotated[str, READ] = ""
+    data: Annotated[dict[str, str], READ] = {}
+    manifests: Annotated[dict[str, str], READ] = {}
+    plans: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        selector = config.selectors[w.selector]
+        members = {name: METRICS[name] for name in selector.members if name in METRICS}
+        return cls(
+            selector=selector,
+            sizes=requests.searches(config).get((w.model, w.calibration, w.selector), []),
+            score=config.calibrations[w.calibration].score,
+            loop=changes.loop(config, w),
+            repairs={name: changes.repaired(config, w, name) for name in selector.repairs},
+            replacements=changes.replacements(config, w),
+            tokens=config.sweep.tokens,
+            keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
+            follows=family(config, w.model)
+            | entries(metric=METRICS[selector.metric or ""], **members),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        repairs = [loop.module for loop in self.repairs.values()]
+        return (
+            *self.selector.modules,
+            self.selector.SEARCH,
+            *repairs,
+            *changes.modules(self.loop, self.replacements),
+        )
+
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job; where repairs are in place, also for their fit and waiting patches."""
+        megabytes = super().memory(model, attempt)
+        if not self.repairs and self.loop is None:
+            return megabytes
+        repair_bytes = budgets.repairing(int(model["hidden_size"]))
+        return megabytes + round(attempt * repair_bytes / 1e6)
+
+    def minutes(self, model: Any, attempt: int) -> int:
+        """Time limit of a job that compares about `TRIES` sets."""
+        return minutes(model, attempt, TRIES)
+
+
+class PickPlan(Job):
+    """The plan of one size, from those that a search found."""
+
+    removed: int
+    plans: Annotated[str, READ] = ""

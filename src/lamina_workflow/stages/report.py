@@ -1,0 +1,203 @@
+"""Jobs of rules/report.smk: tables, what is computed from them, the database, the page."""
+
+from collections.abc import Collection
+from typing import Annotated, Any, Self
+
+from lamina.options.entry import Options
+from lamina.options.metrics import METRICS
+from lamina.registry import declared
+from lamina.tables import TABLES
+from lamina_workflow.config.configuration import Configuration, Report
+from lamina_workflow.report.glossary import build_glossary
+from lamina_workflow.stages.job import READ, WRITTEN, Job
+from lamina_workflow.study import requests, tables
+
+# A table that is computed from others has rows if this one has.
+_SOURCE_TABLES = {
+    "agreements": "relevance",
+    "dissociations": "sweeps",
+    "comparisons": "benchmarks",
+    "jobs": "models",
+}
+
+
+class FromTables(Job):
+    """A job on tables of a run, through views of them."""
+
+    views: Annotated[list[str], READ] = []
+    tables: Annotated[list[str], READ] = []
+
+
+def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
+    """The figures that have something to show, each with the tables that it reads.
+
+    Such a figure has data in all of its TABLES, has a diagnosis of its KINDS, and as many names of
+    each section as its NEEDS say; `lamina_workflow.report.figures` explains these.
+    """
+    tables_by_figure = declared("lamina_workflow.report.figures", "TABLES")
+    kinds_by_figure = declared("lamina_workflow.report.figures", "KINDS")
+    needs_by_figure = declared("lamina_workflow.report.figures", "NEEDS")
+    diagnosis_kinds = {config.diagnoses[name].kind for _, _, name in requests.diagnoses(config)}
+    counts = _count_names(config)
+
+    figures = {}
+    for figure, figure_tables in tables_by_figure.items():
+        kinds = kinds_by_figure.get(figure)
+        has_kind = kinds is None or bool(diagnosis_kinds.intersection(kinds))
+        needs = needs_by_figure.get(figure, {})
+        has_names = all(counts[section] >= least for section, least in needs.items())
+        if has_kind and has_names and _have_data(config, figure_tables):
+            figures[figure] = figure_tables
+    return figures
+
+
+def _count_names(config: Configuration) -> dict[str, int]:
+    """How many names of a section the studies use; of repairs, pairs of a repair and a healing."""
+    variants = requests.variants(config)
+    repairs = {(variant.repair, variant.healing) for variant in variants}
+    return {
+        "calibrations": len(set(requests.calibrations(config))),
+        "selectors": len({variant.selector for variant in variants}),
+        "tasks": len(config.benchmarks.tasks),
+        "texts": len(config.benchmarks.perplexity),
+        "repairs": len(repairs - {("none", "none")}),
+    }
+
+
+def _have_data(config: Configuration, table_names: Collection[str]) -> bool:
+    """Whether the studies ask for files that each of these tables is gathered from."""
+    sources = [_SOURCE_TABLES.get(table, table) for table in table_names]
+    return all(tables.parts(config, source) for source in sources)
+
+
+class GatherTable(Job):
+    """One table from its `parts`, the files of the jobs that measured it."""
+
+    table: str
+    groups: dict[str, str] = {}  # labels of entries that are replicates, by name
+    scores: dict[
+        str, str
+    ] = {}  # scores of calibrations that compare choices by another than acc_norm
+    parts: Annotated[list[str], READ] = []
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entries: dict[str, Any] = {}
+        scores: dict[str, str] = {}
+        if w.table == "plans":
+            entries = config.selectors
+        if w.table == "calibrations":
+            entries = config.calibrations
+            scores = {
+                name: str(entry.score)
+                for name, entry in config.calibrations.items()
+                if entry.score != "acc_norm"
+            }
+        groups = {name: entry.group for name, entry in entries.items() if entry.group}
+        return cls(table=w.table, groups=groups, scores=scores)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.table,)
+
+
+class GatherJobs(Job):
+    """The table of jobs, from Snakemake's records in results/jobs."""
+
+    WRITES = ("jobs",)
+
+
+class CompareTasks(Job):
+    """How tasks differ in the units that they need, from sweeps of base models."""
+
+    WRITES = ("dissociations",)
+
+    sweeps: Annotated[str, READ] = ""
+    calibrations: Annotated[str, READ] = ""
+
+
+class CompareMetrics(Job):
+    """How metrics agree, for every metric that has scores."""
+
+    WRITES = ("agreements",)
+
+    relevance: Annotated[str, READ] = ""
+    sweeps: Annotated[str, READ] = ""
+    calibrations: Annotated[str, READ] = ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(sorted({metric.module for metric in METRICS.values()}))
+
+
+class CompareSelectors(FromTables):
+    """Which selector is better, document by document."""
+
+    WRITES = ("comparisons",)
+
+
+class BuildDatabase(FromTables):
+    """All tables, kept under the name of the `study`."""
+
+    WRITES = tuple(TABLES)
+
+    study: str
+
+
+class PlotFigure(FromTables):
+    """One figure from the tables that it declares, and no others, which may be being written."""
+
+    figure: str
+    queries: Annotated[list[str], READ] = []
+    data: Annotated[str, WRITTEN] = ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        # Metrics whose scores the figure computes itself.
+        metrics = declared("lamina_workflow.report.figures", "METRICS").get(self.figure, ())
+        metric_modules = sorted({METRICS[metric].module for metric in metrics})
+        return (f"lamina_workflow.report.figures.{self.figure}", *metric_modules)
+
+
+class CollectFacts(Job):
+    """Versions, commit, wall time and machine of the run."""
+
+    FOLLOWED = ("lamina.version",)
+
+    seed: int
+    files: str  # configuration files of the run
+    started: str  # a file that was touched when the run began
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(seed=config.seed, files=w.files, started=w.started)
+
+
+class RenderReport(FromTables):
+    """The page of the whole run."""
+
+    report: Options[Report]  # what a variant must keep to be recommended
+    names: dict[str, Any]  # what the names in the report mean, by section
+    sizes: list[str] = []  # the sizes that were asked for, and how many layers each is
+    template: Annotated[str, READ] = ""
+    included: Annotated[list[str], READ] = []
+    queries: Annotated[list[str], READ] = []
+    facts: Annotated[str, READ] = ""
+    database: Annotated[str, READ] = ""
+    figures: Annotated[list[str], READ] = []
+    numbers: Annotated[list[str], READ] = []
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            report=config.report,
+            names=build_glossary(config),
+            sizes=requests.outcomes(config),
+        )
+
+
+class CheckRefusals(Job):
+    """Which plans and repairs were refused; the last job of a run."""
+
+    plans: Annotated[str, READ] = ""
+    patches: Annotated[str, READ] = ""

@@ -1,0 +1,287 @@
+"""What the studies of a configuration ask for, as lists that rules turn into files.
+
+Pure functions of a loaded configuration. Every list is free of duplicates, so that studies that
+overlap share their jobs, and sorted, so that the order of studies and names changes nothing.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from lamina.variant import Variant
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.config.studies import Prune, ReachedSize, Size
+
+
+def variants(config: Configuration) -> list[Variant]:
+    """Variants of all studies, without the base models."""
+    all_variants: set[Variant] = set()
+    for study in _prune_studies(config):
+        all_variants.update(_study_variants(config, study))
+    return sorted(all_variants)
+
+
+def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
+    """(model, calibration, selector, removed) of the plans that variants use.
+
+    The steps on the way to them are left out.
+    """
+    return sorted({(v.model, v.calibration, v.selector, v.removed) for v in variants(config)})
+
+
+def outcomes(config: Configuration) -> list[str]:
+    """What the sizes of the studies come to, in sentences.
+
+    Selectors are named where they come to different numbers of the same kind of units.
+    """
+    selectors_by_sentence: dict[tuple[Size, str, str], dict[str, list[str]]] = {}
+    for (model, selector, size), reached in config.reached_sizes.items():
+        units = config.selectors[selector].units
+        sentences = selectors_by_sentence.setdefault((size, model, units), {})
+        sentence = _outcome(size, units, reached, config.models[model].layers or 0)
+        sentences.setdefault(sentence, []).append(selector)
+
+    outcomes: list[str] = []
+    for (size, model, _), sentences in selectors_by_sentence.items():
+        for sentence, selectors in sentences.items():
+            by = f" by {' and '.join(selectors)}" if len(sentences) > 1 else ""
+            outcomes.append(f"{model}, {size}{by}: {sentence}")
+    return outcomes
+
+
+def _outcome(size: Size, units: str, reached: ReachedSize, n_layers: int) -> str:
+    """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 % are left.`"""
+    kinds = {"layer": "layers", "both": "layers in sub-layers"}
+    kind = kinds.get(units, f"{units} sub-layers")
+    left = size.share(reached.left, reached.whole)
+    estimate = " by an estimate from shapes" if size.what == "latency" else ""
+    return f"without {reached.n_removed} of {n_layers} {kind}, at most {left}{estimate}."
+
+
+def searching(config: Configuration) -> list[str]:
+    """Selectors whose plans of all sizes are found by one job."""
+    return [name for name, selector in config.selectors.items() if selector.SEARCHES]
+
+
+def searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
+    """The sizes that are searched for, by (model, calibration, selector)."""
+    searched_sizes: dict[tuple[str, str, str], list[int]] = {}
+    for model, calibration, selector, removed in plans(config):
+        if config.selectors[selector].SEARCHES:
+            searched_sizes.setdefault((model, calibration, selector), []).append(removed)
+    return searched_sizes
+
+
+def sizes(
+    config: Configuration, model: str, calibration: str, selector: str, repair: str
+) -> list[int]:
+    """Numbers of removed units for which a repair's patch is used."""
+    patch_sizes: set[int] = set()
+    for study in _prune_studies(config):
+        for variant in _study_variants(config, study, model, calibration):
+            if variant.selector == selector and variant.repair == repair:
+                patch_sizes.add(variant.removed)
+    return sorted(patch_sizes)
+
+
+def block_variants(
+    config: Configuration, model: str, calibration: str, task: str, block: int
+) -> list[Variant]:
+    """Variants of a calibration that one benchmark job measures on a task or perplexity text.
+
+    A variant's block follows from its own key, so that adding one changes one block only.
+    Calibration `none` gives the base model, in block 0.
+    """
+    if calibration == "none":
+        is_measured = block == 0 and task in _base_tasks(config, model)
+        return [Variant.base(model)] if is_measured else []
+
+    measured_variants: set[Variant] = set()
+    for study in _prune_studies(config):
+        if task not in _study_tasks(config, study, calibration):
+            continue
+        for variant in _study_variants(config, study, model, calibration):
+            if _block_of(config, variant) == block:
+                measured_variants.add(variant)
+    return sorted(measured_variants)
+
+
+def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
+    """(model, calibration, task, block) of every benchmark job.
+
+    Calibration `none` stands for the base models.
+    """
+    blocks: set[tuple[str, str, str, int]] = set()
+    for model in config.models:
+        blocks.update((model, "none", task, 0) for task in _base_tasks(config, model))
+    for study in _prune_studies(config):
+        for model, calibration in product(study.models, study.calibrations):
+            studied = _study_variants(config, study, model, calibration)
+            numbers = {_block_of(config, variant) for variant in studied}
+            tasks = _study_tasks(config, study, calibration)
+            for task, number in product(tasks, numbers):
+                blocks.add((model, calibration, task, number))
+    return sorted(blocks)
+
+
+def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
+    """The benchmark jobs of tasks to which models write answers; each has a second job for them."""
+    answered = {name for name, task in config.benchmarks.tasks.items() if task.generate}
+    blocks = benchmark_blocks(config)
+    return [
+        (model, calibration, task, block)
+        for model, calibration, task, block in blocks
+        if task in answered
+    ]
+
+
+def captures(config: Configuration) -> list[tuple[str, str]]:
+    """(model, calibration) of every calibration that a study uses."""
+    captured: set[tuple[str, str]] = set()
+    for study in config.studies.values():
+        captured.update(product(study.models, study.calibrations))
+    return sorted(captured)
+
+
+def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
+    """The further calibrations on which a selector scores removals, with their weights.
+
+    calibration: The variant's own.
+    """
+    weights = config.selectors[selector].also
+    return {name: weight for name, weight in weights.items() if name != calibration}
+
+
+def fitted_on(config: Configuration, calibration: str, repair: str) -> list[str]:
+    """Calibrations that a variant's repair is fitted on, its own first."""
+    if repair == "none":
+        return [calibration]
+    return list(config.repairs[repair].weights(calibration, auto=0.0))
+
+
+def trained_on(config: Configuration, calibration: str, healing: str) -> dict[str, float]:
+    """Calibrations that a variant's healing trains on, with the weight of a token."""
+    if healing == "none":
+        return {}
+    return config.healings[healing].weights(calibration)
+
+
+def read_by(config: Configuration, variant: Variant) -> set[str]:
+    """Calibrations that a variant was made from, by its selector, its repair and its healing."""
+    calibration = variant.calibration
+    return {
+        calibration,
+        *fitted_on(config, calibration, variant.repair),
+        *trained_on(config, calibration, variant.healing),
+        *chosen_on(config, calibration, variant.selector),
+    }
+
+
+def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str]:
+    """The calibrations that a selector reads in addition to a variant's own."""
+    options = config.selectors[selector]
+    calibrations_read = set(beside(config, calibration, selector))
+    if options.judge:
+        calibrations_read.add(options.judge)
+    for repair in [options.repair, *options.repairs]:
+        if repair:
+            calibrations_read.update(fitted_on(config, calibration, repair))
+    return calibrations_read - {calibration}
+
+
+def calibrations(config: Configuration) -> list[tuple[str, str]]:
+    """(model, calibration) of every calibration that is read.
+
+    They are those of studies, and others from which variants are made.
+    """
+    calibrations_read = set(captures(config))
+    for variant in variants(config):
+        calibrations_read.update((variant.model, name) for name in read_by(config, variant))
+    return sorted(calibrations_read)
+
+
+def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
+    """(model, calibration, diagnosis) of every diagnosis that a study lists.
+
+    Calibration `none` stands for the file of a diagnosis that reads one.
+    """
+    diagnosis_keys: set[tuple[str, str, str]] = set()
+    for study in config.studies.values():
+        for model, calibration, name in product(study.models, study.calibrations, study.diagnoses):
+            if config.diagnoses[name].FILED:
+                diagnosis_keys.add((model, "none", name))
+            else:
+                diagnosis_keys.add((model, calibration, name))
+    return sorted(diagnosis_keys)
+
+
+def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
+    """Variants of a model that may differ in cost; empty if no efficiency is measured.
+
+    They are all variants without their healing, which is merged into the weights. The cost depends
+    on the kind of unit, the number of removed units, the repair, and the number of *runs* of
+    removed layers, because each run has one patch. Only plans know the runs: so the job is given
+    every variant, reads the plans and measures the first of each kind.
+    """
+    if config.benchmarks.efficiency is None:
+        return []
+    timed_variants: set[Variant] = set()
+    for study in _prune_studies(config):
+        for variant in _study_variants(config, study, model):
+            timed_variants.add(replace(variant, healing="none"))
+    return sorted(timed_variants)
+
+
+def structures(config: Configuration, model: str) -> int:
+    """How many variants of a model differ in cost, as far as that is known before the plans."""
+    kinds = {
+        (config.selectors[variant.selector].units, variant.removed, variant.repair)
+        for variant in efficiency_variants(config, model)
+    }
+    return len(kinds)
+
+
+def _prune_studies(config: Configuration) -> list[Prune]:
+    return [study for study in config.studies.values() if isinstance(study, Prune)]
+
+
+def _study_variants(
+    config: Configuration, study: Prune, model: str | None = None, calibration: str | None = None
+) -> Iterator[Variant]:
+    """Variants of one study in the order of its lists, of one model and calibration if given."""
+    models = [name for name in study.models if model in (None, name)]
+    calibrations = [name for name in study.calibrations if calibration in (None, name)]
+    for model_name in models:
+        for calibration_name, selector, entry in product(
+            calibrations, study.selectors, study.removed
+        ):
+            n_removed = config.n_removed(model_name, selector, entry)
+            for repair, healing in product(study.repairs, study.healings):
+                yield Variant(model_name, calibration_name, selector, n_removed, repair, healing)
+
+
+def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:
+    """The tasks and perplexity texts on which a study measures the variants of a calibration."""
+    tasks = study.tasks
+    if tasks == "own":
+        tasks = config.own_tasks(calibration)
+    elif tasks == "all":
+        tasks = list(config.benchmarks.tasks)
+
+    texts = study.perplexity
+    if texts == "all":
+        texts = list(config.benchmarks.perplexity)
+    return [*tasks, *texts]
+
+
+def _base_tasks(config: Configuration, model: str) -> set[str]:
+    """The tasks and texts on which the base model is measured: all, if any study prunes it."""
+    is_pruned = any(model in study.models for study in _prune_studies(config))
+    if not is_pruned:
+        return set()
+    return {*config.benchmarks.tasks, *config.benchmarks.perplexity}
+
+
+def _block_of(config: Configuration, variant: Variant) -> int:
+    return zlib.crc32(str(variant).encode()) % config.benchmark.blocks

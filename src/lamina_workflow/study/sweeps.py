@@ -1,0 +1,224 @@
+"""Which sweeps the studies of a configuration need, and what each of them measures.
+
+A sweep removes every remaining unit of a model in turn. It is named by (model, calibration,
+selector, removed), and `SweepSelector` says what can stand for the selector.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from lamina.options.metrics import CARRIED, METRICS, MODULES, passes
+from lamina.options.selectors import Selector
+from lamina.paths import any_of
+from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.config.studies import Maps
+from lamina_workflow.study.requests import beside, plans
+
+# How much more may be computed so that jobs of a sweep run at the same time. Each further job costs
+# 2 / (L + 1) of a sweep: it carries the model before the removals through L layers, and a sweep in
+# one job runs L (L + 1) / 2 layers.
+SHARING = 0.1
+
+
+@dataclass(frozen=True)
+class SweepSelector:
+    """What stands in a sweep's path where a plan has its selector.
+
+    `base/{pass}/{units}` is the base model, whose sweep all selectors and maps share. `{selector}`
+    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it made for
+    another calibration.
+    """
+
+    name: str
+    """`base`, or the name of a selector."""
+    plan_calibration: str = ""
+    """The calibration of the plans, if it is not the one that is swept."""
+    pass_: str = ""
+    """Of the base model."""
+    units: str = ""
+    """Of the base model."""
+
+    @classmethod
+    def parse(cls, text: str) -> "SweepSelector":
+        """Read the text that `str` writes."""
+        match text.split("/"):
+            case ["base", pass_, units]:
+                return cls("base", pass_=pass_, units=units)
+            case ["for", plan_calibration, name]:
+                return cls(name, plan_calibration)
+        return cls(text)
+
+    def __str__(self) -> str:
+        if self.name == "base":
+            return f"base/{self.pass_}/{self.units}"
+        if self.plan_calibration:
+            return f"for/{self.plan_calibration}/{self.name}"
+        return self.name
+
+    def entry(self, config: Configuration) -> Selector | None:
+        """The selector in the configuration; None for sweeps of the base model."""
+        return None if self.name == "base" else config.selectors[self.name]
+
+    def planned_on(self, calibration: str) -> str:
+        """The calibration of the plans that a sweep of `calibration` goes on from."""
+        return self.plan_calibration or calibration
+
+    def settings(self, config: Configuration) -> tuple[str, str]:
+        """Pass and kind of unit."""
+        entry = self.entry(config)
+        if entry is None:
+            return self.pass_, self.units
+        return step_pass(config, self.name) or "removal", entry.units
+
+    def repair(self, config: Configuration) -> str:
+        """The repair that is in place during the sweep, or `none`."""
+        entry = self.entry(config)
+        if entry is None or entry.repair is None:
+            return "none"
+        return entry.repair
+
+    def others(self, config: Configuration) -> dict[str, list[str]]:
+        """The models that each donor consists of, whose layers may replace the model's own."""
+        if self.name == "base":
+            return {}
+        return config.replacing(self.name)
+
+
+def any_selector(config: Configuration) -> str:
+    """A regular expression for all that can stand in the place of a selector."""
+    base = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp|both)"
+    other_calibration = f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})"
+    return any_of(config.selectors, base, other_calibration)
+
+
+class _BaseSweep(NamedTuple):
+    """A sweep of a base model, which several selectors and maps may share."""
+
+    model: str
+    calibration: str
+    units: str
+    pass_: str
+
+
+def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
+    """(model, calibration, selector, removed) of every sweep that goes into the tables.
+
+    If one pass carries another's metrics, the other is left out, so that no row is there twice.
+
+    carried: Include it after all, because steps of selectors read it, and also the sweeps of the
+        further calibrations that steps are scored on.
+    """
+    base_sweeps = {
+        _BaseSweep(model, calibration, units, pass_)
+        for model, calibration, pass_, units in maps(config)
+    }
+    step_sweeps: set[tuple[str, str, str, int]] = set()
+    for model, plan_calibration, selector, n_removed in plans(config):
+        pass_ = step_pass(config, selector)
+        if pass_ is None:
+            continue
+        entry = config.selectors[selector]
+        swept_calibrations = [plan_calibration]
+        if carried:
+            swept_calibrations += beside(config, plan_calibration, selector)
+        for calibration in swept_calibrations:
+            if starts_shared(entry):
+                base_sweeps.add(_BaseSweep(model, calibration, entry.units, pass_))
+            name = str(_sweep_selector(selector, plan_calibration, calibration))
+            for step in _own_steps(entry, n_removed):
+                step_sweeps.add((model, calibration, name, step))
+
+    if not carried:
+        base_sweeps -= _carried_along(base_sweeps)
+    for sweep in base_sweeps:
+        name = str(SweepSelector("base", pass_=sweep.pass_, units=sweep.units))
+        step_sweeps.add((sweep.model, sweep.calibration, name, 0))
+    return sorted(step_sweeps)
+
+
+def _own_steps(entry: Selector, n_removed: int) -> range:
+    """The numbers of removed units from which a selector sweeps for itself on the way to a plan."""
+    first_step = 1 if starts_shared(entry) else 0
+    return range(first_step, n_removed if entry.STEPS else 1)
+
+
+def _carried_along(base_sweeps: set[_BaseSweep]) -> set[_BaseSweep]:
+    """The sweeps whose metrics others of `base_sweeps` measure along the way."""
+    return {
+        sweep._replace(pass_=CARRIED[sweep.pass_])
+        for sweep in base_sweeps
+        if sweep.pass_ in CARRIED
+    }
+
+
+def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
+    """(model, calibration, pass, units) of the sweeps of base models that studies of maps need."""
+    metrics_by_sweep: dict[tuple[str, str, str], set[str]] = {}
+    for study in config.studies.values():
+        if not isinstance(study, Maps):
+            continue
+        for model, calibration in product(study.models, study.calibrations):
+            metrics = metrics_by_sweep.setdefault((model, calibration, study.units), set())
+            metrics.update(study.metrics)
+
+    base_sweeps: list[tuple[str, str, str, str]] = []
+    for (model, calibration, units), metrics in metrics_by_sweep.items():
+        for pass_ in passes(metrics):
+            base_sweeps.append((model, calibration, pass_, units))
+    return sorted(base_sweeps)
+
+
+def starts_shared(entry: Selector) -> bool:
+    """Whether a selector's first step can use the shared sweep of the base model.
+
+    It can if no repair is in place and no donor's layer is tried.
+    """
+    return entry.repair is None and not entry.donors
+
+
+def step_pass(config: Configuration, selector: str) -> str | None:
+    """The pass whose sweep a step of a selector reads; None where no sweep is read.
+
+    `block` reads the captured activations instead; `deepest` and `random` read no measurement.
+    """
+    entry = config.selectors[selector]
+    if not entry.metric or not entry.SWEEPS:
+        return None
+    return METRICS[entry.metric].pass_
+
+
+def sweep_of_step(
+    config: Configuration, selector: str, n_removed: int, plan_calibration: str, calibration: str
+) -> SweepSelector:
+    """The selector of the sweep that a step of a selector reads.
+
+    plan_calibration: The calibration of the plans.
+    calibration: The calibration that is swept.
+    """
+    entry = config.selectors[selector]
+    if n_removed == 0 and starts_shared(entry):
+        return SweepSelector("base", pass_=step_pass(config, selector) or "", units=entry.units)
+    return _sweep_selector(selector, plan_calibration, calibration)
+
+
+def _sweep_selector(selector: str, plan_calibration: str, calibration: str) -> SweepSelector:
+    """The selector of a sweep of `calibration` that goes on from plans for `plan_calibration`."""
+    if calibration == plan_calibration:
+        return SweepSelector(selector)
+    return SweepSelector(selector, plan_calibration)
+
+
+def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
+    """The number of jobs of a sweep. Passes over weights are not worth sharing.
+
+    `auto` depends on the model's depth alone, so that neither the machine nor other studies make a
+    sweep stale.
+    """
+    pass_, _ = SweepSelector.parse(selector).settings(config)
+    if pass_ in MODULES:
+        return 1
+    if config.sweep.blocks != "auto":
+        return config.sweep.blocks
+    n_layers = config.models[model].layers or 0
+    return 1 + int(SHARING * (n_layers + 1) / 2)
