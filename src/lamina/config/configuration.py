@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from lamina.config.benchmarks import Benchmarks
-from lamina.config.calibrations import Calibration, Choices, Mixture
+from lamina.config.calibrations import Calibration, Choices, Hub, Mixture, Text
 from lamina.config.entry import Choice, Entry, Named, option
 from lamina.config.healings import Healing
 from lamina.config.models import Donor, Merged, Model
@@ -165,6 +165,10 @@ class Configuration(Entry):
         entry = self.calibrations[calibration]
         names = entry.mixture if isinstance(entry, Mixture) else [calibration]
         return {name: self.calibrations[name] for name in names}
+
+    def is_text(self, calibration: str) -> bool:
+        """Whether a calibration, or every part of a mixture, is running text."""
+        return all(isinstance(entry, Text | Hub) for entry in self.parts(calibration).values())
 
     def own_tasks(self, calibration: str) -> list[str]:
         """Benchmark tasks drawn from the same lm-eval tasks as a calibration.
