@@ -117,10 +117,18 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     after: list[
         tuple[str, Job]
     ] = []  # what is drawn of comparisons waits for them, and nothing else does
+    asked = declared("lamina_workflow.report.figures", "QUERIES")
     for name, read in sorted(declared("lamina_workflow.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
-        job = (f"figure {name}", PlotFigure(figure=name, views=VIEWS, tables=tables, **written))
+        plot = PlotFigure(
+            figure=name,
+            views=VIEWS,
+            queries=[queries.locate_query(query) for query in asked[name]],
+            tables=tables,
+            **written,
+        )
+        job = (f"figure {name}", plot)
         (after if {"agreements", "comparisons"} & set(read) else jobs).append(job)
     for some in (jobs, after):
         with ThreadPool(workers) as pool:

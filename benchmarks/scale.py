@@ -368,7 +368,8 @@ def _devices(gibibytes: int | None) -> AbstractContextManager[object]:
     if gibibytes is None:
         return nullcontext()
     sys.path.append(str(Path(__file__).parents[1]))
-    from tests.device.pretended import GIB, pretended
+    from tests.device.placed import GIB
+    from tests.device.pretended import pretended
 
     return pretended(gibibytes * GIB)
 

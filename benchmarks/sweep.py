@@ -36,12 +36,10 @@ from lamina.models.units import all_units
 
 @dataclass
 class Result:
-    """One way's run of one case: the units it removed, scores of its first step, layer-tokens and evaluations."""
+    """One way's run of one case: the units it removed, and the scores of its first step."""
 
     removed: list[str]
     scores: Scores
-    layer_tokens: float
-    evaluations: int
 
 
 class Ways:
@@ -77,11 +75,12 @@ class Ways:
     def naive(self) -> Result:
         """lm-eval's own loop on one cut model after another."""
         removed: list[str] = []
-        first, done, count = None, 0.0, 0
+        first: Scores | None = None
         depth = engine.layer_count(self.case.model)
         for _ in range(self.case.steps):
             units = all_units(depth, "layer", removed)
-            scores = Scores(self.case.samples, [CURRENT, *units])
+            scores = Scores(self.case.samples)
+            scores.add([CURRENT, *units])
             for number, unit in enumerate(scores.names):
                 gone = removed + [unit] * (unit != CURRENT)
                 self.lm._model = remove(share(self.case.model), gone) if gone else self.case.model
@@ -91,30 +90,24 @@ class Ways:
                 scores.hits[number] = greedy * [
                     len(continuation) for _, _, continuation in self.requests
                 ]
-                done += self.row_tokens * (depth - len(gone))
             scores.seen[:] = scores.scored[:] = True
-            first, count = first or scores, count + scores.seen[1:].size
+            first = first or scores
             removed.append(self.least(scores))
         assert first is not None
-        return Result(removed, first, done, count)
+        return Result(removed, first)
 
     def full(self, outputs: bool = False) -> Result:
-        """Every unit on every sample."""
-
+        """The engine's sweep."""
         removed: list[str] = []
         first: Scores | None = None
-        layer_tokens = 0.0
-        evaluations = 0
         for _ in range(self.case.steps):
             units = all_units(engine.layer_count(self.case.model), "layer", removed)
             with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
                 session.sweep(units, removed)
             first = first or session.scores
-            layer_tokens += session.layer_tokens
-            evaluations += int(session.scores.seen[1:].sum())
             removed.append(self.least(session.scores))
         assert first is not None
-        return Result(removed, first, layer_tokens, evaluations)
+        return Result(removed, first)
 
     def least(self, scores: Scores) -> str:
         """The unit that goes next: of those that saw most, the one that is missed least, then the deepest."""
@@ -196,24 +189,18 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
         mine, theirs = result.scores, naive.scores
         order = [theirs.index[unit] for unit in mine.names]
         difference = np.abs(mine.loglikelihood - theirs.loglikelihood[order])
-        counted = (
-            ways.bound()
-            if name in ("engine", "all_metrics")
-            else naive.layer_tokens / result.layer_tokens
-        )
         record = {
             "case": case.name,
             "method": name,
             "ratio": round(statistics.median(ratios), 2),
             "lowest": round(min(ratios), 2),
             "highest": round(max(ratios), 2),
-            "bound": round(counted, 2),
+            "bound": round(ways.bound(), 2),
             "same_predictions": same_predictions(case.samples, result.scores, naive.scores),
             "same_plan": result.removed == naive.removed,
             "max_loglik_diff": float(
                 difference[np.repeat(mine.seen, np.diff(mine.offsets), axis=1)].max(initial=0.0)
             ),
-            "evaluations_saved": round(naive.evaluations / result.evaluations, 2),
             "repeats": repeats,
             "samples": len(case.samples),
         }

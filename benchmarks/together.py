@@ -102,7 +102,8 @@ def main() -> None:
         return [sample["value"] for sample in found]
 
     def read(name: str, pass_: Together | None) -> list[float]:
-        return list(perplexity.document_nll(built[name], cut, len(texts), name, pass_).nll)
+        losses = perplexity.document_nll(built[name], cut, len(texts), name, pass_)
+        return [loss for loss, _ in losses]
 
     found: dict[str, dict[str, float]] = {}
     for kind, measure in (("choices", scored), ("texts", read)):
@@ -129,7 +130,7 @@ def main() -> None:
         else:
             rows = [
                 (tuple(before), tuple(after))
-                for _, before, after in next(iter(task.lm._encoded.values()))
+                for _, before, after in next(iter(task.lm._encoded_lists.values()))
             ]
         middle = {how: statistics.median(each) for how, each in seconds.items()}
         found[kind] = {

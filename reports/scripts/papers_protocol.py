@@ -25,7 +25,6 @@ from lamina.models.units import all_units
 from lamina.options.calibrations import Calibration as Entry
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.selection import race
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.plans import PlanRequest
 from lamina.selection.strategies.pairwise import estimate_effects, minimise
@@ -48,6 +47,10 @@ def questions(task: str, part: str, count: int | None = None, draw: int = 0) -> 
 
 def raced(model, of, gone, units):
     """The unit whose removal loses least accuracy, and what each unit's score is, on how many questions."""
+    from lamina.selection import (
+        race,  # at the commit of reports/protocol.md; lamina has no race now
+    )
+
     with engine.opened(model, of.samples, TOKENS, False) as session:
         evaluator = Evaluator(session, loss_of("accuracy", "acc_norm"))
         candidates = [Candidate(frozenset([*gone, unit])) for unit in units]

@@ -8,7 +8,7 @@
 -- other, other_value     of the metrics that order the layers of this task as accuracy does, with a
 --                        rank correlation of at least `wanted` (a variable, 0.8), the one with the
 --                        most reliable ranking, and its reliability
--- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (view
+-- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (table
 --                                         task_agreements)
 -- Empty where no calibration has accuracy defined on layers.
 WITH sure AS (

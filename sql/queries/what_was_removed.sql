@@ -11,8 +11,7 @@
 -- accuracy_before, accuracy_after   on the calibration, around this removal; null where the
 --                                   selector does not measure it
 -- before_stderr, after_stderr       their binomial standard errors, over n_before and n_after
---                                   samples: a race measures a unit on part of the calibration, a
---                                   search on the samples that it does not hold back
+--                                   samples: of a search those that it does not hold back
 -- Empty where no study prunes (`selectors` and `removed`).
 SELECT model, calibration, selector, removed, position, unit, score, accuracy_before, before_stderr, n_before,
     accuracy_after, after_stderr, n_after, refused

@@ -2,7 +2,7 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_variants_there_are.sql
 --
--- One row per variant, the base models first; its columns are those of view variants, with standard
+-- One row per variant, the base models first; its columns are those of table variants, with standard
 -- errors.
 -- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general
 --                        text divided by the base model's

@@ -47,6 +47,14 @@ def refusal(root: Path, **changes: Any) -> str:
 
 TOO_LONG = [
     (
+        {
+            "calibrations__long": {**TEXT, "length": 65},
+            "selectors__best": {"strategy": "portfolio", "judge": "long"},
+            "studies__prune__selectors": ["best"],
+        },
+        "calibrations.long.length: 65 tokens are more than the context of model 'small', 64.",
+    ),
+    (
         {"calibrations__corpus__length": 65},
         "calibrations.corpus.length: 65 tokens are more than the context of model 'small', 64. Write at most 64",
     ),

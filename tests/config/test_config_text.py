@@ -159,3 +159,9 @@ def test_a_refusal_is_placed_where_its_key_stands(tmp_path: Path, message: str, 
     )
     second.write_text("models:\n  a:\n    b: 1\n")
     assert text.locate_key([first, second], message) == (f"{tmp_path}/{said}" if said else "")
+
+
+@pytest.mark.parametrize("content", ['{\n\t"models": {}}', "a: " + "[" * 9999])
+def test_a_file_that_yaml_cannot_read_places_no_refusal(tmp_path: Path, content: str) -> None:
+    (tmp_path / "mine.json").write_text(content)
+    assert text.locate_key([tmp_path / "mine.json"], "models.v1: no such folder") == ""

@@ -17,6 +17,7 @@ from lamina.data import calibrations
 from lamina.healing import lora, training
 from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
+from lamina.models import workload
 from lamina.options import healings
 from lamina.repair import patch
 from lamina.store import parquet
@@ -37,9 +38,11 @@ class InterruptedProgress(Progress):
     """Ends the training after some saves, as far as a test can end its own process."""
 
     saves_left = 0
+    layer_tokens = 0.0
 
-    def save(self, *arguments: Any) -> None:
-        super().save(*arguments)
+    def save(self, tensors: Any, facts: Any) -> None:
+        super().save(tensors, facts)
+        self.layer_tokens = facts["layer_tokens"]
         self.saves_left -= 1
         if self.saves_left == 0:
             raise KeyboardInterrupt
@@ -53,7 +56,9 @@ def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], list[train
     ]
     plan = {"units": REPAIRED_UNITS}
     options = Lora(**{**OPTIONS, "epochs": 3})
-    healed, rows = lora.heal(tiny.model(), plan, fitted_patches(), sources, options, progress)
+    model = tiny.model()
+    workload.watch(model)  # as a loaded model is
+    healed, rows = lora.heal(model, plan, fitted_patches(), sources, options, progress)
     weights = {name: weight.detach() for name, weight in healed.weights.items()}
     return weights, rows
 
@@ -70,7 +75,9 @@ def test_any_saved_step_leads_to_the_same_weights(
     with pytest.raises(KeyboardInterrupt):
         heal(interrupted)
     torch.rand(7)  # as whatever else draws random numbers
+    earlier = workload.done.earlier
     weights, rows = heal(Progress(interrupted.file, "key"))
+    assert workload.done.earlier == earlier + interrupted.layer_tokens > earlier
     assert rows == expected_rows
     for name, weight in weights.items():
         assert torch.equal(weight, expected_weights[name])

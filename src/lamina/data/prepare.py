@@ -67,29 +67,14 @@ def prepare(
         own_answers = calibrations.read(written[name], runs=True)
         return _select_own_answers(f"calibrations.{name}", entry, own_answers, vocabulary)
 
-    tokenizer = load_tokenizer(manifest)
-    # Without weights: enough for lm-eval to know its context length.
-    model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
-    if manifest["chat_template"] and not tokenizer.chat_template:
-        raise LaminaError(
-            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. "
-            "Write chat_template: false, or put chat_template.jinja beside its weights."
-        )
-
     if isinstance(entry, entries.Mixture):
         prepared_parts = {
             part_name: prepare(part_name, part, manifest, root, None, written)
             for part_name, part in (parts or {}).items()
         }
         drawn_samples = _draw_from_parts(name, entry, parts or {}, prepared_parts)
-    elif isinstance(entry, entries.Text | entries.Hub):
-        model_context = context(model.config.to_dict())
-        length_key = f"calibrations.{name}.length"
-        check_fits(length_key, entry.length, model_context, manifest["source"])
-        drawn_samples = _draw_from_texts(name, entry, tokenizer, vocabulary, root)
     else:
-        style = Style.of(manifest)
-        drawn_samples = _draw_from_tasks(name, entry, model, tokenizer, style, root)
+        drawn_samples = _draw_from_source(name, entry, manifest, root)
 
     return calibrations.build(
         drawn_samples.samples,
@@ -99,6 +84,27 @@ def prepare(
         seed=getattr(entry, "seed", 0),
         source=drawn_samples.source,
     )
+
+
+def _draw_from_source(
+    name: str, entry: entries.Calibration, manifest: dict[str, Any], root: Path
+) -> DrawnSamples:
+    """Samples of a calibration that is no mixture."""
+    tokenizer = load_tokenizer(manifest)
+    # Without weights: enough for lm-eval to know its context length.
+    model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
+    if manifest["chat_template"] and not tokenizer.chat_template:
+        raise LaminaError(
+            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. "
+            "Write chat_template: false, or put chat_template.jinja beside its weights."
+        )
+
+    if isinstance(entry, entries.Text | entries.Hub):
+        model_context = context(model.config.to_dict())
+        length_key = f"calibrations.{name}.length"
+        check_fits(length_key, entry.length, model_context, manifest["source"])
+        return _draw_from_texts(name, entry, tokenizer, int(manifest["vocabulary"]), root)
+    return _draw_from_tasks(name, entry, model, tokenizer, Style.of(manifest), root)
 
 
 def _select_own_answers(

@@ -200,7 +200,7 @@ def check_code(task_paths: Iterable[Path], where: str) -> None:
 def is_of_lm_eval(path: Path) -> bool:
     """Whether a file was installed with lm-eval."""
     resolved = path.resolve()
-    return any(resolved.is_relative_to(folder.resolve()) for folder in _lm_eval_folders())
+    return any(resolved.is_relative_to(folder) for folder in _lm_eval_folders())
 
 
 @functools.cache
@@ -218,12 +218,13 @@ def names_of_lm_eval() -> frozenset[str]:
     return frozenset(names)
 
 
+@functools.cache
 def _lm_eval_folders() -> list[Path]:
     """Where lm-eval is installed; empty if it is not."""
     spec = importlib.util.find_spec("lm_eval")
     if spec is None or spec.submodule_search_locations is None:
         return []
-    return [Path(location) for location in spec.submodule_search_locations]
+    return [Path(location).resolve() for location in spec.submodule_search_locations]
 
 
 @functools.lru_cache(maxsize=256)

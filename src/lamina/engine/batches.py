@@ -10,11 +10,10 @@ from typing import TypeVar
 
 import torch
 
+from lamina.engine import budgets
+
 TOKENS = 16384
 """The default budget of a pass, in token positions."""
-
-LOGIT_BYTES = 2 << 30
-"""What logits may take: as much as a job asks for in addition to the libraries and the weights."""
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
@@ -35,12 +34,12 @@ def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def logit_positions(vocabulary: int) -> int:
-    """How many positions' logits fit into LOGIT_BYTES in float32, at least one.
+    """How many positions' logits fit into `budgets.HOST` in float32, at least one.
 
     As many log-probabilities, and the logits of the batch before, fit in too.
     """
     bytes_per_position = 3 * 4 * vocabulary
-    return max(1, LOGIT_BYTES // bytes_per_position)
+    return max(1, budgets.HOST // bytes_per_position)
 
 
 def padded(

@@ -23,7 +23,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
 from lamina.models.families import FAMILIES
-from lamina.models.structure import halves, layers_of, text_config
+from lamina.models.structure import halves, layers_of, stream_of, text_config
 
 Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
@@ -281,8 +281,7 @@ class ForkingLayer(nn.Module):
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         with self._silenced_sublayers(branches):
             output = module(hidden, *positional, **named)
-        stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
-        return stream
+        return stream_of(output)
 
     @contextmanager
     def _silenced_sublayers(self, branches: Sequence[Branch]) -> Iterator[None]:

@@ -22,7 +22,7 @@ from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
 from lamina.models.devices import move_tensors, place_of
-from lamina.models.structure import halves, layers_of, text_config
+from lamina.models.structure import halves, layers_of, stream_of, text_config
 
 CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 """Calls a layer on a stream (lines, T, C) with the other arguments of a call that was seen."""
@@ -316,7 +316,7 @@ class _StreamTap:
         self, boundary: float, module: nn.Module, args: tuple[Any, ...], output: Any
     ) -> None:
         """Keep the stream that leaves a layer."""
-        self.streams[boundary] = _stream_of(output).to(self.device)
+        self.streams[boundary] = stream_of(output).to(self.device)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -353,13 +353,7 @@ def _call_layer(
     # They are on the device of that layer.
     positional = move_tensors(args, stream.device)
     named = {name: move_tensors(value, stream.device) for name, value in kwargs.items()}
-    return _stream_of(layer(stream, *positional, **named))
-
-
-def _stream_of(output: Any) -> torch.Tensor:
-    """The stream in what a layer or a sub-layer returns."""
-    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
-    return stream
+    return stream_of(layer(stream, *positional, **named))
 
 
 class OutputRecorder:
@@ -374,7 +368,7 @@ class OutputRecorder:
         self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any
     ) -> None:
         """Keep a copy, since a layer may add to the output in place."""
-        self.outputs[number] = _stream_of(output).to(self.device, copy=True)
+        self.outputs[number] = stream_of(output).to(self.device, copy=True)
 
     def shaped_like(self, token_ids: torch.Tensor) -> list[torch.Tensor]:
         """The outputs as (lines, T, C): some families run MLPs on a list of tokens."""

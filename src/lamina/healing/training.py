@@ -234,6 +234,7 @@ class Trainer:
             }
         self.masters.round_weights()
         self.rows = facts["rows"]
+        done.earlier += facts["layer_tokens"]
 
 
 class MasterWeights:

@@ -6,7 +6,7 @@ as many merges. This reader steps over lists that nobody asks for, so a header t
     header = gguf.read_header(Path("model.gguf"), "models.mine.source")
     header.settings["llama.block_count"].value
     gguf.read_texts(header.settings["tokenizer.ggml.tokens"])
-    gguf.write(Path("copy.gguf"), header.settings, header.tensors)
+    gguf.write(Path("copy.gguf"), header.settings, header.tensors.items())
 """
 
 import mmap

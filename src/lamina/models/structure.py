@@ -7,7 +7,7 @@ of whatever kind. The other modules that hold matrices are the MLP.
 
 import inspect
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -83,6 +83,12 @@ def _family_options(config: PretrainedConfig) -> FamilyOptions:
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """The list of decoder layers."""
     return cast(nn.ModuleList, model.get_submodule(_layer_list_name(model)))
+
+
+def stream_of(output: torch.Tensor | tuple[Any, ...]) -> torch.Tensor:
+    """The stream in what a layer or sub-layer returned: alone, or the first of several values."""
+    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return stream
 
 
 def final_norm_of(model: PreTrainedModel) -> nn.Module | None:

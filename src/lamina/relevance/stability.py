@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
-from lamina.relevance.true_scores import Interval, correlation
+from lamina.relevance.true_scores import Interval, rank_correlation
 
 N_PAIRS = 200
 """Pairs of calibrations that are drawn for each size."""
@@ -80,10 +80,6 @@ def _pair_correlations(scores: np.ndarray) -> np.ndarray:
     """Spearman's correlation of each pair of neighbouring rows, of (2 * pairs, units), whose scores
     are all finite.
     """
-    from scipy.stats import rankdata  # which takes a second to import
-
-    first_ranks = rankdata(scores[0::2].round(12), axis=-1)
-    second_ranks = rankdata(scores[1::2].round(12), axis=-1)
     has_scores = np.isfinite(scores).all(axis=-1)
     both_have_scores = has_scores.reshape(-1, 2).all(axis=-1)
-    return correlation(first_ranks, second_ranks)[both_have_scores]
+    return rank_correlation(scores[0::2], scores[1::2])[both_have_scores]

@@ -63,7 +63,7 @@ class RepairMethod(Protocol):
         """Repair a cut model in place. Only called where `as_patch` returns None.
 
         The variant shares its parameters with the base model, so the method must change copies of
-        them: see `lamina.models.boundary.own`.
+        them: see `lamina.models.boundary.unshare_parameter`.
         """
 
     def as_patch(self, tensors: Tensors) -> Patch | None:

@@ -11,8 +11,9 @@ document at another length. The patches of a finished plan are fitted on all sam
 `fit_patch`.
 
 Memory: each boundary needs up to C² float32 numbers per fold, 4 GiB at C = 4096 with 32 candidates.
-They stay on a GPU if all of them take at most `MAX_DEVICE_BYTES`. Otherwise they wait in a
-`PatchStore`, and each pass fetches those that it applies. More blocks of a sweep divide this.
+A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCHES` in host memory.
+The others wait in a file, from which each pass reads those that it applies. More blocks of a sweep
+divide this.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

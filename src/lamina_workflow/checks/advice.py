@@ -12,7 +12,7 @@ from lamina.data.documents import corpus_file, read_documents
 from lamina.models import checkpoint
 from lamina.options import calibrations
 from lamina.options.benchmarks import Perplexity
-from lamina.options.calibrations import CORPUS, Calibration, Choices, Hub, Text
+from lamina.options.calibrations import CORPUS, Choices, Hub, Text
 from lamina.options.entry import document_range
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
@@ -104,7 +104,7 @@ def _advise_on_missing_benchmarks(config: Configuration) -> Iterator[str]:
         if not isinstance(study, Prune):
             continue
         for name in study.calibrations:
-            if not _is_text(config, name) and not _measured_own_tasks(config, study, name):
+            if not config.is_text(name) and not _measured_own_tasks(config, study, name):
                 yield (
                     f"studies.{study_name}.calibrations: no benchmark of this study belongs to "
                     f"'{name}', so the report cannot say which variant keeps its task. Add one "
@@ -142,12 +142,6 @@ def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
 
 def _asks_questions(config: Configuration, study: Study) -> bool:
     """Whether a study calibrates on questions or measures tasks."""
-    if not all(_is_text(config, name) for name in study.calibrations):
+    if not all(config.is_text(name) for name in study.calibrations):
         return True
     return isinstance(study, Prune) and bool(config.benchmarks.tasks) and study.tasks != []
-
-
-def _is_text(config: Configuration, calibration: str) -> bool:
-    """Whether a calibration, or every part of a mixture, is running text."""
-    entries: list[Calibration] = list(config.parts(calibration).values())
-    return all(isinstance(entry, Text | Hub) for entry in entries)

@@ -20,6 +20,7 @@ from lamina.options.models import Model
 from lamina.options.repairs import OWN
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
+from lamina_workflow.study import requests
 
 # Bytes of a data file that is read together with the configuration; jobs read larger ones.
 LARGEST = 64 << 20
@@ -331,13 +332,11 @@ def _extra_calibrations(config: Configuration, study: Study) -> set[str]:
     """The calibrations that repairs, healings and selectors of a study name themselves."""
     if not isinstance(study, Prune):
         return set()
-    selectors = [config.selectors[name] for name in study.selectors]
-    repairs = {*study.repairs, *(selector.repair for selector in selectors)}
     names: set[str] = set()
-    for repair in repairs - {"none", None}:
-        names.update(config.repairs[str(repair)].data)
-    for healing in set(study.healings) - {"none"}:
-        names.update(config.healings[healing].weights(OWN))
-    for selector in selectors:
-        names.update(selector.also)
+    for selector in study.selectors:
+        names |= requests.chosen_on(config, OWN, selector)
+    for repair in study.repairs:
+        names.update(requests.fitted_on(config, OWN, repair))
+    for healing in study.healings:
+        names.update(requests.trained_on(config, OWN, healing))
     return names - {OWN}

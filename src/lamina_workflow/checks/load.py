@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lamina.errors import LaminaError
+from lamina.models.sizes import Sizes
 from lamina.options.explain import describe_error, nearest
 from lamina.options.models import Merged, Model, Sibling
 from lamina_workflow.checks import files, held_out, names, removals, variants
@@ -61,6 +62,7 @@ def _check(config: Configuration, root: Path) -> None:
     held_out.check_held_out(config, root)
     names.check_benchmark_names(config)
     variants.check_repairs_in_loop(config)
+    sizes_by_model: dict[str, Sizes | None] = {}
     for name, study in config.studies.items():
         where = f"studies.{name}"
         names.check_study(config, where, study)
@@ -68,7 +70,7 @@ def _check(config: Configuration, root: Path) -> None:
             variants.check_folded_repairs(config, where, study)
             variants.check_trained_patches(config, where, study)
             variants.check_own_tasks(config, where, study)
-            removals.check_removed(config, where, study, root)
+            removals.check_removed(config, where, study, root, sizes_by_model)
     files.check_files(config, root)
 
 

@@ -10,12 +10,19 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, ReachedSize, Size
 
 
-def check_removed(config: Configuration, where: str, study: Prune, root: Path) -> None:
+def check_removed(
+    config: Configuration,
+    where: str,
+    study: Prune,
+    root: Path,
+    sizes_by_model: dict[str, sizes.Sizes | None],
+) -> None:
     """Refuse numbers of units that cannot be removed, and note what sizes come to.
 
     The number of units for each size goes into `config.reached_sizes`.
 
     where: The key of the study.
+    sizes_by_model: Those that are read go in, so that each model is read once for all studies.
 
     Raises LaminaError, which names the key `removed` of the study or `protect` of a selector.
     """
@@ -29,7 +36,9 @@ def check_removed(config: Configuration, where: str, study: Prune, root: Path) -
         checks = RemovalChecks(config, f"{where}.removed", model, n_layers)
         model_sizes = None
         if sizes_asked:
-            model_sizes = _read_sizes(config, model, root)
+            if model not in sizes_by_model:
+                sizes_by_model[model] = _read_sizes(config, model, root)
+            model_sizes = sizes_by_model[model]
             if model_sizes is None:
                 raise _no_shapes(where, model, sizes_asked[0])
 

@@ -1,7 +1,7 @@
 """Whether the repairs, healings and benchmarks of a study fit its selectors and calibrations."""
 
 from lamina.errors import LaminaError
-from lamina.options.calibrations import Choices, Hub, Text
+from lamina.options.calibrations import Choices
 from lamina.options.explain import nearest
 from lamina.options.repairs import Repair
 from lamina_workflow.checks.names import check_defined
@@ -81,10 +81,8 @@ def check_own_tasks(config: Configuration, where: str, study: Prune) -> None:
         measures_text = bool(config.benchmarks.perplexity)
 
     for name in study.calibrations:
-        entries = config.parts(name).values()
-        is_text = all(isinstance(entry, Text | Hub) for entry in entries)
         # Text has no task of its own; where perplexity is measured, its variants are measured.
-        if is_text and measures_text:
+        if config.is_text(name) and measures_text:
             continue
         if config.own_tasks(name):
             continue

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 
 from lamina.errors import LaminaError
 from lamina.options.benchmarks import Benchmarks
-from lamina.options.calibrations import Calibration, Choices, Mixture
+from lamina.options.calibrations import Calibration, Choices, Hub, Mixture, Text
 from lamina.options.diagnoses import Diagnosis
 from lamina.options.entry import Entry, Named, option
 from lamina.options.healings import Healing
@@ -153,6 +153,10 @@ class Configuration(Entry):
         entry = self.calibrations[calibration]
         names = entry.mixture if isinstance(entry, Mixture) else [calibration]
         return {name: self.calibrations[name] for name in names}
+
+    def is_text(self, calibration: str) -> bool:
+        """Whether a calibration, or every part of a mixture, is running text."""
+        return all(isinstance(entry, Text | Hub) for entry in self.parts(calibration).values())
 
     def own_tasks(self, calibration: str) -> list[str]:
         """Benchmark tasks drawn from the same lm-eval tasks as a calibration.

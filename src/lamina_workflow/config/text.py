@@ -145,7 +145,10 @@ def locate_key(files: Iterable[str | Path], message: str) -> str:
 
 def _find_key(file: str | Path, key: str) -> tuple[int, int]:
     """How many steps of a dotted key a file holds, and the line of the last one."""
-    node = yaml.compose(read_text(file), yaml.SafeLoader)
+    try:
+        node = compose_nodes(file, read_text(file), yaml.SafeLoader)
+    except LaminaError:  # JSON that is indented with tabs, or the file that the message is about
+        return 0, 0
     n_steps = 0
     line = 0
     while key:

@@ -352,7 +352,7 @@ class Works:
         # As many sets as streams have room for: a search compares more at a time.
         budget = self._token_budget
         passes = [_pass_memory(shape, budget, tokens, budget) for tokens in tokens_read]
-        repairs = [name for name in (entry.repair, *entry.repairs) if name and name != "none"]
+        repairs = [name for name in (entry.repair, *entry.repairs) if name]
         if not repairs:
             return max(passes)
         n_runs = most_runs(entry, shape.layers, sizes)

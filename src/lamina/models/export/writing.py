@@ -17,7 +17,14 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lamina.errors import LaminaError
-from lamina.models.structure import SublayerModule, family_of, halves, layers_of, text_config
+from lamina.models.structure import (
+    SublayerModule,
+    family_of,
+    halves,
+    layers_of,
+    stream_of,
+    text_config,
+)
 from lamina.options.repairs import Repair
 
 TOLERANCE = 1e-2  # of the largest value; rounding in 16 bits is smaller
@@ -83,7 +90,7 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
         module for module in mlp.module.modules() if isinstance(module, (nn.Linear, Conv1D))
     ]
     with _record_calls([mlp.module, *linear_maps]) as calls:
-        layer_output = _stream_of(layer(*layer_call.args, **layer_call.kwargs))
+        layer_output = stream_of(layer(*layer_call.args, **layer_call.kwargs))
     if mlp.module not in calls:
         return "does not run the mlp of a layer"
 
@@ -91,13 +98,13 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
     writing_maps = [
         module
         for module in linear_maps
-        if module in calls and _is_close(_stream_of(calls[module].output), mlp_output)
+        if module in calls and _is_close(stream_of(calls[module].output), mlp_output)
     ]
     if not writing_maps:
         return "has no one linear map that leads from the MLP to the stream"
 
     with _subtract_from_output(mlp.module, mlp_output):
-        output_without_mlp = _stream_of(layer(*layer_call.args, **layer_call.kwargs))
+        output_without_mlp = stream_of(layer(*layer_call.args, **layer_call.kwargs))
     # Both are rounded to the spacing of the stream, which may be far larger than what is added.
     epsilon = torch.finfo(layer_output.dtype).eps
     rounding = epsilon * (layer_output.abs() + output_without_mlp.abs())
@@ -111,7 +118,7 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
 
 def _added_to_stream(mlp: SublayerModule, call: RecordedCall) -> torch.Tensor:
     """What an MLP adds to the stream, also where it adds the residual itself."""
-    output = _stream_of(call.output)
+    output = stream_of(call.output)
     if not mlp.residual:
         return output
     residual = call.kwargs["residual"] if "residual" in call.kwargs else call.args[1]
@@ -142,7 +149,7 @@ def _subtract_from_output(module: nn.Module, amount: torch.Tensor) -> Iterator[N
     """While open, a module returns so much less."""
 
     def subtract(module: nn.Module, args: Any, output: Any) -> Any:
-        stream = _stream_of(output)
+        stream = stream_of(output)
         difference = stream - amount.view(stream.shape)
         if isinstance(output, torch.Tensor):
             return difference
@@ -164,12 +171,6 @@ def _is_close(
     if rounding is not None:
         difference = difference - rounding.flatten().float()
     return bool(difference.max() <= TOLERANCE * expected.float().abs().max())
-
-
-def _stream_of(output: Any) -> torch.Tensor:
-    """The stream in what a module returned: alone, or the first of several values."""
-    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
-    return stream
 
 
 def _refuse_family(model: PreTrainedModel, reason: str) -> LaminaError:

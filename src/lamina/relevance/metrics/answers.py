@@ -25,8 +25,7 @@ class Accuracy(Metric):
         """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units), where r is chance [arXiv
         2605.14075, eq. 3].
 
-        0 means that nothing is lost, and negative that the model is better without the unit. A unit
-        that left the sweep early is compared with the model on the samples that both saw.
+        0 means that nothing is lost, and negative that the model is better without the unit.
         """
         right = hits(columns.values, context.score)
         right_without_unit = right[1:]

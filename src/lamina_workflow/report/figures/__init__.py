@@ -2,12 +2,13 @@
 
 It declares, as plain literals:
 
-    TITLE     the heading POSITION  where it stands on the page, lowest first TABLES    all tables
-    that it reads, which are the inputs of its job QUERIES   the questions of `sql/queries` that it
-    asks; it draws the answer to the first one KINDS     the kinds of diagnosis without which it has
-    nothing to show (optional) NEEDS     how many names of a section of the studies it takes to have
-    something to show (optional) LEAD      of the figures that have it, the highest is shown at the
-    top of the page (optional)
+    TITLE      the heading
+    POSITION   where it stands on the page, lowest first
+    TABLES     all tables that it reads, which are the inputs of its job
+    QUERIES    the questions of `sql/queries` that it asks; it draws the answer to the first one
+    KINDS      the kinds of diagnosis without which it has nothing to show (optional)
+    NEEDS      how many names of a section of the studies it takes to show something (optional)
+    LEAD       of the figures that have it, the highest is at the top of the page (optional)
 
 Its functions:
 
