@@ -89,7 +89,7 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
     """All cases, or those with the names given."""
     reference = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    recorder = encoding.recorder(reference, tokenizer)
+    recorder = encoding.open_encoder(reference, tokenizer)
     file = documents.corpus_file(documents.CORPUS, "train", ROOT)
 
     def task(name: str, count: int = 200) -> list[Sample]:
@@ -100,7 +100,7 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
         return [
             token
             for part in documents.read_documents(file, "0:400")
-            for token in calibrations.encode(tokenizer, part)
+            for token in calibrations.encode_document(tokenizer, part)
         ]
 
     every: dict[str, Callable[[], Case]] = {

@@ -42,7 +42,7 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     source = Source(torch.randint(4, 512, (tokens // LENGTH, LENGTH)).tolist())
     run, spent = (layers - 1, layers), {}
-    taps.run(model, source.sequences[:2], [], lambda *_: None, BATCH)
+    taps.run_sequences(model, source.sequences[:2], [], lambda *_: None, BATCH)
 
     def fit() -> None:
         times = [time.process_time()]
@@ -52,7 +52,7 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
         del sums
         operators.describe_operator(ghost.as_patch(found.tensors))
         times.append(time.process_time())
-        check.measure(model, [source], {run: ghost.as_patch(found.validated)}, 0)
+        check.measure_patches(model, [source], {run: ghost.as_patch(found.validated)}, 0)
         times.append(time.process_time())
         for name, first, last in zip(("moments", "solve", "check"), times, times[1:], strict=False):
             spent[name] = last - first
@@ -60,7 +60,7 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
     peak, passes = peak_of(fit), []
     for _ in range(repeats):
         began = time.process_time()
-        taps.run(model, source.sequences, [], lambda *_: None, BATCH)
+        taps.run_sequences(model, source.sequences, [], lambda *_: None, BATCH)
         spent["forward"] = time.process_time() - began
         fit()
         passes.append((spent["moments"] + spent["check"]) / spent["forward"])

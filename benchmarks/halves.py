@@ -44,7 +44,7 @@ def main(folder: str) -> None:
         )
         saved = [
             1 - 1 / row["tokens_per_second_ratio"]
-            for row in efficiency.measure(model, cut, options)
+            for row in efficiency.measure_efficiency(model, cut, options)
         ]
         print(
             f"cache of {context} tokens: without {REMOVED} attentions {saved[0]:.1%} less time, without {REMOVED} MLPs "

@@ -19,7 +19,7 @@ import torch
 from cases import Case, cases
 
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import Candidate, swept
+from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
@@ -31,7 +31,7 @@ from lamina.selection import looped
 def plain(case: Case, tokens: int) -> float:
     """Every removal as it is; gives the layer-tokens."""
     depth = engine.layer_count(case.model)
-    with engine.opened(case.model, case.samples, tokens, outputs=False) as session:
+    with engine.open_session(case.model, case.samples, tokens, outputs=False) as session:
         session.sweep(all_units(depth, "layer"), [])
     return session.layer_tokens
 
@@ -39,11 +39,11 @@ def plain(case: Case, tokens: int) -> float:
 def in_the_loop(case: Case, tokens: int) -> float:
     """Every removal repaired, by patches of the other fold; gives the layer-tokens."""
     units = all_units(engine.layer_count(case.model), "layer")
-    wanted, observed = swept(Candidate(), units)
+    wanted, observed = plan_sweep(Candidate(), units)
     sources = [Source([sample.sequence() for sample in case.samples])]
     with counted(case) as passes:
-        repairs = looped.fitted(case.model, sources, wanted.values(), Ghost(), 0)
-    with engine.opened(case.model, case.samples, tokens, outputs=False) as session:
+        repairs = looped.fit_loop_patches(case.model, sources, wanted.values(), Ghost(), 0)
+    with engine.open_session(case.model, case.samples, tokens, outputs=False) as session:
         looped.Looped(session, repairs).measure(range(len(case.samples)), wanted, observed)
     return session.layer_tokens + sum(passes)
 

@@ -27,9 +27,9 @@ import torch
 from cases import REFERENCE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina.data.calibrations import Calibration, Row, Sample, build
+from lamina.data.calibrations import CalibrationSamples, Row, Sample, build_calibration
 from lamina.engine.candidates import Candidate
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity, tasks
 from lamina.evaluation.together import Together
@@ -42,12 +42,12 @@ from lamina.repair import fitting
 from lamina.selection import judging, removals
 from lamina.selection.sets import SearchRequest
 from lamina.store import parquet as store
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.cost.estimate import Works, counted
+from lamina_workflow.cost.estimate import Works, count_tokens
 from lamina_workflow.stages import benchmark, heal, prune, repair, sweep
 from lamina_workflow.stages import capture as captures
-from lamina_workflow.stages.job import OnModel, Place
+from lamina_workflow.stages.job import OnModel, Wildcards
 from lamina_workflow.study import sweeps
 
 MODEL = "random"
@@ -169,7 +169,7 @@ class Study:
                 },
             },
         }
-        return load(raw, self.folder)
+        return load_configuration(raw, self.folder)
 
     def _manifest(self, settings: Any) -> dict[str, Any]:
         with torch.device("meta"):
@@ -189,11 +189,11 @@ class Study:
         }
 
     @property
-    def calibrations(self) -> dict[str, Calibration]:
+    def calibrations(self) -> dict[str, CalibrationSamples]:
         """The questions, which choose, and the texts, which judge with them."""
         drawn = {"piqa": self.questions, "c4": self.texts}
         vocabulary = self.manifest["vocab_size"]
-        return {name: build(samples, vocabulary) for name, samples in drawn.items()}
+        return {name: build_calibration(samples, vocabulary) for name, samples in drawn.items()}
 
     @property
     def plans(self) -> list[dict[str, Any]]:
@@ -230,17 +230,19 @@ class Stages:
 
     def capture(self) -> object:
         """Similarities of all boundaries."""
-        return capture(self.model, [text.sequence() for text in self.study.texts], self.tokens)
+        return capture_similarities(
+            self.model, [text.sequence() for text in self.study.texts], self.tokens
+        )
 
     def sweep(self) -> object:
         """The removal of every layer, on texts, with the distances of the outputs."""
         units = all_units(self.study.manifest["n_layers"], "layer")
         calibrations = {"c4": self.study.calibrations["c4"]}
-        return removals.rows(self.model, calibrations, units, tokens=self.tokens)
+        return removals.removal_rows(self.model, calibrations, units, tokens=self.tokens)
 
     def search(self) -> object:
         """The recommended strategy, with one repair and with texts among the judges."""
-        wildcards = Place(model=MODEL, calibration="piqa", selector="portfolio")
+        wildcards = Wildcards(model=MODEL, calibration="piqa", selector="portfolio")
         job = prune.SearchPlans.of(self.study.config, wildcards)
         return judging.search_plans(
             SearchRequest(
@@ -261,10 +263,10 @@ class Stages:
         """The repair of the plans of all sizes."""
         options = self.study.config.repairs["ghost"]
         depth = self.study.manifest["n_layers"]
-        request = fitting.request(self.study.plans, depth, options)
+        request = fitting.sort_plans(self.study.plans, depth, options)
         weights = [("piqa", 1.0), ("c4", 0.1)]
-        groups = fitting.fit(self.model, request, self.study.calibrations, weights, 0)
-        return fitting.record(request, groups, "ghost")
+        groups = fitting.fit_plans(self.model, request, self.study.calibrations, weights, 0)
+        return fitting.record_fits(request, groups, "ghost")
 
     def heal(self) -> object:
         """Two steps of low-rank training against the unpruned model."""
@@ -283,7 +285,7 @@ class Stages:
         tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
         alone = tasks.VariantLM(materialise(self.model, plan), tokenizer, "a random model")
         longest = max(len(context) + len(continuation) for context, continuation in rows)
-        alone.batch_size_per_gpu = tasks.lines(longest, self.study.manifest["vocab_size"])
+        alone.batch_size_per_gpu = tasks.count_lines(longest, self.study.manifest["vocab_size"])
         requests = [(("", ""), list(context), list(answer)) for context, answer in rows]
         return found, alone._loglikelihood_tokens(requests, disable_tqdm=True)
 
@@ -319,7 +321,7 @@ JOBS: dict[str, tuple[type[OnModel], str, dict[str, str]]] = {
 def predicted(study: Study, stage: str) -> tuple[float, int]:
     """Bytes above process and weights that `make plan` prints for a stage, and the bytes of `mem_mb`."""
     job, planned, named = JOBS[stage]
-    questions, texts = counted(study.questions), counted(study.texts)
+    questions, texts = count_tokens(study.questions), count_tokens(study.texts)
     settings = AutoConfig.for_model(**study.preset.config)
     works = Works(
         study.config,
@@ -340,8 +342,8 @@ def predicted(study: Study, stage: str) -> tuple[float, int]:
     )
     keys = {"model": MODEL, "calibration": "piqa", "removed": str(study.preset.sizes[0])}
     if stage == "sweep":
-        keys["selector"] = next(iter(sweeps.sweeps(study.config)))[2]
-    place = Place({**keys, **named})
+        keys["selector"] = next(iter(sweeps.list_sweeps(study.config)))[2]
+    place = Wildcards({**keys, **named})
     mem_mb = job.of(study.config, place).memory(study.manifest, 1)
     return memory, mem_mb * 10**6
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import duckdb
 
-from lamina.registry import declared
+from lamina.registry import declared_literals
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.report import database, queries
 from lamina_workflow.stages.job import Job
@@ -117,8 +117,8 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     after: list[
         tuple[str, Job]
     ] = []  # what is drawn of comparisons waits for them, and nothing else does
-    asked = declared("lamina_workflow.report.figures", "QUERIES")
-    for name, read in sorted(declared("lamina_workflow.report.figures", "TABLES").items()):
+    asked = declared_literals("lamina_workflow.report.figures", "QUERIES")
+    for name, read in sorted(declared_literals("lamina_workflow.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
         plot = PlotFigure(
@@ -144,7 +144,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         tables=list(of.values()),
         figures=[
             str(figures / f"{name}.svg")
-            for name in declared("lamina_workflow.report.figures", "TABLES")
+            for name in declared_literals("lamina_workflow.report.figures", "TABLES")
         ],
         output=str(page),
     )
@@ -158,7 +158,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
 
 def questions(files: list[Path]) -> Iterator[dict[str, object]]:
     """Ask each main query once, and again with what the first has read in the page cache."""
-    connection = database.connect(ROOT / VIEWS[0], files)
+    connection = database.connect_views(ROOT / VIEWS[0], files)
     for name in QUERIES:
         text = (ROOT / f"sql/queries/{name}.sql").read_text(encoding="utf-8")
         for turn in ("", " again"):

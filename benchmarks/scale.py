@@ -29,7 +29,7 @@ from lamina.engine import footprint, packing, taps
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
 from lamina.engine.batches import TOKENS
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.engine.sources import Source
@@ -47,7 +47,7 @@ from lamina.repair import check
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina_workflow.cost import work
-from lamina_workflow.cost.estimate import counted
+from lamina_workflow.cost.estimate import count_tokens
 from lamina_workflow.cost.work import Tokens
 
 
@@ -144,7 +144,7 @@ class Stages:
 
     def forward(self, sequences: Sequence[tuple[int, ...]]) -> None:
         """What every stage stands beside: the model's body over the same tokens, under the same budget."""
-        taps.run(self.model, sequences, [], lambda *_: None, self.tokens)
+        taps.run_sequences(self.model, sequences, [], lambda *_: None, self.tokens)
 
     def flops(self, layer_tokens: float, tokens: Tokens, scored: float = 0.0) -> float:
         """Arithmetic of layers on lines of such lengths, and of the output embedding at `scored` positions."""
@@ -155,12 +155,12 @@ class Stages:
 
     def capture(self) -> Work:
         """Similarities of all boundaries."""
-        told = counted(self.texts())
+        told = count_tokens(self.texts())
         return Work(
-            lambda: capture(self.model, self.sequences, self.tokens),
+            lambda: capture_similarities(self.model, self.sequences, self.tokens),
             self.sequences,
             self.flops(told.stream * self.preset.layers, told),
-            footprint.capture(self.shape, self.tokens, self.longest, told.samples),
+            footprint.capture_bytes(self.shape, self.tokens, self.longest, told.samples),
         )
 
     def stream(self) -> Work:
@@ -176,23 +176,25 @@ class Stages:
         return self._sweep(self.documents, "removal")
 
     def _sweep(self, samples: list[Sample], pass_: Pass) -> Work:
-        told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
+        told, streams = count_tokens(samples), 1 + len(self.units) * (pass_ == "removal")
         layer_tokens, _ = work.sweep_work(told, self.preset.layers, 0, pass_, "layer")
         lines = [
-            line for number, sample in enumerate(samples) for line in packing.pack(number, sample)
+            line
+            for number, sample in enumerate(samples)
+            for line in packing.pack_sample(number, sample)
         ]
         lengths = {len(line.tokens) for line in lines}
         most = max(len(packing.scored_positions(line)) for line in lines)
         return Work(
-            lambda: engine.sweep(self.model, samples, self.units, (), pass_, self.tokens),
+            lambda: engine.sweep_units(self.model, samples, self.units, (), pass_, self.tokens),
             [line.tokens for line in lines],
             self.flops(layer_tokens, told, told.scored * streams),
-            footprint.sweep(self.shape, self.tokens, lengths, len(lines), most, streams),
+            footprint.sweep_bytes(self.shape, self.tokens, lengths, len(lines), most, streams),
         )
 
     def moments(self) -> Work:
         """Sums for the patches of six runs of one layer, all in one pass."""
-        told, runs = counted(self.texts()), self._runs(6)
+        told, runs = count_tokens(self.texts()), self._runs(6)
 
         def collect() -> None:
             for _ in ghost.collect(self.model, [Source(self.sequences)], runs, Ghost(), 0):
@@ -202,18 +204,18 @@ class Stages:
             collect,
             self.sequences,
             self.flops(told.stream * self.preset.layers, told),
-            footprint.moments(self.shape, TOKENS, self.longest, told.samples, len(runs)),
+            footprint.moment_bytes(self.shape, TOKENS, self.longest, told.samples, len(runs)),
         )
 
     def fit(self) -> Work:
         """The patch of one run from its sums, the second pass that measures its errors included."""
-        told, (run,) = counted(self.texts()), self._runs(1)
+        told, (run,) = count_tokens(self.texts()), self._runs(1)
 
         def fit() -> None:
             ((_, sums),) = ghost.collect(self.model, [Source(self.sequences)], [run], Ghost(), 0)
             found = ghost.fit(sums, Ghost())
             del sums
-            check.measure(
+            check.measure_patches(
                 self.model, [Source(self.sequences)], {run: ghost.as_patch(found.validated)}, 0
             )
 
@@ -221,7 +223,7 @@ class Stages:
             fit,
             self.sequences,
             self.flops(work.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, [1]), told),
-            footprint.fit(self.shape, TOKENS, self.longest, told.samples),
+            footprint.fit_peak_bytes(self.shape, TOKENS, self.longest, told.samples),
         )
 
     def _runs(self, number: int) -> list[tuple[int, int]]:
@@ -238,7 +240,11 @@ class Stages:
         plan = {"units": [str(layer) for layer in gone]}
         (trained,), (held,) = batches.split_sources([TrainingSource(samples)], options.seed)
         (step,) = next(batches.plan_steps([trained], options)).sample_groups
-        left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
+        left, seen, validated = (
+            self.preset.layers - len(gone),
+            count_tokens(step),
+            count_tokens(held.samples),
+        )
         both = left + self.preset.layers
         layers = (
             seen.stream * (TRAINING_FACTOR * left + self.preset.layers)
@@ -249,7 +255,9 @@ class Stages:
             lambda: lora.heal(self.model, plan, None, [TrainingSource(samples)], options),
             [sample.sequence() for sample in step],
             self.flops(layers, seen, scored),
-            footprint.heal(self.shape, left, self.longest, len(step), True, room.room(self.model)),
+            footprint.healing_bytes(
+                self.shape, left, self.longest, len(step), True, room.available_bytes(self.model)
+            ),
         )
 
     def benchmark(self) -> Work:
@@ -257,17 +265,17 @@ class Stages:
         lm = VariantLM(self.model, AutoTokenizer.from_pretrained(REFERENCE), "a random model")
         rows, told = (
             [row for sample in self.documents for row in sample.rows],
-            counted(self.documents),
+            count_tokens(self.documents),
         )
         requests = [(("", ""), list(row.context), list(row.continuation)) for row in rows]
         inputs = sorted({row.context + row.continuation[:-1] for row in rows})
         longest = max(map(len, inputs))
-        lm.batch_size_per_gpu = tasks.lines(longest, self.preset.vocabulary)
+        lm.batch_size_per_gpu = tasks.count_lines(longest, self.preset.vocabulary)
         return Work(
             lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True),
             inputs,
             self.flops(told.rows * self.preset.layers, told, told.rows),
-            footprint.benchmark(
+            footprint.benchmark_bytes(
                 self.shape, longest, min(len(inputs), lm.batch_size_per_gpu), len(inputs)
             ),
         )
@@ -282,10 +290,10 @@ class Stages:
         prefills, more = efficiency.PREFILLS, options.generate - 1
         layers = runs * (prefills * options.prompt + more) * self.preset.layers
         return Work(
-            lambda: efficiency.measure(self.model, [({}, self.model)], options),
+            lambda: efficiency.measure_efficiency(self.model, [({}, self.model)], options),
             [tuple(range(options.prompt))] * runs * prefills,
             self.flops(layers, told, runs * (prefills + more)),
-            footprint.efficiency(self.shape, options.prompt, options.batch),
+            footprint.efficiency_bytes(self.shape, options.prompt, options.batch),
         )
 
     @property
@@ -315,7 +323,9 @@ def measure(preset: str, name: str, repeats: int) -> dict[str, Any]:
         return facts | {"share": round(facts["peak_bytes"] / work.memory, 3)}
     peaks: list[int] = []
     ratios, speeds = [], []
-    told = counted([Sample(0, "text", 0, (Row(ids[:1], ids[1:], 1),), "") for ids in work.beside])
+    told = count_tokens(
+        [Sample(0, "text", 0, (Row(ids[:1], ids[1:], 1),), "") for ids in work.beside]
+    )
     plain = stages.flops(told.stream * stages.preset.layers, told)
     for turn in range(repeats):
         before = seconds(lambda: stages.forward(work.beside))

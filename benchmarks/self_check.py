@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep as engine
-from lamina.models.boundary import share
+from lamina.models.boundary import share_weights
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 
@@ -71,7 +71,7 @@ def counted(wanted: PreTrainedModel) -> Iterator[list[int]]:
 def opening(of: PreTrainedModel, samples: list[Sample]) -> float:
     """Seconds until a session on a model is open."""
     began = time.perf_counter()
-    with engine.opened(of, samples):
+    with engine.open_session(of, samples):
         return time.perf_counter() - began
 
 
@@ -90,16 +90,16 @@ def main() -> None:
     torch.set_num_threads(1)
     base, samples = model(told.layers, told.width), questions(told.samples)
     units = all_units(told.layers, "layer")
-    known = share(base)
+    known = share_weights(base)
     with counted(known) as proof:
         opening(known, samples)
     extra = []
     for _ in range(told.repeats):
         # A copy that shares its weights is new.
-        extra.append(opening(share(base), samples) - opening(known, samples))
+        extra.append(opening(share_weights(base), samples) - opening(known, samples))
     with counted(known) as sweep:
         began = time.perf_counter()
-        engine.sweep(known, samples, units)
+        engine.sweep_units(known, samples, units)
         seconds = time.perf_counter() - began
     record = {
         "layers": told.layers,

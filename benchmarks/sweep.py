@@ -29,8 +29,8 @@ from lamina.engine import packing
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT
 from lamina.engine.scores import Scores
-from lamina.models.boundary import share
-from lamina.models.surgery import remove
+from lamina.models.boundary import share_weights
+from lamina.models.surgery import remove_units
 from lamina.models.units import all_units
 
 
@@ -68,7 +68,7 @@ class Ways:
         lines = [
             line
             for number, sample in enumerate(case.samples)
-            for line in packing.pack(number, sample)
+            for line in packing.pack_sample(number, sample)
         ]
         self.packed_tokens = sum(len(line.tokens) for line in lines)
 
@@ -83,7 +83,9 @@ class Ways:
             scores.add([CURRENT, *units])
             for number, unit in enumerate(scores.names):
                 gone = removed + [unit] * (unit != CURRENT)
-                self.lm._model = remove(share(self.case.model), gone) if gone else self.case.model
+                self.lm._model = (
+                    remove_units(share_weights(self.case.model), gone) if gone else self.case.model
+                )
                 answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
                 scores.loglikelihood[number] = [score for score, _ in answered]
                 greedy = np.array([is_greedy for _, is_greedy in answered])
@@ -102,7 +104,9 @@ class Ways:
         first: Scores | None = None
         for _ in range(self.case.steps):
             units = all_units(engine.layer_count(self.case.model), "layer", removed)
-            with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
+            with engine.open_session(
+                self.case.model, self.case.samples, self.tokens, outputs
+            ) as session:
                 session.sweep(units, removed)
             first = first or session.scores
             removed.append(self.least(session.scores))
@@ -168,7 +172,7 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
     if not case.steps > 1:
         run["all_metrics"] = lambda: ways.full(outputs=True)
     peak = peak_of(ways.full)
-    longest = max(len(packing.pack(0, sample)[0].tokens) for sample in case.samples)
+    longest = max(len(packing.pack_sample(0, sample)[0].tokens) for sample in case.samples)
     seconds: dict[str, list[float]] = {name: [] for name in run}
     results: dict[str, Result] = {}
     for turn in range(repeats + 1):

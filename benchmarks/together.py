@@ -22,14 +22,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.data.lm_tasks import task_object
 from lamina.engine import packing
-from lamina.engine.candidates import grow
+from lamina.engine.candidates import grow_tree
 from lamina.evaluation import perplexity
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.evaluation.together import Together, candidate, shared
+from lamina.evaluation.together import Together, candidate_of, pack_shared_rows
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.repair.protocol import Fitted
 from lamina_workflow.cost.work import Tokens
 
@@ -51,7 +51,7 @@ def variants(depth: int, channels: int) -> dict[str, Parts]:
                 boundary: Fitted(
                     "ghost", {"operator": torch.randn(channels, channels, generator=rng) / 1000}
                 )
-                for boundary in runs(plan["units"], depth)
+                for boundary in find_runs(plan["units"], depth)
             }
             found[f"{name} {repair}"] = Parts(plan, patches, None)
     return found
@@ -60,14 +60,16 @@ def variants(depth: int, channels: int) -> dict[str, Parts]:
 def counted(model: Any, rows: list[Any], parts: dict[str, Parts]) -> float:
     """Tokens times layers of all variants one by one, by those of the pass."""
     depth = len(layers_of(model))
-    candidates = [found for each in parts.values() if (found := candidate(model, each))]
+    candidates = [found for each in parts.values() if (found := candidate_of(model, each))]
     alone = sum(len(context) + len(ending) - 1 for context, ending in rows)
     alone *= sum(depth - len(each.plan["units"] if each.plan else ()) for each in parts.values())
     lines = [
-        line for number, sample in enumerate(shared(rows)) for line in packing.pack(number, sample)
+        line
+        for number, sample in enumerate(pack_shared_rows(rows))
+        for line in packing.pack_sample(number, sample)
     ]
     packed = Tokens(len(rows), sum(len(line.tokens) for line in lines), 0, 0).packed
-    return alone / (packed * grow(candidates, [], depth, True).layers)
+    return alone / (packed * grow_tree(candidates, [], depth, True).layers)
 
 
 def main() -> None:
@@ -95,7 +97,7 @@ def main() -> None:
     texts = [
         json.loads(line)["text"] for line in args.texts.read_text().splitlines()[: args.limit // 2]
     ]
-    cut = perplexity.windows(texts, tokenizer, 512)
+    cut = perplexity.split_windows(texts, tokenizer, 512)
 
     def scored(name: str, pass_: Together | None) -> list[float]:
         found = task.score(built[name], name, pass_).samples
@@ -112,7 +114,7 @@ def main() -> None:
         for _ in range(args.repeats):
             numbers = {}
             for how in seconds:
-                candidates = {name: candidate(model, each) for name, each in parts.items()}
+                candidates = {name: candidate_of(model, each) for name, each in parts.items()}
                 pass_ = (
                     Together(model, {n: c for n, c in candidates.items() if c})
                     if how == "together"

@@ -57,7 +57,7 @@ rule benchmark_task:
         task=any_of(CONFIG.benchmarks.tasks),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(benchmark.BenchmarkTask),
@@ -88,7 +88,7 @@ rule benchmark_generation:
         task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(benchmark.BenchmarkGeneration),
@@ -119,7 +119,7 @@ rule benchmark_perplexity:
         task=any_of(CONFIG.benchmarks.perplexity),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(benchmark.BenchmarkPerplexity),
@@ -145,7 +145,7 @@ rule benchmark_efficiency:
         "results/jobs/benchmark_efficiency/{model}.jsonl"
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores(), alone=True)
+    threads: lambda _: threads_of_job(cores(), alone=True)
     resources:
         gpu=gpus,
         mem_mb=memory(benchmark.BenchmarkEfficiency),

@@ -31,7 +31,7 @@ rule capture_activations:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(capture.CaptureActivations),
@@ -56,7 +56,7 @@ rule diagnose_layers:
         "results/jobs/diagnose_layers/{model}/{calibration}/{diagnosis}.jsonl"
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(capture.DiagnoseLayers),

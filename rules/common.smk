@@ -29,18 +29,18 @@ if library != (ROOT / "src/lamina").resolve():
     )
 
 from lamina_workflow.config import text
-from lamina.registry import declared
+from lamina.registry import declared_literals
 from lamina_workflow.runtime import contents, failures, forkserver, online, preconditions
 from lamina_workflow.runtime import devices as gpu
 from lamina_workflow.runtime.log_handler import LogHandler
-from lamina_workflow.runtime.resources import devices, threads
-from lamina_workflow.stages.job import Place
+from lamina_workflow.runtime.resources import gpus_of_job, threads_of_job
+from lamina_workflow.stages.job import Wildcards
 from lamina.store.checksum import read_json
 from lamina import paths
 from lamina_workflow.study import requests, sweeps, tables
-from lamina_workflow.checks.advice import advise
+from lamina_workflow.checks.advice import advise_on
 from lamina_workflow.checks.cached import check_cached
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina.paths import any_of
 from lamina.variant import Variant
 
@@ -49,7 +49,7 @@ from lamina.variant import Variant
 # templates (yte) is used as Snakemake has filled it in.
 is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
 
-with preconditions.refused(workflow.configfiles):
+with preconditions.end_with_message(workflow.configfiles):
     preconditions.check_folder(Path.cwd())
     if not is_module:
         read_values = text.merge_configurations(
@@ -58,10 +58,10 @@ with preconditions.refused(workflow.configfiles):
         given_values = config if "__use_yte__" in read_values else read_values
     else:
         given_values = config
-    CONFIG = load(given_values, Path.cwd())
+    CONFIG = load_configuration(given_values, Path.cwd())
     if online.is_offline(os.environ):
         check_cached(CONFIG, Path.cwd())
-    STUDY = paths.study(workflow.configfiles)
+    STUDY = paths.study_name(workflow.configfiles)
     # Resources read the manifests while the graph is built. An error there would name the rule and
     # not the file.
     for model_name in [*CONFIG.models, *CONFIG.donors]:
@@ -71,7 +71,7 @@ with preconditions.refused(workflow.configfiles):
 
 # Written once, and not again by the processes of single jobs.
 if workflow.exec_mode.name == "DEFAULT":
-    for advice in advise(CONFIG, Path.cwd()):
+    for advice in advise_on(CONFIG, Path.cwd()):
         logger.warning(f"lamina: {advice}")
 
 # How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
@@ -98,12 +98,12 @@ STARTED = ".snakemake/lamina-started"
 
 def options(kind, **facts):
     """The options of a rule's jobs from the configuration; another value makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, place(w, **facts)).options())
+    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options())
 
 
 def code(kind, **facts):
     """The fingerprint of the code that a rule's jobs can reach; another one makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, place(w, **facts)).code())
+    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code())
 
 
 def content(files):
@@ -111,21 +111,21 @@ def content(files):
     return lambda w: contents.hash_files(files(w))
 
 
-def place(w, **facts):
+def wildcards_of(w, **facts):
     """Wildcards, and facts of the run that are in no configuration."""
-    return Place({**dict(w.items()), **facts})
+    return Wildcards({**dict(w.items()), **facts})
 
 
 def memory(kind):
     """Megabytes that a rule's jobs need, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, place(w)).memory(
+    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).memory(
         read_json(input.manifest), attempt
     )
 
 
 def minutes(kind):
     """The time limit of a rule's jobs, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, place(w)).minutes(
+    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).minutes(
         read_json(input.manifest), attempt
     )
 
@@ -146,7 +146,7 @@ def runs_here():
 @cache
 def n_local_gpus():
     """GPUs of this machine."""
-    return len(gpu.devices(os.environ))
+    return len(gpu.list_devices(os.environ))
 
 
 @cache
@@ -161,7 +161,7 @@ def gpus_of(w, input):
     Jobs of a cluster get what they ask for.
     """
     n_available = n_local_gpus() if runs_here() else None
-    return devices(CONFIG.models[w.model].devices, input.manifest, device_gb(), n_available)
+    return gpus_of_job(CONFIG.models[w.model].devices, input.manifest, device_gb(), n_available)
 
 
 # A large graph calls the functions of each job, so a value that is the same for all is a number.
@@ -222,10 +222,10 @@ onstart:
     # A job of a cluster is not a run of its own.
     if not workflow.remote_exec:
         preconditions.check_room(Path.cwd())
-        preconditions.hold(Path("results"))
+        preconditions.hold_results(Path("results"))
     Path(STARTED).touch()
     if workflow.local_exec and not n_local_gpus():
-        forkserver.start()
+        forkserver.start_server()
 
 
 onerror:

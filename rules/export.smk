@@ -4,7 +4,7 @@
 from lamina_workflow.stages import export, prepare
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
-with preconditions.refused(workflow.configfiles):
+with preconditions.end_with_message(workflow.configfiles):
     for variant_text in export.requested_variants(sys.argv):
         export.check_variant(CONFIG, Variant.parse(variant_text))
         export.check_form(os.environ, CONFIG, Variant.parse(variant_text))

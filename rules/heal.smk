@@ -39,7 +39,7 @@ rule heal_variant:
     priority: REPAIRING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(heal.HealVariant),

@@ -102,7 +102,7 @@ rule check_model:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(prepare.CheckModel),
@@ -164,7 +164,7 @@ rule generate_answers:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(prepare.GenerateAnswers),
@@ -219,7 +219,7 @@ rule estimate_cost:
         manifests=expand("results/models/{model}/manifest.json", model=CONFIG.models),
         calibrations=[
             f"results/calibrations/{model}/{name}.parquet"
-            for model, name in requests.calibrations(CONFIG)
+            for model, name in requests.list_calibrations(CONFIG)
         ],
         tasks=expand("results/tasks/{task}.parquet", task=CONFIG.benchmarks.tasks),
     output:

@@ -52,7 +52,7 @@ def other_calibrations(w):
     """The names of other calibrations that a selector scores removals on."""
     if not sweeps.step_pass(CONFIG, w.selector):
         return []
-    return sorted(requests.beside(CONFIG, w.calibration, w.selector))
+    return sorted(requests.further_calibrations(CONFIG, w.calibration, w.selector))
 
 
 rule prune_step:
@@ -72,7 +72,7 @@ rule prune_step:
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
-        selector=any_of(CONFIG.selectors.keys() - set(requests.searching(CONFIG))),
+        selector=any_of(CONFIG.selectors.keys() - set(requests.searching_selectors(CONFIG))),
     priority: CHOOSING
     conda:
         ENVIRONMENT
@@ -98,11 +98,11 @@ rule search_plans:
     benchmark:
         "results/jobs/search_plans/{model}/{calibration}/{selector}.jsonl"
     wildcard_constraints:
-        selector=any_of(requests.searching(CONFIG)),
+        selector=any_of(requests.searching_selectors(CONFIG)),
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(prune.SearchPlans),
@@ -122,7 +122,7 @@ rule pick_plan:
     log:
         "logs/pick_plan/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
-        selector=any_of(requests.searching(CONFIG)),
+        selector=any_of(requests.searching_selectors(CONFIG)),
     priority: CHOOSING
     conda:
         ENVIRONMENT

@@ -8,7 +8,7 @@ from lamina_workflow.stages import repair
 def plans_to_repair(w):
     """The plans of all sizes for which a study asks for {repair}."""
     folder = f"results/plans/{w.model}/{w.calibration}/{w.selector}"
-    sizes = requests.sizes(CONFIG, w.model, w.calibration, w.selector, w.repair)
+    sizes = requests.sizes_of_patches(CONFIG, w.model, w.calibration, w.selector, w.repair)
     return [f"{folder}/removed={size}.json" for size in sizes]
 
 
@@ -31,7 +31,7 @@ rule fit_patch:
     priority: REPAIRING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(repair.FitPatch),

@@ -22,8 +22,8 @@ from lamina_workflow.stages import report as page
 from lamina.tables import TABLES
 
 FIGURES = page.list_figures(CONFIG)  # with the tables that each reads
-FIGURE_QUERIES = declared("lamina_workflow.report.figures", "QUERIES")  # likewise
-FIGURE_TITLES = declared("lamina_workflow.report.figures", "TITLE")
+FIGURE_QUERIES = declared_literals("lamina_workflow.report.figures", "QUERIES")  # likewise
+FIGURE_TITLES = declared_literals("lamina_workflow.report.figures", "TITLE")
 # Tables that are computed from other tables.
 COMPUTED_TABLES = ["agreements", "dissociations", "comparisons"]
 CONFIG_FILES = " ".join(map(str, workflow.configfiles))
@@ -45,7 +45,7 @@ localrules:
 
 def parts_of_table(w):
     """The files that {table} is gathered from: exactly those that the configuration asks for."""
-    return tables.parts(CONFIG, w.table)
+    return tables.files_of_table(CONFIG, w.table)
 
 
 rule gather_table:
@@ -205,13 +205,13 @@ rule collect_facts:
 
 rule render_report:
     input:
-        template=paths.own("workflow/report/report.html.j2"),
+        template=paths.locate("workflow/report/report.html.j2"),
         included=[
-            paths.own(f"workflow/report/{name}")
+            paths.locate(f"workflow/report/{name}")
             for name in ("report.css", "report.js", "explorer.json")
         ],
         views=VIEWS,
-        queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
+        queries=sorted(map(str, Path(paths.locate("sql/queries")).glob("*.sql"))),
         facts="results/facts.json",
         database="results/lamina.duckdb",
         tables=expand("results/tables/{table}.parquet", table=TABLES),

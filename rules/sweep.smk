@@ -48,7 +48,7 @@ rule sweep_units:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads(cores())
+    threads: lambda _: threads_of_job(cores())
     resources:
         gpu=gpus,
         mem_mb=memory(sweep.SweepUnits),

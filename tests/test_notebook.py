@@ -18,7 +18,7 @@ from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.store import parquet
 from lamina_workflow.report import database
 from tests.given import tiny
@@ -38,7 +38,7 @@ def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path, after_a_study: 
         made = write_study(
             tmp_path / "made", n_layers=6, calibrations=("facts", "recall"), sizes=(1,)
         )
-        database.build(VIEWS, made, tmp_path / "results/lamina.duckdb")
+        database.build_database(VIEWS, made, tmp_path / "results/lamina.duckdb")
     shutil.copytree(ROOT / "resources/reference", tmp_path / "resources/reference")
     notebook = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -80,9 +80,9 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], unit
     assert table["unit"].to_pylist() == 2 * all_units(5, units)
     read = notebook._tokenise(model, tiny.tokenizer(), samples, 256)
     model.eval()
-    rows = engine.sweep(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
+    rows = engine.sweep_units(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
     context = Context(chance_accuracy(read, model.config.vocab_size))
-    wanted = relevance(parquet.from_rows("sweeps", rows), metrics, context, 0)
+    wanted = score_sweep(parquet.from_rows("sweeps", rows), metrics, context, 0)
     assert table["rank"].to_pylist() == [row["rank"] for row in wanted]
     assert table["score"].to_pylist() == pytest.approx(
         [row["score"] for row in wanted], rel=1e-4, abs=1e-6

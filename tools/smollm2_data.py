@@ -16,8 +16,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lamina.data.overlap import Document, document_hash, pairs, runs
-from lamina.errors import LaminaError, explained
+from lamina.data.overlap import Document, document_hash, find_shared_pairs, hash_word_runs
+from lamina.errors import LaminaError, report_errors
 from lamina.store import parquet as store
 
 TASKS = ("arc_easy", "piqa")
@@ -72,7 +72,7 @@ def questions(file: Path) -> list[dict]:
 def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
     """Questions drawn into PARTS and the test, groups of near duplicates whole."""
     asked = [(question["query"], question["choices"]) for question in questions]
-    of = groups([(document_hash(*each), runs(*each)) for each in asked])
+    of = groups([(document_hash(*each), hash_word_runs(*each)) for each in asked])
     members: dict[int, list[dict]] = {}
     for question, group in zip(questions, of, strict=True):
         members.setdefault(group, []).append(question)
@@ -94,7 +94,7 @@ def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
 
 def groups(documents: Sequence[Document]) -> list[int]:
     """A number for each document: chains of equal documents and near duplicates share one number."""
-    one, other, near = pairs(documents, documents)
+    one, other, near = find_shared_pairs(documents, documents)
     first: dict[str, int] = {}
     same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
     ends = np.concatenate(
@@ -109,6 +109,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
-    with explained():
+    with report_errors():
         for name, count in cut(args.folder, args.output).items():
             print(f"{name}: {count}")

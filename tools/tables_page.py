@@ -34,8 +34,8 @@ def page(views: str | Path = VIEWS) -> str:
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{table}.parquet" for table in store.TABLES]
         for file in files:
-            store.write(file, store.schema(file.stem).empty_table())
-        database.build(views, files, Path(folder) / "lamina.duckdb")
+            store.write_table(file, store.schema_of(file.stem).empty_table())
+        database.build_database(views, files, Path(folder) / "lamina.duckdb")
         with database.open_database(Path(folder) / "lamina.duckdb") as connection:
             described = connection.execute(
                 """SELECT t.table_name, t.comment, c.column_name, c.data_type, c.comment

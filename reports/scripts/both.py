@@ -14,10 +14,10 @@ import numpy as np
 from halves import losses
 from portfolio_regret import TOKENS, WORLDS, documents
 
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import CalibrationSamples
 from lamina.models.load import load_folder
-from lamina.models.structure import halves, layers_of
-from lamina.models.units import parse
+from lamina.models.structure import layers_of, sublayers_of
+from lamina.models.units import parse_unit
 from lamina.options.selectors import Selector
 from lamina.selection import judging
 from lamina.selection.sets import SearchRequest
@@ -30,7 +30,7 @@ def main(
 ) -> None:
     of, rows = WORLDS[world], []
     model = load_folder(str(of.folder), of.dtype, False)
-    parts = halves(layers_of(model)[0])
+    parts = sublayers_of(layers_of(model)[0])
     counts = {
         part: sum(w.numel() for each in some for w in each.module.parameters())
         for part, some in parts.items()
@@ -40,7 +40,10 @@ def main(
     for draw, task in product(draws, tasks):
         pool, test = drawn[task]
         numbers = np.random.default_rng(draw).permutation(len(pool.samples))[:count]
-        own, found = Calibration(tuple(pool.samples[number] for number in numbers), pool.facts), {}
+        own, found = (
+            CalibrationSamples(tuple(pool.samples[number] for number in numbers), pool.facts),
+            {},
+        )
         for kind in ("layer", "both"):
             options = Selector.from_options({"strategy": "portfolio", "units": kind, "seed": draw})
             keys = {"model": world, "calibration": task, "selector": kind}
@@ -66,7 +69,7 @@ def main(
         gone = list(dict.fromkeys([frozenset[str](), *(each[0] for each in found.values())]))
         judged = losses(model, test.samples, gone)
         for (kind, size), (units, worth, *told) in found.items():
-            listed = " ".join(sorted(units, key=parse))
+            listed = " ".join(sorted(units, key=parse_unit))
             rows.append(
                 [task, draw, kind, size, worth, listed, *told, *judged[units], *judged[frozenset()]]
             )

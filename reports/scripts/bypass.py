@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from portfolio_regret import TOKENS, WORLDS, documents
 
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import moments
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.sources import Source
 from lamina.models.boundary import Patch
 from lamina.models.load import load_folder
-from lamina.models.structure import halves, layers_of
-from lamina.models.surgery import runs, units_of
+from lamina.models.structure import layers_of, sublayers_of
+from lamina.models.surgery import find_runs, units_of
 from lamina.models.units import all_units
 from lamina.options.calibrations import Calibration as Entry
 from lamina.repair.methods import ghost
@@ -77,7 +77,7 @@ def fits(model, sources, wanted, reads):
     """The fits of all runs by rank, of several ranks the one with the least held-out error; and the sums by run."""
     found, sums = {rank: {} for rank in RANKS}, {}
     norms = {start: reader(model, start) for start, _ in wanted} if reads == "norm" else None
-    for run, statistics in moments.collect(model, sources, wanted, 0, regressors=norms):
+    for run, statistics in moments.collect_moments(model, sources, wanted, 0, regressors=norms):
         sums[run] = statistics.whole()
         for rank, tried in RANKS.items():
             made = [ghost.fit(statistics, Ghost(rank=each)) for each in tried]
@@ -156,7 +156,7 @@ class Reading(Patch):
 
 def scores(model, samples, forms):
     """The scores of each sample, by form."""
-    with engine.opened(model, samples, TOKENS, False) as session:
+    with engine.open_session(model, samples, TOKENS, False) as session:
         session.measure(range(len(samples)), forms)
         return {
             name: [session.scores.sample(name, number) for number in range(len(samples))]
@@ -173,7 +173,7 @@ def plans_of(way, task, model, samples):
             if (row["task"], row["units_and_strategy"]) == (task, way)
         ]
         return {int(row["removed"]): frozenset(row["units"].split()) for row in told}
-    depth, parts = len(layers_of(model)), halves(layers_of(model)[0])
+    depth, parts = len(layers_of(model)), sublayers_of(layers_of(model)[0])
     counts = {
         part: sum(w.numel() for half in some for w in half.module.parameters())
         for part, some in parts.items()
@@ -185,8 +185,8 @@ def plans_of(way, task, model, samples):
             unit: current.without(unit) for unit in all_units(depth, "both", gone)
         }
         sources = [Source([sample.sequence() for sample in samples])]
-        repairs = looped.fitted(model, sources, list(wanted.values()), Ghost(), 0)
-        with engine.opened(model, samples, TOKENS, False) as session:
+        repairs = looped.fit_loop_patches(model, sources, list(wanted.values()), Ghost(), 0)
+        with engine.open_session(model, samples, TOKENS, False) as session:
             looped.Looped(session, repairs).measure(range(len(samples)), wanted)
             losses = {
                 unit: np.mean(
@@ -219,7 +219,8 @@ def main(tasks: list[str], count: int, out: Path) -> None:
     depth, size = len(layers_of(model)), sum(weight.numel() for weight in model.parameters())
     manifest["vocabulary"] = model.config.vocab_size
     text, general = (
-        prepare("corpus", Entry.from_options(TEXT | each), manifest, ROOT) for each in ({}, GENERAL)
+        prepare_calibration("corpus", Entry.from_options(TEXT | each), manifest, ROOT)
+        for each in ({}, GENERAL)
     )
     drawn = {task: documents("reference", task) for task in tasks}
     for way, task in product(WAYS, tasks):
@@ -237,7 +238,7 @@ def main(tasks: list[str], count: int, out: Path) -> None:
             for number in np.random.default_rng(0).permutation(len(pool.samples))[:count]
         ]
         plans = plans_of(way, task, model, chosen)
-        gone = {n: runs(units, depth) for n, units in plans.items()}
+        gone = {n: find_runs(units, depth) for n, units in plans.items()}
         samples, forms, made = (*test.samples, *text.samples), {}, {}
         for reads, weight in sorted({(form[0], form[2]) for form in wanted} - {("none", "0")}):
             sources = [Source([sample.sequence() for sample in chosen])]

@@ -13,9 +13,9 @@ from scipy.stats import rankdata
 
 from lamina.paths import VIEWS
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.relevance.true_scores import reliability, true_correlation
+from lamina.relevance.true_scores import ranking_reliability, true_correlation
 from lamina_workflow.report import database, paired_tests
-from lamina_workflow.report.answers import rows
+from lamina_workflow.report.answers import query_rows
 from tests.coverage.test_intervals import planted
 from tests.given.plausible_tables import write_tables
 
@@ -40,7 +40,7 @@ def views(tasks: list[tuple[str, str, np.ndarray, np.ndarray]]) -> duckdb.DuckDB
             benchmarks.append(key | told)
             samples += [key | dict(sample=i, value=float(x)) for i, x in enumerate(right)]
     folder = Path(tempfile.mkdtemp())
-    return database.connect(
+    return database.connect_views(
         VIEWS, write_tables(folder, benchmarks=benchmarks, benchmark_samples=samples)
     )
 
@@ -52,7 +52,7 @@ def losing(n: int, lost: float, models: int) -> list[dict]:
     for number in range(models):
         base = rng.random(n) < 0.8
         studies.append((f"m{number}", "t", base, base & (rng.random(n) >= lost / 0.8)))
-    return rows(views(studies), "FROM scores WHERE removed > 0")
+    return query_rows(views(studies), "FROM scores WHERE removed > 0")
 
 
 def certain_of_nothing(n: int, models: int, tried: int) -> float:
@@ -64,7 +64,7 @@ def certain_of_nothing(n: int, models: int, tried: int) -> float:
             (f"m{number // tried}", f"t{number % tried}", kind < 0.5, (kind < 0.4) | (kind >= 0.9))
         )
     query = Path(VIEWS).parent / "queries/what_pruning_for_one_task_costs_the_others.sql"
-    found = rows(views(studies), query.read_text(encoding="utf-8"))
+    found = query_rows(views(studies), query.read_text(encoding="utf-8"))
     return len({row["model"] for row in found if row["certain"]}) / models
 
 
@@ -94,7 +94,7 @@ def measured() -> Iterator[tuple[str, float]]:
             }[kind]
             truth = (truth - truth.mean()) / truth.std(ddof=1)
             samples = truth[:, None] + 0.4 * 60**0.5 * rng.normal(size=(8, 60))
-            value = reliability(bootstrap_weights(60, study, 200) @ samples.T, 60)
+            value = ranking_reliability(bootstrap_weights(60, study, 200) @ samples.T, 60)
             one, other = (
                 rankdata(truth + 0.4 * rng.normal(size=(200, 8)), axis=1) for _ in range(2)
             )

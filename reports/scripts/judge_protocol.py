@@ -18,7 +18,7 @@ import torch
 from papers_protocol import SIZES, questions
 from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
@@ -44,7 +44,7 @@ def texts(part: str, count: int):
     entry = Entry.from_options(
         {"text": written(f"wikitext_{part}.jsonl", lines), "documents": None, "length": 128}
     )
-    samples = prepare("text", entry, described(WORLDS["smollm2"]), ROOT).samples
+    samples = prepare_calibration("text", entry, described(WORLDS["smollm2"]), ROOT).samples
     order = np.random.default_rng(0).permutation(len(samples))[:count]
     return tuple(samples[number] for number in sorted(order))
 
@@ -91,10 +91,15 @@ def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candi
     if general:
         sources.append(Source([sample.sequence() for sample in texts("calibration", TEXTS)], SHARE))
     bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], engine.layer_count(model)
-    runs, options = looped.boundaries(bare, depth), Repair.from_options({"method": "ghost"})
+    runs, options = (
+        looped.candidate_boundaries(bare, depth),
+        Repair.from_options({"method": "ghost"}),
+    )
     found = dict(looped.fit_patches(model, sources, runs, options, 0, torch.device("cpu")))
     return [
-        replace(each, patches={run: found[run] for run in looped.boundaries([each], depth)})
+        replace(
+            each, patches={run: found[run] for run in looped.candidate_boundaries([each], depth)}
+        )
         for each in bare
     ]
 
@@ -105,7 +110,7 @@ def judged(
     """What stands behind the key of each candidate's row. All of them share a pass."""
     found = {name: [] for name in candidates}
     for samples in filter(None, (held, wiki)):
-        with engine.opened(model, samples, TOKENS, False) as session:
+        with engine.open_session(model, samples, TOKENS, False) as session:
             session.measure(
                 range(len(samples)), {str(name): each for name, each in candidates.items()}
             )

@@ -23,10 +23,10 @@ from scipy.stats import rankdata
 from transformers import PreTrainedModel
 
 from lamina.data import calibrations
-from lamina.data.calibrations import Calibration
-from lamina.data.encoding import recorder
+from lamina.data.calibrations import CalibrationSamples
+from lamina.data.encoding import open_encoder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import drawn, prepare
+from lamina.data.prepare import draw_tasks, prepare_calibration
 from lamina.data.prompts import PLAIN
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
@@ -119,18 +119,22 @@ class World:
             for pair in random.Random(0).sample(pairs, min(PAIRS, len(pairs)))
         ]
 
-    def calibration(self, options: Mapping[str, Any]) -> Calibration:
+    def calibration(self, options: Mapping[str, Any]) -> CalibrationSamples:
         """The calibration of an entry, as the workflow makes it."""
         entry, file = Entry.from_options(options), self.root / "written.parquet"
-        made = prepare("own", entry, self.manifest, self.root)
+        made = prepare_calibration("own", entry, self.manifest, self.root)
         if not entry.own:
             return made
-        lm = recorder(self.model, self.tokenizer)
-        tasks = [task for task, _ in drawn("own", entry, lm, PLAIN, self.root)]
-        calibrations.write(file, own_answers(entry, made, tasks, self.model, self.tokenizer))
-        return prepare("own", entry, self.manifest, self.root, written={"own": str(file)})
+        lm = open_encoder(self.model, self.tokenizer)
+        tasks = [task for task, _ in draw_tasks("own", entry, lm, PLAIN, self.root)]
+        calibrations.write_calibration(
+            file, own_answers(entry, made, tasks, self.model, self.tokenizer)
+        )
+        return prepare_calibration(
+            "own", entry, self.manifest, self.root, written={"own": str(file)}
+        )
 
-    def measured(self, calibration: Calibration, after: int = 0) -> dict[str, np.ndarray]:
+    def measured(self, calibration: CalibrationSamples, after: int = 0) -> dict[str, np.ndarray]:
         """Rise of the loss (nats per token of text, else of an answer) and loss of accuracy: (sets, documents).
 
         after: for texts of the data, the tokens at the beginning that are not scored.
@@ -145,7 +149,7 @@ class World:
             )
         named = {CURRENT: Candidate(frozenset())} | {each: Candidate(each) for each in self.sets}
         found = {"loss": [], "accuracy": []}
-        with engine.opened(self.model, samples, 16384, False) as session:
+        with engine.open_session(self.model, samples, 16384, False) as session:
             numbers = range(len(samples))
             session.measure(numbers, named)
             for each in named:

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source as Fitted
@@ -37,7 +37,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.healing import lora
 from lamina.healing.batches import TrainingSource
 from lamina.models.materialise import materialise
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.options.calibrations import Calibration as Entry
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
@@ -92,7 +92,7 @@ class Trial:
         else:
             entry = {"task": f"microworld_{task}", "split": "validation", "limit": None}
             held = Entry.from_options(entry).model_copy(update={"split": "test"})
-            tests = prepare("test", held, world.manifest, world.root).samples[:TESTS]
+            tests = prepare_calibration("test", held, world.manifest, world.root).samples[:TESTS]
             self.general = world.calibration(self.written("corpus")).samples
             self.judges = {
                 "gold": tests,
@@ -149,7 +149,7 @@ class Trial:
     def plan(self, size: int) -> list[str]:
         """Layers in the order of their removal: each time the one without which the loss is lowest."""
         gone: list[str] = []
-        with engine.opened(self.world.model, self.chosen_on, 16384, False) as session:
+        with engine.open_session(self.world.model, self.chosen_on, 16384, False) as session:
             while len(gone) < size:
                 layers = [
                     str(layer)
@@ -175,7 +175,7 @@ class Trial:
         if self.general:
             sources.append(Fitted([sample.sequence() for sample in self.general], WEIGHT))
         where, options = (
-            runs(gone, engine.layer_count(self.world.model)),
+            find_runs(gone, engine.layer_count(self.world.model)),
             Repair.from_options({"method": "ghost"}),
         )
         return dict(fit_patches(self.world.model, sources, where, options, 0, torch.device("cpu")))

@@ -26,7 +26,7 @@ HEAD = "task documents removed kind model spearman r2 units loss base_loss accur
 def losses(model, samples, sets, text):
     """(samples,) losses of each set, and whether the answers are right."""
     candidates, found = [Candidate(each) for each in dict.fromkeys(sets)], {}
-    with engine.opened(model, samples, TOKENS, False) as session:
+    with engine.open_session(model, samples, TOKENS, False) as session:
         numbers = range(len(samples))
         session.measure(numbers, {each.removed: each for each in candidates})
         for each in candidates:

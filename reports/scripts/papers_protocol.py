@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
-from lamina.data.calibrations import Calibration
-from lamina.data.prepare import prepare
+from lamina.data.calibrations import CalibrationSamples
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.models.load import load_folder
-from lamina.models.structure import halves, layers_of
+from lamina.models.structure import layers_of, sublayers_of
 from lamina.models.units import all_units
 from lamina.options.calibrations import Calibration as Entry
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
+from lamina.relevance.score import rank_units
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.plans import PlanRequest
 from lamina.selection.strategies.pairwise import estimate_effects, minimise
@@ -35,14 +35,16 @@ SIZES = (3, 5, 7)
 BUDGET = {"seed": 0, "confidence": 0.95, "tolerance": 0.005}
 
 
-def questions(task: str, part: str, count: int | None = None, draw: int = 0) -> Calibration:
+def questions(task: str, part: str, count: int | None = None, draw: int = 0) -> CalibrationSamples:
     """Questions of `pool` (a draw of them) or `held`."""
     lines = (ROOT / f"models/smollm2/data/{task}_{part}.jsonl").read_text().splitlines()
     order = np.random.default_rng(draw).permutation(len(lines)) if count else range(len(lines))
     file = written(
         f"{task}_{part}_{count}_{draw}.jsonl", [lines[number] for number in order[:count]]
     )
-    return prepare(task, Entry.from_options({"choices": file}), described(WORLDS["smollm2"]), ROOT)
+    return prepare_calibration(
+        task, Entry.from_options({"choices": file}), described(WORLDS["smollm2"]), ROOT
+    )
 
 
 def raced(model, of, gone, units):
@@ -51,7 +53,7 @@ def raced(model, of, gone, units):
         race,  # at the commit of reports/protocol.md; lamina has no race now
     )
 
-    with engine.opened(model, of.samples, TOKENS, False) as session:
+    with engine.open_session(model, of.samples, TOKENS, False) as session:
         evaluator = Evaluator(session, loss_of("accuracy", "acc_norm"))
         candidates = [Candidate(frozenset([*gone, unit])) for unit in units]
         best = race.run(
@@ -67,10 +69,12 @@ def raced(model, of, gone, units):
 def lowest(model, of, gone, units, metric):
     """Units in the order of a metric of a full sweep."""
     pass_ = "stream" if metric == "cosine" else "removal"
-    scores = engine.sweep(model, of.samples, units, gone, pass_, TOKENS, outputs=False)
+    scores = engine.sweep_units(model, of.samples, units, gone, pass_, TOKENS, outputs=False)
     keys = {"model": "smollm2", "calibration": "own", "selector": metric, "removed": len(gone)}
     columns = from_table(store.from_rows("sweeps", scores.rows([CURRENT, *units]), **keys))
-    order = ranking(columns, metric, Context(of.facts["chance_accuracy"], "acc_norm", len(gone), 0))
+    order = rank_units(
+        columns, metric, Context(of.facts["chance_accuracy"], "acc_norm", len(gone), 0)
+    )
     return sorted(
         zip(columns.units, map(float, order.draws[0]), strict=True), key=lambda entry: entry[1]
     )
@@ -86,7 +90,7 @@ def pairs(model, of, depth):
     losses = {each: [] for each in sets}
     for start in range(0, len(of.samples), 25):
         some = of.samples[start : start + 25]
-        with engine.opened(model, some, TOKENS, False) as session:
+        with engine.open_session(model, some, TOKENS, False) as session:
             session.measure(range(len(some)), {each: Candidate(each) for each in sets})
             for each in sets:
                 losses[each] += [
@@ -103,7 +107,7 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
     of = questions(task, "pool", count, draw)
     model = load_folder(str(WORLDS["smollm2"].folder), WORLDS["smollm2"].dtype, False)
     depth = engine.layer_count(model)
-    parts = halves(layers_of(model)[0])
+    parts = sublayers_of(layers_of(model)[0])
     counts = {
         part: sum(w.numel() for each in some for w in each.module.parameters())
         for part, some in parts.items()

@@ -24,11 +24,11 @@ from lamina.engine.batches import TOKENS
 from lamina.engine.footprint import Shape
 from lamina.models.manifest import count_layer_parameters
 from lamina.store import parquet as store
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.cost.estimate import Works, counted, estimate, most_runs
+from lamina_workflow.cost.estimate import Works, count_tokens, estimate_cost, most_runs
 from lamina_workflow.cost.forecast import Stage, format_bytes, format_duration
-from lamina_workflow.stages.job import Place
+from lamina_workflow.stages.job import Wildcards
 from lamina_workflow.stages.prune import SearchPlans
 from tests import ROOT
 
@@ -89,7 +89,7 @@ def configuration(name: str, root: Path) -> Configuration:
     store.write_tensors(folder / "model.safetensors", {}, {})
     (folder / "tokenizer.json").write_text("{}")
     raw = yaml.safe_load((ROOT / f"config/models/{name}.yaml").read_text(encoding="utf-8"))
-    return load(raw, root)
+    return load_configuration(raw, root)
 
 
 def manifest(name: str, folder: Path) -> dict[str, Any]:
@@ -129,13 +129,14 @@ def costs(name: str, root: Path) -> Mapping[str, Any]:
     store.write_json(root / f"{name}/manifest.json", manifest(name, folder))
     drawn = [root / f"{name}/{calibration}.parquet" for calibration in config.calibrations]
     for file in drawn:
-        calibrations.write(
-            file, calibrations.build(samples(config, file.stem), SHAPES[name]["vocab_size"])
+        calibrations.write_calibration(
+            file,
+            calibrations.build_calibration(samples(config, file.stem), SHAPES[name]["vocab_size"]),
         )
     tested = [root / f"{task}.parquet" for task in config.benchmarks.tasks]
     for file in tested:
-        store.write(file, pa.table({"document": [""] * LENGTHS[file.stem][3]}))
-    return estimate(
+        store.write_table(file, pa.table({"document": [""] * LENGTHS[file.stem][3]}))
+    return estimate_cost(
         config, [str(root / f"{name}/manifest.json")], list(map(str, drawn)), list(map(str, tested))
     )
 
@@ -169,17 +170,20 @@ def search_row(name: str, root: Path) -> str:
     raw["studies"].pop("maps")
     sizes = [round(share * layers) for share in (0.125, 0.2, 0.25)]
     raw["studies"]["prune"] |= {"models": [name], "removed": sizes}
-    config = load(raw, root)
-    tokens = {(name, drawn): counted(samples(config, drawn)) for drawn in raw["calibrations"]}
+    config = load_configuration(raw, root)
+    tokens = {(name, drawn): count_tokens(samples(config, drawn)) for drawn in raw["calibrations"]}
     shape = Shape.of(settings, 2)
     works = Works(config, {name: facts}, {name: shape}, tokens, {})
     total = works.search_memory(name, "arc_easy", "portfolio", sizes)
     runs = most_runs(config.selectors["portfolio"], layers, sizes)
     text = tokens[name, "c4"]
-    fit = footprint.fit(shape, TOKENS, text.longest, text.samples, runs)
-    patches, waiting = runs * shape.channels**2 * footprint.FLOAT, footprint.waiting(shape, runs)
+    fit = footprint.fit_peak_bytes(shape, TOKENS, text.longest, text.samples, runs)
+    patches, waiting = (
+        runs * shape.channels**2 * footprint.FLOAT,
+        footprint.waiting_patch_bytes(shape, runs),
+    )
     weights = 2 * facts["parameters"]
-    place = Place(model=name, calibration="arc_easy", selector="portfolio")
+    place = Wildcards(model=name, calibration="arc_easy", selector="portfolio")
     mem_mb = SearchPlans.of(config, place).memory(facts | {"weights_bytes": weights}, 1)
     counts = (weights, total, fit, waiting, patches - waiting, 1e6 * mem_mb)
     return f"| {name} | {' | '.join(format_bytes(count) or '0' for count in counts)} |"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration, Sample
-from lamina.data.prepare import prepare
+from lamina.data.calibrations import CalibrationSamples, Sample
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
@@ -50,7 +50,7 @@ WORLDS = {
 HEAD = "task documents draw removed way units member judged_loss corrected_loss accuracy loss base_accuracy base_loss"
 
 
-def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
+def documents(world: str, task: str) -> tuple[CalibrationSamples, CalibrationSamples]:
     """The pool that calibrations are drawn from, and the test documents."""
     of = WORLDS[world]
     manifest = described(of)
@@ -83,7 +83,9 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
                 ("test", lines[of.pool : of.pool + of.tests]),
             )
         )
-    return prepare(task, entry, manifest, ROOT), prepare(task, test, manifest, ROOT)
+    return prepare_calibration(task, entry, manifest, ROOT), prepare_calibration(
+        task, test, manifest, ROOT
+    )
 
 
 def described(of: World) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class Judge:
             Candidate(units) for units in dict.fromkeys(sets) if spelled(units) not in self._found
         ]
         if wanted:
-            with engine.opened(self._model, self._samples, TOKENS, False) as session:
+            with engine.open_session(self._model, self._samples, TOKENS, False) as session:
                 numbers = range(len(self._samples))
                 session.measure(numbers, {candidate.removed: candidate for candidate in wanted})
                 for candidate in wanted:
@@ -167,7 +169,7 @@ def main(world: str, tasks: list[str], counts: list[int], draws: list[int], out:
         numbers = sorted(
             np.random.default_rng([draw, count]).permutation(len(pool.samples))[:count]
         )
-        own = Calibration(tuple(pool.samples[number] for number in numbers), pool.facts)
+        own = CalibrationSamples(tuple(pool.samples[number] for number in numbers), pool.facts)
         keys = {"model": world, "calibration": task, "selector": "portfolio"}
         options = Selector.from_options({"strategy": "portfolio", "seed": draw})
         request = SearchRequest(model, {task: own}, options, of.sizes, keys, tokens=TOKENS)

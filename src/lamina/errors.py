@@ -15,7 +15,7 @@ class LaminaError(Exception):
 
 
 @contextmanager
-def at(where: str) -> Iterator[None]:
+def located_at(where: str) -> Iterator[None]:
     """Put the location `where` before the message of a `LaminaError` that is raised inside."""
     try:
         yield
@@ -43,7 +43,7 @@ _OUT_OF_MEMORY = (
 _DISK_FULL = "the disk is full. Make room and start again: what is finished stays."
 
 
-def cause(text: str) -> str | None:
+def explain_machine_error(text: str) -> str | None:
     """The meaning of a machine error and what to do, found by its text; None for another error."""
     if any(sign in text for sign in _SIGNS_OF_MEMORY):
         return _OUT_OF_MEMORY
@@ -53,7 +53,7 @@ def cause(text: str) -> str | None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn a `LaminaError` into its message on standard error and exit status 1.
 
     Any other error keeps its traceback; if memory or the disk ran out, the message says so too.
@@ -71,7 +71,7 @@ def explained() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit("lamina: stopped.")
     except Exception as error:
-        meaning = cause(f"{type(error).__name__}: {error}")
+        meaning = explain_machine_error(f"{type(error).__name__}: {error}")
         if meaning is None:
             raise
         traceback.print_exc()

@@ -15,9 +15,15 @@ from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export import own_code
 from lamina.models.export.save import save_checked
-from lamina.models.load import choose_device, load_folder, load_model, load_tokenizer, placement
+from lamina.models.load import (
+    choose_device,
+    load_folder,
+    load_model,
+    load_tokenizer,
+    placement_options,
+)
 from lamina.models.materialise import materialise
-from lamina.options.explain import nearest
+from lamina.options.explain import suggest
 from lamina.store import checksum, parquet
 from lamina.variant import FORM, Variant
 
@@ -61,7 +67,7 @@ def load(
     """
     if device is not None and (device_map is not None or load_in_4bit):
         raise LaminaError("give device, or device_map or load_in_4bit, not both.")
-    options = placement(device_map, load_in_4bit, dtype)
+    options = placement_options(device_map, load_in_4bit, dtype)
     folder = Path(name_or_path)
     if (folder / "config.json").is_file():
         return _load_from_folder(folder, dtype, device, options, trust_remote_code)
@@ -111,7 +117,7 @@ def _make_variant(
     device: torch.device,
 ) -> PreTrainedModel:
     """The variant of a base model, made from its files under `results`."""
-    parts = assembly.read(variant, results)
+    parts = assembly.read_parts(variant, results)
     if parts.plan is not None:
         for donor in parts.plan.get("replacements", {}).values():
             if "path" in donor:
@@ -182,7 +188,7 @@ def _read_loss_changes(key: str, removed: str, results: Path) -> dict[str, float
     tables = Path(paths.patch_table(key, "any", results)).parent
     changes: dict[str, float] = {}
     for file in sorted(tables.glob("*.parquet")):
-        for row in parquet.read(file).to_pylist():
+        for row in parquet.read_table(file).to_pylist():
             if str(row["removed"]) == removed and row["loss_bare"] is not None:
                 changes[row["repair"]] = row["loss_repaired"] - row["loss_bare"]
     return changes
@@ -230,7 +236,7 @@ def _suggest_name(missing: Path) -> str:
     known_names = sorted({file.stem for file in missing.parent.iterdir()})
     if not known_names or missing.name.startswith("removed="):
         return ""
-    return f" {nearest(missing.stem, known_names)}"
+    return f" {suggest(missing.stem, known_names)}"
 
 
 def _suggest_export(variant: Variant, results: Path) -> str:

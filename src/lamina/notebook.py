@@ -14,13 +14,13 @@ from lamina.data.prepare import text_samples
 from lamina.engine import memory
 from lamina.engine.candidates import CURRENT
 from lamina.engine.sweep import layer_count
-from lamina.engine.sweep import sweep as measure_units
+from lamina.engine.sweep import sweep_units as measure_units
 from lamina.errors import LaminaError
 from lamina.models.units import COMPONENTS, all_units
-from lamina.options.explain import nearest
+from lamina.options.explain import suggest
 from lamina.options.metrics import METRICS, MODULES
 from lamina.relevance.columns import Context
-from lamina.relevance.score import RelevanceRow, relevance
+from lamina.relevance.score import RelevanceRow, score_sweep
 from lamina.store import parquet
 
 Question = tuple[str, Sequence[str], int]
@@ -73,7 +73,7 @@ def sweep(
             pass_metrics = [metric for metric in metrics if METRICS[metric].pass_ == pass_kind]
             sweep_rows = _measure_pass(model, encoded_samples, unit_names, pass_kind)
             table = parquet.from_rows("sweeps", sweep_rows)
-            relevance_rows += relevance(table, pass_metrics, context, seed)
+            relevance_rows += score_sweep(table, pass_metrics, context, seed)
     finally:
         model.train(was_training)
     return parquet.from_rows("relevance", relevance_rows).drop_columns(STUDY_COLUMNS)
@@ -84,14 +84,14 @@ def _check_options(units: str, metrics: Sequence[str]) -> None:
         raise LaminaError(f"units: '{units}' is not known. Write one of: {', '.join(COMPONENTS)}.")
     for metric in metrics:
         if metric not in METRICS:
-            raise LaminaError(f"metrics: '{metric}' is not known. {nearest(metric, list(METRICS))}")
+            raise LaminaError(f"metrics: '{metric}' is not known. {suggest(metric, list(METRICS))}")
 
 
 def _measure_pass(
     model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], pass_kind: str
 ) -> Iterable[dict[str, object]]:
     """Rows of table `sweeps` without its keys."""
-    n_tokens = memory.tokens("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
+    n_tokens = memory.choose_token_budget("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
     if pass_kind in MODULES:
         module = import_module(MODULES[pass_kind])
         return list(module.rows(model, samples, units, [], pass_kind, n_tokens))
@@ -119,7 +119,7 @@ def _tokenise(
         )
     if texts:
         return text_samples(texts, tokenizer, length)
-    encoder = encoding.recorder(model, tokenizer)
+    encoder = encoding.open_encoder(model, tokenizer)
     return [
         _encode_question(index, cast(Question, question), encoder)
         for index, question in enumerate(samples)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from lamina.errors import LaminaError
 from lamina.variant import Variant
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def own(file: str) -> str:
+def locate(file: str) -> str:
     """A file of lamina itself.
 
     The path is relative where a run starts in lamina's folder, and absolute where a workflow in
@@ -24,7 +24,7 @@ def own(file: str) -> str:
 
 
 RESULTS = "results"
-VIEWS = own("sql/views.sql")
+VIEWS = locate("sql/views.sql")
 
 
 def any_of(names: Iterable[str], *more: str) -> str:
@@ -33,7 +33,7 @@ def any_of(names: Iterable[str], *more: str) -> str:
     return "|".join([*escaped, *more]) or "(?!)"
 
 
-def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
+def study_name(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
     """The name for the tables of these configuration files: a folder, and a schema of the database.
 
     Raises LaminaError if the files' names do not make one.

@@ -15,7 +15,7 @@ _SOURCE = Path(__file__).resolve().parents[1]
 
 
 @cache
-def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
+def declared_literals(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
     """The literal that each module of `package` assigns to `name`, by module.
 
     Modules that do not assign it are left out.

@@ -37,7 +37,7 @@ def check_command(arguments: list[str]) -> None:
     options, _ = parser.parse_known_args(arguments)
     if not _is_own_workflow(options.snakefile):
         return
-    with preconditions.refused([]):
+    with preconditions.end_with_message([]):
         _check_cache()
         if not any(_DRY_RUN.fullmatch(argument) for argument in arguments):
             preconditions.check_writable(Path(options.directory).absolute())

@@ -39,15 +39,15 @@ import yaml
 
 from lamina.data import lm_tasks
 from lamina.data.documents import perplexity_texts
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.data.prompts import Style
-from lamina.engine.sweep import sweep
+from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together
 from lamina.models.load import load_model, load_tokenizer
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Hub, Text
 from lamina_workflow.checks import load as checks
 from lamina_workflow.config import text as config_text
@@ -138,8 +138,8 @@ def measure_calibrations(
 ) -> Numbers:
     numbers: Numbers = {}
     for name, entry in config.calibrations.items():
-        made = prepare(name, entry, manifest, root, config.parts(name))
-        rows = sweep(model, made.samples, []).rows(["none"])
+        made = prepare_calibration(name, entry, manifest, root, config.parts(name))
+        rows = sweep_units(model, made.samples, []).rows(["none"])
         accuracy = sum(row["correct"] for row in rows) / len(rows)
         loss = sum(row["nll"] for row in rows)
         numbers[name] = made.facts | {"accuracy": accuracy, "loss": loss}
@@ -162,7 +162,7 @@ def measure_benchmarks(
         )
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     for name, text in config.benchmarks.perplexity.items():
-        score = perplexity.benchmark(name, perplexity_texts(text, root), tokenizer, text)
+        score = perplexity.open_benchmark(name, perplexity_texts(text, root), tokenizer, text)
         rows, _ = score(model, "base", Together(model, {}))
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     return numbers
@@ -205,9 +205,9 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raw = case["config"]
         if isinstance(raw, str):
             raw = config_text.read_configuration(raw)
-        config = checks.load(completed(raw), tmp_path)
+        config = checks.load_configuration(completed(raw), tmp_path)
         for model_name, entry in config.models.items():
-            manifest = describe(model_name, entry, tmp_path / entry.source)
+            manifest = describe_model(model_name, entry, tmp_path / entry.source)
             model = load_model(manifest)
             found = {
                 "calibrations": measure_calibrations(config, manifest, model, tmp_path),

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.data.prepare import prepare
-from lamina.engine.sweep import sweep
+from lamina.data.prepare import prepare_calibration
+from lamina.engine.sweep import sweep_units
 from lamina.models.load import load_model, load_tokenizer
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina_workflow.checks import load as checks
 from tests import ROOT
 from tests.cases import plain
@@ -276,20 +276,20 @@ def measured_numbers(source: str, root: Path) -> dict[str, Any]:
             "maps": {"models": ["odd"], "calibrations": ["texts", "asked"], "metrics": ["cosine"]}
         },
     }
-    config = checks.load(raw, root)
+    config = checks.load_configuration(raw, root)
     entry = config.models["odd"]
-    manifest = describe("odd", entry, root / entry.source)
+    manifest = describe_model("odd", entry, root / entry.source)
     load_tokenizer(manifest)
     model = load_model(manifest)
-    texts = prepare("texts", config.calibrations["texts"], manifest, root, {})
-    asked = prepare("asked", config.calibrations["asked"], manifest, root, {})
+    texts = prepare_calibration("texts", config.calibrations["texts"], manifest, root, {})
+    asked = prepare_calibration("asked", config.calibrations["asked"], manifest, root, {})
     removed = str(REMOVED_LAYER)
     losses = {}
     for name in ("none", removed):
         losses[name] = sum(
-            row["nll"] for row in sweep(model, texts.samples, [removed]).rows([name])
+            row["nll"] for row in sweep_units(model, texts.samples, [removed]).rows([name])
         )
-    answers = sweep(model, asked.samples, []).rows(["none"])
+    answers = sweep_units(model, asked.samples, []).rows(["none"])
     return {
         "loss": losses["none"],
         "n_tokens": texts.facts["n_tokens"],

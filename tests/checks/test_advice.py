@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lamina_workflow.checks import load as checks
-from lamina_workflow.checks.advice import advise
+from lamina_workflow.checks.advice import advise_on
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
 QUESTION = '{"query": "a", "choices": ["b", "c"], "gold": 0}\n'
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def advice(raw: Raw, root: Path) -> list[str]:
-    return advise(checks.load(raw, root), root)
+    return advise_on(checks.load_configuration(raw, root), root)
 
 
 def test_a_sensible_configuration_is_run_without_a_word(root: Path) -> None:

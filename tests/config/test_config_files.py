@@ -9,7 +9,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina_workflow.checks import files
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
@@ -39,9 +39,9 @@ def raw(**changes: Any) -> Raw:
 
 
 def refusal(root: Path, **changes: Any) -> str:
-    assert load(raw(), root), "what is not changed must fit"
+    assert load_configuration(raw(), root), "what is not changed must fit"
     with pytest.raises(LaminaError) as caught:
-        load(raw(**changes), root)
+        load_configuration(raw(**changes), root)
     return str(caught.value)
 
 
@@ -97,9 +97,9 @@ def test_the_context_stands_in_the_models_config(root: Path, settings: Raw) -> N
     longer = raw(calibrations__corpus__length=65)
     if settings:
         with pytest.raises(LaminaError, match="the context of model 'small', 64"):
-            load(longer, root)
+            load_configuration(longer, root)
     else:
-        assert load(longer, root)
+        assert load_configuration(longer, root)
 
 
 RANGES = [
@@ -152,7 +152,7 @@ def test_lines_that_are_no_questions_are_refused(root: Path, where: str) -> None
 def test_more_questions_than_a_file_has_are_refused(root: Path) -> None:
     (root / "new.jsonl").write_text(f"{json.dumps(GOOD)}\n" * 5)
     entry = {"choices": "new.jsonl"}
-    assert load(raw(calibrations__mine={**entry, "limit": 5, "num_fewshot": 4}), root)
+    assert load_configuration(raw(calibrations__mine={**entry, "limit": 5, "num_fewshot": 4}), root)
     message = refusal(root, calibrations__mine={**entry, "limit": 6})
     assert message == (
         "calibrations.mine.limit: 6 samples are asked for, and 'new.jsonl' has 5. Write at most 5, or leave it out."
@@ -183,13 +183,13 @@ def test_cut_off_weights_are_refused(root: Path) -> None:
         REPOSITORY / "resources/reference/model.safetensors", root / "small/model.safetensors"
     )
     (root / "small/config.json").write_text('{"num_hidden_layers": 12, "n_positions": 64}')
-    assert load(raw(), root)
+    assert load_configuration(raw(), root)
     data = (root / "small/model.safetensors").read_bytes()
     (root / "small/model.safetensors").write_bytes(data[:-7])
     with pytest.raises(
         LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete"
     ):
-        load(raw(), root)
+        load_configuration(raw(), root)
 
 
 @pytest.mark.parametrize("text", ["[]", '"a"', "{", "\xff"])
@@ -199,13 +199,13 @@ def test_a_config_that_holds_no_settings_is_refused(root: Path, text: str) -> No
         LaminaError,
         match=r"^models.small.source: 'small/config.json' is not JSON .*Restore the file",
     ):
-        load(raw(), root)
+        load_configuration(raw(), root)
 
 
 def test_large_files_are_left_to_the_jobs(root: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "LARGEST", 10)
     (root / "mine.jsonl").write_text("no question, and long enough")
-    assert load(raw(calibrations__corpus__documents="0:900"), root)
+    assert load_configuration(raw(calibrations__corpus__documents="0:900"), root)
 
 
 def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) -> None:
@@ -221,4 +221,4 @@ def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) ->
         "benchmarks.perplexity.corpus_test",
         {"text": "text.jsonl", "documents": "2:3", "window": 64},
     )
-    assert load(config, root) and seen == [root / "text.jsonl"]
+    assert load_configuration(config, root) and seen == [root / "text.jsonl"]

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lamina.options.metrics import METRICS
-from lamina.registry import declared
+from lamina.registry import declared_literals
 from lamina.relevance import protocol
 from lamina.tables import TABLES
 
@@ -21,7 +21,7 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
     (folder / "two.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
     (folder / "three.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
     (folder / "none.py").write_text("def f():\n    TABLES = ()\n")
-    assert declared("some.package", "TABLES", tmp_path) == {
+    assert declared_literals("some.package", "TABLES", tmp_path) == {
         "one": ("a", "b"),
         "two": ("c",),
         "three": "long text",
@@ -29,13 +29,13 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
 
 
 def test_figures_read_tables_that_there_are() -> None:
-    figures = declared("lamina_workflow.report.figures", "TABLES")
+    figures = declared_literals("lamina_workflow.report.figures", "TABLES")
     assert figures and {table for read in figures.values() for table in read} <= TABLES.keys()
 
 
 def test_every_metric_declares_its_entry() -> None:
     for name, entry in METRICS.items():
-        own = protocol.metric(name)
+        own = protocol.metric_named(name)
         for field in fields(entry):
             assert field.name == "module" or getattr(own, field.name) == getattr(entry, field.name)
     assert {"accuracy", "output_kl", "random"} <= METRICS.keys()

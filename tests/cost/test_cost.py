@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina import paths
 from lamina.data import calibrations, encoding, lm_tasks
-from lamina.data.calibrations import Calibration, Sample
+from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.engine import packing, sources
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import Candidate, swept
+from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
@@ -31,9 +31,9 @@ from lamina.selection import judging
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
-from lamina.selection.trials import Trials, run
+from lamina.selection.trials import Trials, run_search
 from lamina.store import parquet as store
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate, forecast, rehearsal, work
 from lamina_workflow.cost.forecast import Stage
 from lamina_workflow.cost.rehearsal import SearchedModel
@@ -50,17 +50,17 @@ REFERENCE = ROOT / "resources/reference"
 @pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
 def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    recorder = encoding.open_encoder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(
         lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0
     )
     units = all_units(12, "layer", removed)
-    with engine.opened(model, samples) as session:
+    with engine.open_session(model, samples) as session:
         session.sweep(units, removed)
     packed = sum(
         len(line.tokens)
         for number, sample in enumerate(samples)
-        for line in packing.pack(number, sample)
+        for line in packing.pack_sample(number, sample)
     )
     tokens = Tokens(len(samples), packed, 1, 1)
     predicted, _ = work.sweep_work(tokens, 12, len(removed), "removal", "layer")
@@ -71,7 +71,7 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
 def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
     """Samples of one row each, as long as each other: no batch of them has padding."""
     samples = tiny.samples(tiny.tokens(count, length).tolist(), context=length // 2)
-    return samples, estimate.counted(samples)
+    return samples, estimate.count_tokens(samples)
 
 
 @pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
@@ -82,7 +82,7 @@ def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(
 ) -> None:
     samples, tokens = lines()
     gone = sorted(work.draw_plan(5, removed, kind).removed)
-    with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
+    with engine.open_session(tiny.model(), samples, outputs=pass_ == "removal") as session:
         session.sweep(all_units(5, kind, gone), gone, pass_)
     assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
 
@@ -91,10 +91,10 @@ def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     samples, tokens = lines()
     model, others = tiny.model(), layers_of(tiny.model(seed=1))
     given = [f"{layer}.@other" for layer in range(5)]
-    with engine.opened(
+    with engine.open_session(
         model, samples, replacements=dict(zip(given, others, strict=True))
     ) as session:
-        session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
+        session.measure(range(4), *plan_sweep(Candidate(), [*all_units(5, "layer"), *given]))
     engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
     # The unpruned model; it without each of its five layers; and with each of them replaced.
     assert engine_work == session.layer_tokens and naive == tokens.rows * (5 + 5 * 4 + 5 * 5)
@@ -149,7 +149,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
 def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
     """A mean over random plans."""
     rng, (samples, tokens), runs = np.random.default_rng(0), lines(1, 4), []
-    with engine.opened(tiny.model(depth=12), samples, outputs=False) as session:
+    with engine.open_session(tiny.model(depth=12), samples, outputs=False) as session:
         for _ in range(40):
             drawn = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
             before = session.layer_tokens
@@ -184,14 +184,16 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         for unit in all_units(8, selector.units)
         if not (selector.protect and unit.startswith("0"))
     ]
-    with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+    with engine.open_session(
+        tiny.model(depth=8), samples, tokens=100_000, outputs=False
+    ) as session:
         trials = Trials(
             Evaluator(session, loss_of("perplexity", "acc")),
             40,
             count_layer_tokens=lambda: session.layer_tokens,
         )
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
-        run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
+        run_search(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     about = ("own", {"own": tokens}, SearchedModel(8, 32, 100_000), [2, 4], selector, {})
     predicted = rehearsal.search_work(*about)
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
@@ -230,12 +232,12 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
         loops=dict.fromkeys(options.repairs, loop),
         manifest={"attention_share": {"parameters": 0.4}},
     )
-    workload.watch(model)
+    workload.count_work(model)
     before = workload.done.layer_tokens
     judging.search_plans(request)
     truth = workload.done.layer_tokens - before
 
-    read = {"own": estimate.counted(own.samples), "text": estimate.counted(text.samples)}
+    read = {"own": estimate.count_tokens(own.samples), "text": estimate.count_tokens(text.samples)}
     about = SearchedModel(8, 32, 4000, 0.4)
     tried = dict.fromkeys(options.repairs, ghost)
     forecast_ = rehearsal.search_work("own", read, about, [2, 3], options, tried)
@@ -243,12 +245,14 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     assert bool(forecast_.patch_flops) == bool(options.repairs)
 
 
-def build_calibration(count: int, length: int, seed: int = 0) -> Calibration:
+def build_calibration(count: int, length: int, seed: int = 0) -> CalibrationSamples:
     """Different lines of one length."""
     drawn = torch.Generator().manual_seed(seed)
     ids = torch.randint(4, tiny.VOCABULARY, (count, length), generator=drawn)
     samples = tiny.samples(ids.tolist(), context=length // 2)
-    return calibrations.build(samples, tiny.VOCABULARY, source="test", split="test", seed=0)
+    return calibrations.build_calibration(
+        samples, tiny.VOCABULARY, source="test", split="test", seed=0
+    )
 
 
 def test_the_arithmetic_of_patches_by_hand() -> None:
@@ -263,7 +267,7 @@ def test_more_samples_cost_in_proportion() -> None:
 
 def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     """Of 8 layers with 64 channels, and ten samples in everything."""
-    config = load(minimal(), workplace(tmp_path))
+    config = load_configuration(minimal(), workplace(tmp_path))
     tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 64, 512, 4)
     facts = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
     names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
@@ -274,10 +278,10 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     disk = {output: cost.disk for _, outputs, cost in works for output in outputs}
     swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
     assert disk[swept] == estimate.SAMPLE_ROW_BYTES * 10 * 9  # with all layers, and without each
-    variants = studies.variants(config)
+    variants = studies.list_variants(config)
     for v in variants:
         if v.repair != "none":
-            sizes = studies.sizes(config, "small", v.calibration, v.selector, v.repair)
+            sizes = studies.sizes_of_patches(config, "small", v.calibration, v.selector, v.repair)
             assert disk[paths.patch(v.key, v.repair)] == sum(sizes) * 64 * 64 * 4
     rows = sum(cost.disk for stage, _, cost in works if stage == "benchmark")
     blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
@@ -287,7 +291,7 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
 
 def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None:
     """It counts as training of all weights."""
-    config = load(minimal(), workplace(tmp_path))
+    config = load_configuration(minimal(), workplace(tmp_path))
     bare_healing = Healing.model_construct(method="made_up")
     healings = dict.fromkeys(config.healings, bare_healing)
     config = config.model_copy(update={"healings": healings})
@@ -298,7 +302,7 @@ def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None
     task_names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     tasks = {("small", name): tokens for name in task_names}
     works = estimate.Works(config, {"small": manifest}, {"small": shape}, calibrations, tasks)
-    healed_variants = [v for v in studies.variants(config) if v.healing != "none"]
+    healed_variants = [v for v in studies.list_variants(config) if v.healing != "none"]
     expected_disk = sum(shape.parameters(8 - v.removed) * shape.size for v in healed_variants)
     assert estimate.sum_by_stage(list(works))["heal"].disk == expected_disk
 
@@ -374,7 +378,7 @@ def test_fits_by_hand() -> None:
     weighed = fitting(method="ghost", data={"own": 1, "other": "auto"})
     assert weighed - tested == pytest.approx(150 * 10 * (1 + 2) + 12 * 8 * (9 + 8))
     assert len(weighing.GRID) == work.WEIGHTS
-    (held,) = sources.split([sources.Source([[each] for each in range(1000)])], 0)
+    (held,) = sources.draw_held_out([sources.Source([[each] for each in range(1000)])], 0)
     assert sum(held) / 1000 == pytest.approx(work.HELD_OUT)
 
 

@@ -22,7 +22,7 @@ from lamina.relevance.columns import (
 from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.metrics.outputs import TokenAgreement
 from lamina.relevance.statistics import bootstrap_weights, studentised_interval
-from lamina.relevance.true_scores import reliability, true_correlation, true_variance_ratio
+from lamina.relevance.true_scores import ranking_reliability, true_correlation, true_variance_ratio
 from lamina_workflow.report import paired_tests
 
 pytestmark = pytest.mark.slow
@@ -211,7 +211,7 @@ def test_reliability_of_a_ranking(units: int, kind: str, noise: float) -> None:
         truth = far + 0.3 * rng.normal(size=units) if kind == "few" else draw[kind](size=units)
         truth = (truth - truth.mean()) / truth.std(ddof=1)
         samples = truth[:, None] + noise * n**0.5 * rng.normal(size=(units, n))
-        found = reliability(bootstrap_weights(n, study, 200) @ samples.T, n)
+        found = ranking_reliability(bootstrap_weights(n, study, 200) @ samples.T, n)
         one, other = (
             rankdata(truth + noise * rng.normal(size=(100, units)), axis=1) for _ in range(2)
         )

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from lamina.store import parquet as store
 from lamina_workflow.report import database
-from lamina_workflow.report.answers import rows
+from lamina_workflow.report.answers import query_rows
 from tests.given.plausible_tables import VIEWS, write_tables
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def planted(
 
 def sure(ahead: np.ndarray, error: np.ndarray, step: np.ndarray, tried: int = TRIED) -> np.ndarray:
     """What the macro `certain` says of each, one of so many tried."""
-    with database.connect(VIEWS, []) as connection:
+    with database.connect_views(VIEWS, []) as connection:
         connection.register(
             "tried", {"ahead": ahead.ravel(), "error": error.ravel(), "step": step.ravel()}
         )
@@ -123,8 +123,10 @@ def study(folder: Path, models: int, rng: np.random.Generator) -> duckdb.DuckDBP
         for name in draws
     ]
     write_tables(folder, benchmarks=benchmarks, calibrations=calibrations)
-    store.write(folder / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples))
-    return database.connect(VIEWS, sorted(folder.glob("*.parquet")))
+    store.write_table(
+        folder / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples)
+    )
+    return database.connect_views(VIEWS, sorted(folder.glob("*.parquet")))
 
 
 def test_errors_over_documents_that_draws_share_cover(tmp_path: Path) -> None:
@@ -134,11 +136,11 @@ def test_errors_over_documents_that_draws_share_cover(tmp_path: Path) -> None:
     shares = {
         level: norm.cdf(norm.ppf(level) / np.hypot(1, 0.1)) for level in (0.6, 0.9)
     }  # with the slips
-    found = rows(run, "FROM frontier")
+    found = query_rows(run, "FROM frontier")
     assert len(found) == models
     inside = [abs(row["accuracy"] - shares[0.6]) <= Z95 * row["accuracy_stderr"] for row in found]
     assert 0.92 <= np.mean(inside) <= 0.98
-    kept = rows(run, "FROM answers WHERE question = 'recipe'")
+    kept = query_rows(run, "FROM answers WHERE question = 'recipe'")
     assert len(kept) == models
     inside = [
         abs(row["kept"] - shares[0.6] / shares[0.9]) <= Z95 * row["kept_stderr"] for row in kept
@@ -180,7 +182,7 @@ def test_means_over_draws_of_selectors_and_calibrations_cover(
                 )
                 plans.append(plan | dict(replicate_of="r"))
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations, plans=plans)
-    found = rows(database.connect(VIEWS, files), "FROM score_means")
+    found = query_rows(database.connect_views(VIEWS, files), "FROM score_means")
     assert len(found) == models and {row["n_draws"] for row in found} == {12}
     inside = np.mean([row["ci_low"] <= 0.5 <= row["ci_high"] for row in found])
     assert 0.925 <= inside <= most
@@ -211,11 +213,12 @@ def test_change_and_kept_cover_where_few_documents_differ(
         for number in range(models)
     ]
     write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    store.write(
+    store.write_table(
         tmp_path / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples)
     )
-    found = rows(
-        database.connect(VIEWS, sorted(tmp_path.glob("*.parquet"))), "FROM scores WHERE removed > 0"
+    found = query_rows(
+        database.connect_views(VIEWS, sorted(tmp_path.glob("*.parquet"))),
+        "FROM scores WHERE removed > 0",
     )
     assert len(found) == models
     truths = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lamina_workflow.report import database
-from lamina_workflow.report.answers import rows
+from lamina_workflow.report.answers import query_rows
 from tests.given.planted_tables import BASE, measured, variant
 from tests.given.plausible_tables import VIEWS, write_tables
 
@@ -53,7 +53,7 @@ def scores(folder: Path, studies: list[Answers], chance: float) -> list[dict]:
     files = write_tables(
         folder, benchmarks=benchmarks, benchmark_samples=samples, calibrations=calibrations
     )
-    return rows(database.connect(VIEWS, files), "FROM scores WHERE removed > 0")
+    return query_rows(database.connect_views(VIEWS, files), "FROM scores WHERE removed > 0")
 
 
 def coverage(found: list[dict], column: str, truth: float) -> float:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lamina.data import answers, lm_tasks
-from lamina.data.encoding import recorder
+from lamina.data.encoding import open_encoder
 from lamina.data.task_groups import DatasetTask
-from lamina.engine.sweep import sweep
+from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
 from tests.given import tiny
 from tests.given.tasks import made
@@ -55,7 +55,7 @@ def test_a_gold_that_is_no_choice_is_refused_with_its_document(gold: list[Any], 
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
         lm_tasks.test_documents(task(gold))
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
-        lm_tasks.task_samples(task(gold), recorder(tiny.model(), tiny.tokenizer()), None, 0)
+        lm_tasks.task_samples(task(gold), open_encoder(tiny.model(), tiny.tokenizer()), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -
 def test_any_of_several_right_choices_counts() -> None:
     """As lm-eval counts: the sum over single right choices is the accuracy with all of them."""
     model, tokenizer = tiny.model(), tiny.tokenizer()
-    lm = recorder(model, tokenizer)
+    lm = open_encoder(model, tokenizer)
 
     def correct(gold: list[Any]) -> list[bool]:
         made = lm_tasks.task_samples(task(gold), lm, None, 0)
-        return [row["correct"] for row in sweep(model, made, ["2"]).rows(["2"])]
+        return [row["correct"] for row in sweep_units(model, made, ["2"]).rows(["2"])]
 
     assert correct([[0, 2]]) == [correct([0])[0] or correct([2])[0]] != correct([1])
     both = lm_tasks.task_samples(task([[0, 2]]), lm, None, 0)[0]
@@ -128,7 +128,7 @@ def test_any_of_several_right_choices_counts() -> None:
 def test_any_of_several_written_answers_counts() -> None:
     """The first is what repairs and healings see, and whose loss is taken."""
     model, tokenizer = tiny.model(), tiny.tokenizer()
-    lm = recorder(model, tokenizer)
+    lm = open_encoder(model, tokenizer)
     seen = lm.tok_encode("w1 w2")
     with torch.no_grad():
         written = [int(model(torch.tensor([[*seen]])).logits[0, -1].argmax())]
@@ -143,11 +143,11 @@ def test_any_of_several_written_answers_counts() -> None:
         ] and sample.right == [0, 1]
         alone = lm_tasks.task_samples(task([gold[0][0]], "generate_until"), lm, None, 0)
         assert sample.sequence() == alone[0].sequence()
-        scores = sweep(model, made, []).rows(["none"])[0]
+        scores = sweep_units(model, made, []).rows(["none"])[0]
         stops = written[1] in sample.rows[1].continuation[1:]
         assert scores["correct"] == (right and stops)
         assert scores["nll"] == pytest.approx(
-            sweep(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5
+            sweep_units(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5
         )
 
 

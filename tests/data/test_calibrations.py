@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.data import calibrations, documents, lm_tasks, task_groups
 from lamina.data.overlap import document_hash
-from lamina.data.prepare import prepare, text_samples
+from lamina.data.prepare import prepare_calibration, text_samples
 from lamina.errors import LaminaError
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 
@@ -25,7 +25,7 @@ TASK = {"task": "microworld_recall", "split": "train", "limit": 25, "seed": 0}
 
 @pytest.fixture(scope="module")
 def manifest() -> dict:
-    return describe("reference", ENTRY, REFERENCE)
+    return describe_model("reference", ENTRY, REFERENCE)
 
 
 @pytest.mark.parametrize(("num_fewshot", "chat"), [(0, False), (2, False), (2, True)])
@@ -38,8 +38,8 @@ def test_rows_are_the_encodings_that_lm_eval_scores(
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     tokenizer.chat_template = "{% for message in messages %}{{ message['role'] }} = {{ message['content'] }} . {% endfor %}"
     tokenizer.save_pretrained(tmp_path)
-    manifest = describe("mine", ENTRY.model_copy(update={"chat_template": chat}), tmp_path)
-    calibration = prepare(
+    manifest = describe_model("mine", ENTRY.model_copy(update={"chat_template": chat}), tmp_path)
+    calibration = prepare_calibration(
         "recall", Calibration.from_options(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT
     )
     seen = []
@@ -64,7 +64,7 @@ def test_rows_are_the_encodings_that_lm_eval_scores(
     )
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
-    plain = prepare(
+    plain = prepare_calibration(
         "recall", Calibration.from_options(TASK), manifest | {"chat_template": False}, ROOT
     )
     assert (calibration == plain) == (num_fewshot == 0 and not chat)
@@ -73,7 +73,9 @@ def test_rows_are_the_encodings_that_lm_eval_scores(
 def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict, tmp_path: Path) -> None:
     """A calibration survives its file, and its chance is one over the number of choices."""
     first, again, other = (
-        prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT)
+        prepare_calibration(
+            "recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT
+        )
         for seed in (0, 0, 1)
     )
     assert first == again
@@ -83,12 +85,12 @@ def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict, tmp_path
     assert {s.document for s in first.samples} <= train
     (choices,) = {len(sample.rows) for sample in first.samples}
     assert first.facts["chance_accuracy"] == pytest.approx(1 / choices)
-    calibrations.write(tmp_path / "recall.parquet", first)
-    assert calibrations.read(tmp_path / "recall.parquet") == first
+    calibrations.write_calibration(tmp_path / "recall.parquet", first)
+    assert calibrations.read_calibration(tmp_path / "recall.parquet") == first
 
 
 def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
-    calibration = prepare(
+    calibration = prepare_calibration(
         "sorting", Calibration.from_options(TASK | {"task": "microworld_sorting"}), manifest, ROOT
     )
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
@@ -117,7 +119,7 @@ def test_what_is_missing_is_refused(
         task_groups, "TaskManager", lambda **keys: index(**keys | {"include_defaults": False})
     )
     with pytest.raises(LaminaError, match=words):
-        prepare("recall", Calibration.from_options(TASK | change), manifest, ROOT)
+        prepare_calibration("recall", Calibration.from_options(TASK | change), manifest, ROOT)
 
 
 def test_text_samples_predict_every_token_but_the_first() -> None:
@@ -126,5 +128,5 @@ def test_text_samples_predict_every_token_but_the_first() -> None:
         documents.corpus_file("microworld_corpus", "train", ROOT), "0:20"
     )
     for sample, document in zip(text_samples(corpus, tokenizer, 16), corpus, strict=True):
-        tokens = tuple(calibrations.encode(tokenizer, document)[:16])
+        tokens = tuple(calibrations.encode_document(tokenizer, document)[:16])
         assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]

@@ -15,11 +15,11 @@ import yaml
 
 from lamina.data import documents
 from lamina.data import prepare as preparing
-from lamina.data.calibrations import Calibration, Sample
+from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.overlap import document_hash
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.errors import LaminaError
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina.options import calibrations as entries
 from lamina.options.calibrations import Hub
 from lamina_workflow.checks import load as configuration
@@ -224,14 +224,14 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, words: st
 
 
 def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
-    manifest = describe("reference", ENTRY, REFERENCE)
+    manifest = describe_model("reference", ENTRY, REFERENCE)
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/train.jsonl").write_text(
         "\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5))
     )
     entry = entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
-    found = prepare("own", entry, manifest, tmp_path)
+    found = prepare_calibration("own", entry, manifest, tmp_path)
     assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == (
         "text",
         "own",
@@ -246,11 +246,13 @@ def test_an_id_needs_a_revision_and_folders_make_readers_stale(
 ) -> None:
     root = workplace(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
-        configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
-    configuration.load(
+        configuration.load_configuration(
+            put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root
+        )
+    configuration.load_configuration(
         put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root
     )
-    loaded = configuration.load(put(minimal(), "calibrations.corpus", c4(root)), root)
+    loaded = configuration.load_configuration(put(minimal(), "calibrations.corpus", c4(root)), root)
     monkeypatch.chdir(root)
     files = calibration_files(loaded, "corpus")
     assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
@@ -268,16 +270,18 @@ ENTRIES = {name: entries.Calibration.from_options(options) for name, options in 
 
 
 @pytest.fixture(scope="module")
-def parts() -> dict[str, Calibration]:
-    manifest = describe("reference", ENTRY, REFERENCE)
-    return {name: prepare(name, entry, manifest, ROOT) for name, entry in ENTRIES.items()}
+def parts() -> dict[str, CalibrationSamples]:
+    manifest = describe_model("reference", ENTRY, REFERENCE)
+    return {
+        name: prepare_calibration(name, entry, manifest, ROOT) for name, entry in ENTRIES.items()
+    }
 
 
-def mixed(parts: dict[str, Calibration], **changed: Any) -> list[Sample]:
+def mixed(parts: dict[str, CalibrationSamples], **changed: Any) -> list[Sample]:
     return preparing.mix_samples("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
 
 
-def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) -> None:
+def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, CalibrationSamples]) -> None:
     found = mixed(parts)  # the 40 of recall, of weight 2, allow 20 of each other one
     assert Counter(sample.kind for sample in found) == {"choices": 40, "generated": 20, "text": 20}
     assert [sample.index for sample in found] == list(range(80))
@@ -288,9 +292,11 @@ def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) 
     assert all(whole[sample.document] == sample.rows for sample in found)
 
 
-def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> None:
-    manifest = describe("reference", ENTRY, REFERENCE)
-    found = prepare("all", entries.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES)
+def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, CalibrationSamples]) -> None:
+    manifest = describe_model("reference", ENTRY, REFERENCE)
+    found = prepare_calibration(
+        "all", entries.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES
+    )
     assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 
@@ -300,7 +306,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(
 ) -> None:
     root = workplace(tmp_path)
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
-    loaded = configuration.load(raw, root)
+    loaded = configuration.load_configuration(raw, root)
     assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
     jobs = {
         name: PrepareCalibration.of(loaded, place(model="small", calibration=name))
@@ -309,7 +315,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(
     assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
-            configuration.load(put(raw, "calibrations.all.mixture", {part: 1}), root)
+            configuration.load_configuration(put(raw, "calibrations.all.mixture", {part: 1}), root)
 
 
 def test_the_examples_of_the_guide_are_calibrations() -> None:

@@ -5,7 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from lamina.data.overlap import Overlap, compare, document_hash, runs, words
+from lamina.data.overlap import (
+    Overlap,
+    count_shared_documents,
+    document_hash,
+    hash_word_runs,
+    split_words,
+)
 from tools.smollm2_data import groups
 
 TEXT = (
@@ -16,7 +22,7 @@ VOCABULARY = [f"word{number}" for number in range(400)]
 
 
 def known(*texts: str, choices: tuple[str, ...] = ()) -> list[tuple[str, tuple[int, ...]]]:
-    return [(document_hash(text, choices), runs(text, choices)) for text in texts]
+    return [(document_hash(text, choices), hash_word_runs(text, choices)) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ def known(*texts: str, choices: tuple[str, ...] = ()) -> list[tuple[str, tuple[i
 )
 def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> None:
     assert document_hash(other) == document_hash(TEXT)
-    assert compare(known(other), known(TEXT)) == Overlap(1, 1, 1)
+    assert count_shared_documents(known(other), known(TEXT)) == Overlap(1, 1, 1)
 
 
 OTHER_SCRIPTS = {
@@ -78,10 +84,12 @@ def test_documents_of_other_scripts_are_compared_as_english_ones(script: str) ->
     """Other marks make no other document, and another word at the end makes a near duplicate."""
     text, with_other_marks, (word, other_word) = OTHER_SCRIPTS[script]
     assert word in text
-    assert compare(known(with_other_marks), known(text)) == Overlap(1, 1, 1)
-    assert compare(known(text.replace(word, other_word)), known(text)) == Overlap(0, 1, 1)
+    assert count_shared_documents(known(with_other_marks), known(text)) == Overlap(1, 1, 1)
+    assert count_shared_documents(known(text.replace(word, other_word)), known(text)) == Overlap(
+        0, 1, 1
+    )
     others = [each for name, (each, _, _) in OTHER_SCRIPTS.items() if name != script]
-    assert compare(known(text), known(*others)) == Overlap(0, 0, 0)
+    assert count_shared_documents(known(text), known(*others)) == Overlap(0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,7 @@ def test_documents_of_other_scripts_are_compared_as_english_ones(script: str) ->
     ],
 )
 def test_words_by_hand(text: str, expected: list[str]) -> None:
-    assert words(text) == expected
+    assert split_words(text) == expected
 
 
 def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_none() -> None:
@@ -106,23 +114,32 @@ def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_none() -> None:
         + " and many more things happened that nobody wrote down"
     )
     other = " ".join(reversed(TEXT.split()))
-    assert compare(known(near, quoting, other), known(TEXT)) == Overlap(0, 1, 2)
+    assert count_shared_documents(known(near, quoting, other), known(TEXT)) == Overlap(0, 1, 2)
 
 
 def test_questions_are_compared_with_their_choices() -> None:
     question = "Which of these would a careful person take along on a walk in the rain"
-    one = (document_hash(question, ["a coat", "a lamp"]), runs(question, ["a coat", "a lamp"]))
-    other = (document_hash(question, ["a lamp", "a kite"]), runs(question, ["a lamp", "a kite"]))
-    assert compare([one], [other]) == Overlap(0, 1, 1)
-    turned = (document_hash(question, ["a lamp", "a coat"]), runs(question, ["a lamp", "a coat"]))
-    assert compare([one], [turned]).equal == 1
+    one = (
+        document_hash(question, ["a coat", "a lamp"]),
+        hash_word_runs(question, ["a coat", "a lamp"]),
+    )
+    other = (
+        document_hash(question, ["a lamp", "a kite"]),
+        hash_word_runs(question, ["a lamp", "a kite"]),
+    )
+    assert count_shared_documents([one], [other]) == Overlap(0, 1, 1)
+    turned = (
+        document_hash(question, ["a lamp", "a coat"]),
+        hash_word_runs(question, ["a lamp", "a coat"]),
+    )
+    assert count_shared_documents([one], [turned]).equal == 1
 
 
 def test_what_stands_in_every_prompt_is_a_template() -> None:
     prompt = "Read the passage below with care and then answer the question that follows after it :"
     texts = [f"{prompt} tail{n}" for n in range(40)]
-    assert compare(known(*texts[:20]), known(*texts[20:])) == Overlap(0, 0, 0)
-    assert compare(known(*texts[:3]), known(*texts[20:22])).sharing == 3
+    assert count_shared_documents(known(*texts[:20]), known(*texts[20:])) == Overlap(0, 0, 0)
+    assert count_shared_documents(known(*texts[:3]), known(*texts[20:22])).sharing == 3
 
 
 def test_the_counts_are_those_of_plain_sets_of_words() -> None:
@@ -131,7 +148,10 @@ def test_the_counts_are_those_of_plain_sets_of_words() -> None:
     sides = [[" ".join(sum(draw.sample(passages, 2), [])) for _ in range(40)] for _ in range(2)]
 
     def grams(text: str) -> set[tuple[str, ...]]:
-        found = [tuple(words(text)[start : start + 13]) for start in range(len(words(text)) - 12)]
+        found = [
+            tuple(split_words(text)[start : start + 13])
+            for start in range(len(split_words(text)) - 12)
+        ]
         return {run for run in found if len(set(run)) >= 9}
 
     of = [[grams(text) for text in side] for side in sides]
@@ -144,7 +164,7 @@ def test_the_counts_are_those_of_plain_sets_of_words() -> None:
     equal = np.array([text in sides[1] for text in sides[0]])
     near = equal | ((common > 0) & (common >= 0.5 * least)).any(axis=1)
     sharing = equal | (common > 0).any(axis=1)
-    found = compare(*(known(*side) for side in sides))
+    found = count_shared_documents(*(known(*side) for side in sides))
     assert found == Overlap(int(equal.sum()), int(near.sum()), int(sharing.sum()))
     assert 0 < found.near < found.sharing < 40
 

@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lamina.data import lm_tasks, prompts
-from lamina.data.encoding import recorder
+from lamina.data.encoding import open_encoder
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
@@ -68,7 +68,7 @@ def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: s
     )
     for row in ours.metrics:
         assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
-    lm, calibrated = recorder(model, tokenizer), made(splits, kind, **keys)
+    lm, calibrated = open_encoder(model, tokenizer), made(splits, kind, **keys)
     lm_tasks.task_samples(calibrated, lm, None, 0, style)
     assert requests(calibrated) == requests(theirs)
 
@@ -108,7 +108,7 @@ def test_no_question_is_among_its_own_examples(
 ) -> None:
     """On combinations of splits, such as the ten thousand tasks of lm-eval have, on every split that is asked for."""
     tried, leaks = 0, 0
-    lm = recorder(tiny.model(depth=1), tiny.tokenizer())
+    lm = open_encoder(tiny.model(depth=1), tiny.tokenizer())
     for each in sorted(combinations(), key=str):
         keys = dict(zip(ROLES, each, strict=True))
         sampler = keys.pop("sampler")
@@ -141,7 +141,7 @@ def test_no_question_is_among_its_own_examples(
 def test_too_few_examples_are_refused() -> None:
     task = made({"train": documents(5, 1)}, training_split="train", test_split="train")
     with pytest.raises(LaminaError, match="too few documents for 5 examples.*smaller num_fewshot"):
-        prompts.build_requests(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+        prompts.build_requests(task, open_encoder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
 
 @pytest.mark.parametrize("gold", [-1, 3])
@@ -154,7 +154,7 @@ def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
         LaminaError,
         match=f"few-shot example .* has the answer {gold}, which is none of its choices",
     ):
-        prompts.build_requests(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+        prompts.build_requests(task, open_encoder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
 
 def test_every_default_of_lm_eval_that_decides_a_prompt_is_known() -> None:

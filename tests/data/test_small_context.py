@@ -14,18 +14,18 @@ from lm_eval.models.huggingface import HFLM
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.encoding import EncodingLM
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import weights
-from lamina.engine.capture import capture
-from lamina.engine.sweep import sweep
+from lamina.engine.capture import capture_similarities
+from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.healing import training
 from lamina.healing.objectives import Objective
-from lamina.models.boundary import share
+from lamina.models.boundary import share_weights
 from lamina.models.load import load_model, load_tokenizer
-from lamina.models.manifest import describe
-from lamina.models.surgery import remove
+from lamina.models.manifest import describe_model
+from lamina.models.surgery import remove_units
 from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 from tests.given import tiny
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def manifest(folder: Path) -> dict[str, Any]:
-    return describe("small", ENTRY, folder)
+    return describe_model("small", ENTRY, folder)
 
 
 def questions(root: Path, *lengths: int, **changes: Any) -> str:
@@ -59,7 +59,7 @@ def questions(root: Path, *lengths: int, **changes: Any) -> str:
 
 
 def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
-    return prepare("mine", Calibration.from_options(entry), manifest, root)
+    return prepare_calibration("mine", Calibration.from_options(entry), manifest, root)
 
 
 def test_questions_longer_than_the_context_lose_their_oldest_tokens_and_run(
@@ -77,10 +77,10 @@ def test_questions_longer_than_the_context_lose_their_oldest_tokens_and_run(
     model = load_model(manifest)
     assert all(
         torch.tensor(row["norm"]).isfinite()
-        for row in capture(model, made.sequences())
+        for row in capture_similarities(model, made.sequences())
         if row["span"] == 0
     )
-    rows = sweep(model, made.samples, ["0", "3"]).rows(["0", "3"])
+    rows = sweep_units(model, made.samples, ["0", "3"]).rows(["0", "3"])
     assert len(rows) == 14 and all(row["nll"] is not None for row in rows)
 
 
@@ -160,7 +160,7 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
     with pytest.raises(LaminaError, match=message):
         calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
     made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
-    assert len(capture(load_model(manifest), made.sequences()))
+    assert len(capture_similarities(load_model(manifest), made.sequences()))
 
 
 def test_a_sweep_scores_cut_questions_as_stock_lm_eval_does(manifest: dict, tmp_path: Path) -> None:
@@ -172,15 +172,15 @@ def test_a_sweep_scores_cut_questions_as_stock_lm_eval_does(manifest: dict, tmp_
     )  # 63 and an answer of 2 are one more than the context: the last is not read
     task = lm_tasks.task_object("mine", tmp_path, choices=file)
     task.build_all_requests()
-    scores = sweep(model, made.samples, ["2"])
-    for unit, cut in (("none", model), ("2", remove(share(model), ["2"]))):
+    scores = sweep_units(model, made.samples, ["2"])
+    for unit, cut in (("none", model), ("2", remove_units(share_weights(model), ["2"]))):
         stock = HFLM(pretrained=cut, tokenizer=load_tokenizer(manifest), batch_size=1)
         encoded = [(("", ""), *_split(instance)) for instance in task.instances]
         expected = [nats for nats, _ in stock._loglikelihood_tokens(encoded, disable_tqdm=True)]
         assert scores.loglikelihood[scores.index[unit]].tolist() == pytest.approx(
             expected, abs=1e-4
         )
-    assert len(weights.rows(model, made.samples, ["2"], [], "gradient", 512)) == 5
+    assert len(weights.weight_rows(model, made.samples, ["2"], [], "gradient", 512)) == 5
     loss, count = training.accumulate_gradients(
         Objective("distill", model, model), [made.samples], 512
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lamina.data.calibrations import Sample
-from lamina.data.splitting import documents, parts
+from lamina.data.splitting import index_documents, split_documents
 from lamina.diagnosis import probe, variance
 from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.variance import Variance
@@ -51,7 +51,8 @@ def same(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 def patches(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     return [
-        list(map(int, flags)) for flags in sources.split([Source(own), Source(added, 0.1)], seed)
+        list(map(int, flags))
+        for flags in sources.draw_held_out([Source(own), Source(added, 0.1)], seed)
     ]
 
 
@@ -70,7 +71,7 @@ def loop(own: Texts, added: Texts, seed: int) -> list[list[int]]:
 
 def winners(own: Texts, added: Texts, seed: int) -> list[list[int]]:
     """What a search sees, and of another calibration what it may fit on."""
-    _, back = trials.split(own, 0.3, seed)
+    _, back = trials.split_samples(own, 0.3, seed)
     kept = trials.exclude_documents(added, [own[number] for number in back])
     assert kept
     return [
@@ -101,18 +102,18 @@ def test_no_copy_of_a_text_is_on_two_sides(
 
 def test_documents_are_what_the_definition_says() -> None:
     own, added = repeated(5)
-    (mine, theirs), texts = documents([own, added]), [*own, *added]
+    (mine, theirs), texts = index_documents([own, added]), [*own, *added]
     numbers = [*mine, *theirs]
     for text, number in zip(texts, numbers, strict=True):
         assert [same(text, other) for other in texts] == [number == at for at in numbers]
     assert sorted(set(numbers)) == list(range(48)) and mine[:24] == list(range(24))
     # A short text ties those that begin with it.
-    assert documents([[(1, 2, 3), (1, 4)], [(1,)]]) == [[0, 0], [0]]
+    assert index_documents([[(1, 2, 3), (1, 4)], [(1,)]]) == [[0, 0], [0]]
 
 
 def test_parts_are_as_large_as_asked_in_documents_of_every_source() -> None:
     own, added = repeated(6)
-    found = parts([own, added], lambda count: (count - 10, 6, 4), 3, 2, "a test")
+    found = split_documents([own, added], lambda count: (count - 10, 6, 4), 3, 2, "a test")
     for texts, part in zip((own, added), found, strict=True):
         sizes = [
             len({text[0] for text, at in zip(texts, part, strict=True) if at == each})
@@ -121,18 +122,21 @@ def test_parts_are_as_large_as_asked_in_documents_of_every_source() -> None:
         count = len({text[0] for text in texts})
         assert sizes == pytest.approx([count - 10, 6, 4], abs=2) and sum(sizes) == count
     # Others change nothing where they share nothing; the seed does.
-    (alone,) = parts([own], lambda count: (count - 1, 1), 3, 2, "a test")
-    assert parts([own, [(200,), (201,)]], lambda count: (count - 1, 1), 3, 2, "a test")[0] == alone
-    assert parts([own], lambda count: (count - 1, 1), 4, 2, "a test")[0] != alone
+    (alone,) = split_documents([own], lambda count: (count - 1, 1), 3, 2, "a test")
+    assert (
+        split_documents([own, [(200,), (201,)]], lambda count: (count - 1, 1), 3, 2, "a test")[0]
+        == alone
+    )
+    assert split_documents([own], lambda count: (count - 1, 1), 4, 2, "a test")[0] != alone
 
 
 def test_too_few_documents_are_refused_with_their_number() -> None:
     copies = [(5, 6, 7), (5, 6)] * 20
     for least, call in (
-        (2, lambda: sources.split([Source(copies)], 0)),
+        (2, lambda: sources.draw_held_out([Source(copies)], 0)),
         (4, lambda: batches.split_sources([TrainingSource(tiny.samples(copies))], 0)),
         (4, lambda: looped.draw_folds([copies], 0)),
-        (2, lambda: trials.split(copies, 0.2, 0)),
+        (2, lambda: trials.split_samples(copies, 0.2, 0)),
     ):
         with pytest.raises(
             LaminaError, match=f"at least {least} different documents.* has 1, in samples: 40"
@@ -141,13 +145,13 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
     chain = [[(1,), (2,)], [(3,), (4,)], [(1,), (3,)]]
     with pytest.raises(LaminaError, match="in common with others"):
         for seed in range(20):
-            parts(chain, lambda count: (1, 1), seed, 2, "a test")
+            split_documents(chain, lambda count: (1, 1), seed, 2, "a test")
 
 
 def test_copies_make_no_error_bar_narrower() -> None:
     model, texts = tiny.model(), sequences() + sequences(1)
     found = {
-        copies: check.measure(
+        copies: check.measure_patches(
             model, [Source(texts * copies)], {(1, 3): Patch(0.1 * torch.eye(32))}, seed=0
         )[1, 3]
         for copies in (1, 4)

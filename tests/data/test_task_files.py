@@ -9,7 +9,7 @@ import yaml
 
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.given.configurations import minimal, put, workplace
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -89,8 +89,8 @@ def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
     entry = {"task": "mine"} if section == "calibrations" else {}
     place = "calibrations.mine" if section == "calibrations" else "benchmarks.tasks.mine"
     with pytest.raises(LaminaError, match=f"^{place}: the task file .*trust_code: true"):
-        load(put(minimal(), place, entry), root)
-    load(put(minimal(), place, entry | {"trust_code": True}), root)
+        load_configuration(put(minimal(), place, entry), root)
+    load_configuration(put(minimal(), place, entry | {"trust_code": True}), root)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_template_sees_its_document_alone(root: Path) -> None:
 def test_a_task_file_that_cannot_be_read_is_named(text: str, said: str, root: Path) -> None:
     (root / "workflow/tasks/mine.yaml").write_text(text)
     with pytest.raises(LaminaError, match=f"(?s)mine.yaml.*{said}|{said}"):
-        task_files.reached("mine", task_files.folder(root))
+        task_files.list_reached_files("mine", task_files.find_task_folder(root))
 
 
 def test_everything_behind_a_task_is_among_its_files(
@@ -137,9 +137,9 @@ def test_everything_behind_a_task_is_among_its_files(
     plant(root, "included twice")
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
-    assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {
-        "data.jsonl"
-    }
+    assert set(task_files.list_task_files("mine")) == {
+        f"workflow/tasks/{name}" for name in names
+    } | {"data.jsonl"}
 
 
 NAMED = [
@@ -158,6 +158,6 @@ def test_data_are_known_however_named(
     options = json.loads(json.dumps(options).replace("{root}", str(root)))
     write(root, dataset_kwargs=options, test_split="test" if "data_files" in options else "train")
     monkeypatch.chdir(root)
-    files = {Path(file).resolve() for file in task_files.files("mine", root)}
+    files = {Path(file).resolve() for file in task_files.list_task_files("mine", root)}
     assert root / "more/data.jsonl" in files and root / "data.jsonl" not in files
     assert len(lm_tasks.task_object("mine", root).dataset) == 1

@@ -12,10 +12,10 @@ from lm_eval.tasks import TaskManager
 
 from lamina.data import lm_tasks, task_files
 from lamina.data.overlap import document_hash
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina.models.materialise import materialise
 from lamina.options.calibrations import Calibration
 from lamina_workflow.report import answers, database
@@ -138,10 +138,12 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
         "query"
     ].split()
     write_group(tmp_path, sorted(set(words)))
-    manifest = describe("reference", ENTRY, REFERENCE)
+    manifest = describe_model("reference", ENTRY, REFERENCE)
     entry = {"task": "exam", "split": "validation", "limit": 40, "seed": 0}
     first, again, other = (
-        prepare("exam", Calibration.from_options(entry | {"seed": seed}), manifest, tmp_path)
+        prepare_calibration(
+            "exam", Calibration.from_options(entry | {"seed": seed}), manifest, tmp_path
+        )
         for seed in (0, 0, 1)
     )
     assert first == again != other
@@ -158,12 +160,14 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
         sample.document for sample in first.samples
     }
     half = Calibration.from_options({"tasks": ["exam"], "fraction": 0.5, "split": "validation"})
-    mixed = prepare("mixed", half, manifest, tmp_path)
+    mixed = prepare_calibration("mixed", half, manifest, tmp_path)
     assert len(mixed.samples) == 2 * 40
     with pytest.raises(
         LaminaError, match="calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"
     ):
-        prepare("exam", Calibration.from_options(entry | {"limit": 161}), manifest, tmp_path)
+        prepare_calibration(
+            "exam", Calibration.from_options(entry | {"limit": 161}), manifest, tmp_path
+        )
 
 
 def test_where_only_a_task_will_do_a_group_is_refused_with_its_tasks(exam: Path) -> None:
@@ -177,7 +181,7 @@ def test_editing_a_task_of_a_local_group_makes_its_readers_stale(
     exam: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(exam)
-    found = set(task_files.files("exam"))
+    found = set(task_files.list_task_files("exam"))
     assert found >= {
         f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")
     }
@@ -203,14 +207,16 @@ def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
     ]
     source = dict(model="m", calibration="c", kind="choices", chance_accuracy=0.25, source="g")
     files = write_tables(tmp_path, benchmarks=rows, calibrations=[source])
-    connection = database.connect(ROOT / "sql/views.sql", files)
-    (variant,) = answers.rows(connection, "FROM variants WHERE removed = 1")
+    connection = database.connect_views(ROOT / "sql/views.sql", files)
+    (variant,) = answers.query_rows(connection, "FROM variants WHERE removed = 1")
     assert (variant["n_tasks"], variant["own_tasks"], variant["own_value"]) == (
         2,
         "g",
         pytest.approx(0.4),
     )
-    parts = answers.rows(connection, "FROM against_base WHERE removed = 1 ORDER BY task, part_of")
+    parts = answers.query_rows(
+        connection, "FROM against_base WHERE removed = 1 ORDER BY task, part_of"
+    )
     assert [(p["task"], p["part_of"], p["base_value"]) for p in parts] == [
         ("a", "g", 0.4),
         ("a", None, 0.6),

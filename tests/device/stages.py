@@ -27,7 +27,7 @@ from lamina.evaluation import efficiency, perplexity
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.evaluation.together import Together, candidate
+from lamina.evaluation.together import Together, candidate_of
 from lamina.healing import full, lora
 from lamina.healing.batches import TrainingSource
 from lamina.models import replacements
@@ -42,7 +42,7 @@ from lamina.repair.protocol import Fitted, Source
 from lamina.selection import looped, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs
-from lamina.selection.trials import Trials, run
+from lamina.selection.trials import Trials, run_search
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
 
@@ -75,47 +75,51 @@ def stage(*named: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @stage()
 def capture_activations(world: World) -> Any:
-    return capture.capture(world.model(), world.texts, world.tokens)
+    return capture.capture_similarities(world.model(), world.texts, world.tokens)
 
 
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
     units = all_units(DEPTH, kind)
-    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows(
-        [CURRENT, *units]
-    )
+    return engine.sweep_units(
+        world.model(), world.samples, units, [], "removal", world.tokens
+    ).rows([CURRENT, *units])
 
 
 @stage()
 def sweep_stream(world: World) -> Any:
-    return engine.sweep(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(UNITS)
+    return engine.sweep_units(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(
+        UNITS
+    )
 
 
 @stage()
 def sweep_weights(world: World) -> Any:
-    return weights.rows(world.model(), world.samples, UNITS, [], "weights", world.tokens)
+    return weights.weight_rows(world.model(), world.samples, UNITS, [], "weights", world.tokens)
 
 
 @stage()
 def sweep_gradient(world: World) -> Any:
-    return weights.rows(
+    return weights.weight_rows(
         world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens
     )
 
 
 @stage()
 def sweep_fit(world: World) -> Any:
-    return residuals.rows(world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens)
+    return residuals.residual_rows(
+        world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens
+    )
 
 
 @stage()
 def sweep_looped(world: World) -> Any:
     model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "bias": True})
     wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
-    fitted = looped.fitted(
+    fitted = looped.fit_loop_patches(
         model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0
     )
-    with engine.opened(model, world.samples, world.tokens) as session:
+    with engine.open_session(model, world.samples, world.tokens) as session:
         looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 
@@ -124,9 +128,9 @@ def sweep_looped(world: World) -> Any:
 def sweep_donors(world: World) -> Any:
     model = world.model()
     units = ["2", "2.@donor", "4.@donor"]
-    layers = replacements.layers(model, units[1:], {"donor": world.manifest("donor")})
+    layers = replacements.replacement_layers(model, units[1:], {"donor": world.manifest("donor")})
     wanted = {unit: Candidate(frozenset({unit})) for unit in units}
-    with engine.opened(model, world.samples, world.tokens, replacements=layers) as session:
+    with engine.open_session(model, world.samples, world.tokens, replacements=layers) as session:
         session.measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 
@@ -139,14 +143,17 @@ def search_plans(world: World) -> Any:
     seen, held_back = np.arange(7), np.arange(7, len(world.samples))
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
-    with engine.opened(model, world.samples, world.tokens, False) as session:
+    with engine.open_session(model, world.samples, world.tokens, False) as session:
         growing = GrowingRepairs(
-            lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH
+            lambda c: looped.fit_loop_patches(model, source, c, ghost, 0),
+            seen,
+            len(world.samples),
+            DEPTH,
         )
         asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
-        found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
+        found = run_search(trials, UNITS, [1, 2], options, seen, held_back, lengths)
     return [
         {size: sorted(end.removed) for size, end in found.sets.items()},
         found.losses,
@@ -170,14 +177,14 @@ def repaired(
 ) -> tuple[dict[Any, Fitted], list[Any]]:
     """The fitted of the plan's runs, and what table `patches` says of them."""
     options = repairs.Repair.from_options(settings)
-    method, sources = protocol.method(options.method), [Source(world.texts)]
+    method, sources = protocol.load_method(options.method), [Source(world.texts)]
     fits = {
         at: method.fit(part, options)
         for at, part in method.collect(model, sources, RUNS, options, 0)
     }
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
     linear = {at: found for at, found in maps.items() if found is not None}
-    checked = check.measure(model, sources, linear, 0) if linear else {}
+    checked = check.measure_patches(model, sources, linear, 0) if linear else {}
     facts = []
     for at in RUNS:
         patch_at = method.as_patch(fits[at].tensors)
@@ -192,9 +199,9 @@ def fit_patch(world: World, name: str) -> Any:
     model = world.model()
     fitted, facts = repaired(model, world, REPAIRS[name])
     file = world.scratch / "patch.safetensors"
-    tensors = patch.tensors(3, {at: each.tensors for at, each in fitted.items()})
-    patch.save(file, REPAIRS[name]["method"], tensors, {})
-    variant = materialise(model, PLAN, patch.load(file, 3))
+    tensors = patch.name_tensors(3, {at: each.tensors for at, each in fitted.items()})
+    patch.write_patch(file, REPAIRS[name]["method"], tensors, {})
+    variant = materialise(model, PLAN, patch.read_patch(file, 3))
     return [facts, _nll(variant, world)]
 
 
@@ -205,9 +212,9 @@ def fit_patch_refit(world: World) -> Any:
     variant = materialise(
         model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()}
     )
-    method = protocol.method("ghost")
+    method = protocol.load_method("ghost")
     checked = [
-        check.measure(
+        check.measure_patches(
             model,
             [Source(world.texts)],
             {at: method.as_patch(fits[at].validated)},
@@ -222,11 +229,11 @@ def fit_patch_refit(world: World) -> Any:
 @stage()
 def fit_patch_auto_weight(world: World) -> Any:
     options = repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "other": "auto"}})
-    other = calibrations.build(
+    other = calibrations.build_calibration(
         [sample for sample in world.samples if sample.kind == "text"] * 3, 64
     )
     read = {"words": world.calibration, "other": other}
-    groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
+    groups = weighing.group_plans(world.model(), read, [PLAN], {3: RUNS}, options, 0)
     return [
         [sorted(group.fits), group.plan_columns, [fit.facts for fit in group.fits.values()]]
         for group in groups
@@ -299,7 +306,7 @@ def benchmark_together(world: World) -> Any:
     model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
     fitted = {at: Fitted("ghost", {"operator": torch.eye(32) / 50}) for at in RUNS}
     parts = {"base": Parts(None, None, None), "repaired": Parts(PLAN, fitted, None)}
-    candidates = {name: candidate(model, each) for name, each in parts.items()}
+    candidates = {name: candidate_of(model, each) for name, each in parts.items()}
     pass_ = Together(model, {name: found for name, found in candidates.items() if found})
     benchmark, found = TaskBenchmark(task, model, world.tokenizer()), []
     for name in parts:
@@ -326,7 +333,7 @@ def benchmark_efficiency(world: World) -> Any:
     """Sizes and what is asked of the device; times differ from run to run."""
     model = world.model()
     pairs = [({"timed": "x"}, materialise(model, PLAN))]
-    rows = efficiency.measure(model, pairs, Efficiency(prompt=8, generate=3, repeats=2))
+    rows = efficiency.measure_efficiency(model, pairs, Efficiency(prompt=8, generate=3, repeats=2))
     return [
         {key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows
     ]
@@ -366,14 +373,14 @@ def export_variant(world: World) -> Any:
     """Made where the workflow makes it, on the CPU; and saved from a variant that stands on a device."""
     model, folder = world.model(), world.scratch / "export"
     fitted, _ = repaired(model, world, REPAIRS["ghost"])
-    export.save(materialise(model, PLAN, fitted), folder)
+    export.save_variant(materialise(model, PLAN, fitted), folder)
     return load_file(folder / "model.safetensors")
 
 
 @stage()
 def load_an_export(world: World) -> Any:
     model, folder = world.model(), world.scratch / "export"
-    export.save(materialise(model, {"units": ["1", "2"]}), folder)
+    export.save_variant(materialise(model, {"units": ["1", "2"]}), folder)
     world.tokenizer().save_pretrained(folder)
     loaded, tokenizer = lamina.load(folder)
     ids = tokenizer("w1 w2 w3 w4", return_tensors="pt").to(loaded.device)
@@ -388,8 +395,8 @@ def budget_of_tokens(world: World) -> Any:
     """`tokens: auto` asks the device how much it has; how much that is differs."""
     model = world.model()
     return (
-        room.tokens("auto", model, world.samples, 8) > 0
-        and room.tokens("auto", model, world.samples) > 0
+        room.choose_token_budget("auto", model, world.samples, 8) > 0
+        and room.choose_token_budget("auto", model, world.samples) > 0
     )
 
 

@@ -15,11 +15,11 @@ import torch
 from lamina.engine import footprint
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
 from lamina.models import devices
-from lamina.models.load import default_device, load_folder, placement
+from lamina.models.load import default_device, load_folder, placement_options
 from lamina.models.units import all_units
 from lamina_workflow.runtime import devices as gpu_lock
 from tests.engine.test_sweep import random_samples
@@ -50,7 +50,8 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
     samples = random_samples(0, count=300)
     units = all_units(5, "layer")
     small, large = (
-        engine.sweep(model, samples, units, tokens=tokens, outputs=False) for tokens in (512, 10**6)
+        engine.sweep_units(model, samples, units, tokens=tokens, outputs=False)
+        for tokens in (512, 10**6)
     )
     assert torch.cuda.memory_stats()["num_ooms"] > 0
     np.testing.assert_allclose(large.loglikelihood, small.loglikelihood, atol=1e-3)
@@ -59,8 +60,8 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
 @needs_one
 def test_bfloat16_ranks_layers_as_float32_does() -> None:
     samples, units = random_samples(0, count=40), all_units(5, "layer")
-    wide = engine.sweep(tiny.model().cuda(), samples, units)
-    narrow = engine.sweep(tiny.model().to("cuda", torch.bfloat16), samples, units)
+    wide = engine.sweep_units(tiny.model().cuda(), samples, units)
+    narrow = engine.sweep_units(tiny.model().to("cuda", torch.bfloat16), samples, units)
     mean = [scores.loglikelihood.mean(axis=1) for scores in (wide, narrow)]
     np.testing.assert_allclose(mean[1], mean[0], rtol=0.03)
 
@@ -69,13 +70,13 @@ def test_bfloat16_ranks_layers_as_float32_does() -> None:
 def test_capture_needs_on_a_device_what_is_predicted() -> None:
     model = tiny.model(hidden_size=512, intermediate_size=1408, depth=16).to("cuda", torch.bfloat16)
     sequences = [tuple(ids) for ids in tiny.tokens(64, 120).tolist()]
-    capture(model, sequences[:2], 64)
+    capture_similarities(model, sequences[:2], 64)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    capture(model, sequences, 8192)
-    predicted = footprint.capture(Shape.of(model.config, 2), 8192, 120, 64)
+    capture_similarities(model, sequences, 8192)
+    predicted = footprint.capture_bytes(Shape.of(model.config, 2), 8192, 120, 64)
     assert torch.cuda.max_memory_allocated() - before == pytest.approx(predicted, rel=0.15)
-    assert 0 < room.room(model) <= torch.cuda.mem_get_info()[1] // 2
+    assert 0 < room.available_bytes(model) <= torch.cuda.mem_get_info()[1] // 2
 
 
 @pytest.mark.skipif(
@@ -83,7 +84,7 @@ def test_capture_needs_on_a_device_what_is_predicted() -> None:
 )
 def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
     exact = load_folder(REFERENCE, "float32", False).to(default_device())
-    rounded = load_folder(REFERENCE, "bfloat16", False, **placement(None, True, "bfloat16"))
+    rounded = load_folder(REFERENCE, "bfloat16", False, **placement_options(None, True, "bfloat16"))
     cut = [perplexity.Window(tuple(ids), 1, n) for n, ids in enumerate(tiny.tokens(8, 60).tolist())]
     mean = [
         sum(nll for nll, _ in scores) / sum(tokens for _, tokens in scores)
@@ -96,11 +97,11 @@ def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
 @needs_two
 def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
     samples, units = random_samples(0, count=20), all_units(5, "layer")
-    alone = engine.sweep(tiny.model().to("cuda:0"), samples, units)
+    alone = engine.sweep_units(tiny.model().to("cuda:0"), samples, units)
     model = tiny.model()
     half = int(0.7 * sum(weight.numel() * weight.element_size() for weight in model.parameters()))
     places = [(torch.device("cuda", number), half) for number in range(2)]
-    spread = engine.sweep(devices.spread(model, places), samples, units)
+    spread = engine.sweep_units(devices.spread_model(model, places), samples, units)
     assert len({weight.device for weight in model.parameters()}) == 2
     np.testing.assert_allclose(spread.loglikelihood, alone.loglikelihood, atol=1e-4)
 

@@ -29,7 +29,7 @@ def needed(world: World, tokens: int) -> tuple[int, Scores, int]:
 
 def swept(world: World, tokens: int, machine: Machine) -> tuple[Scores, int]:
     model = load_model(world.manifest())
-    with engine.opened(model, world.samples, tokens) as session:
+    with engine.open_session(model, world.samples, tokens) as session:
         session.sweep(UNITS)
     return session.scores, session.layer_tokens
 
@@ -94,7 +94,9 @@ def test_efficiency_is_of_its_batch_and_is_never_halved(made: Made) -> None:
         with pytest.raises(
             LaminaError, match=r"benchmarks\.efficiency: 900 sequences of .*smaller batch"
         ):
-            efficiency.measure(model, [({}, model)], Efficiency(prompt=8, generate=3, batch=900))
+            efficiency.measure_efficiency(
+                model, [({}, model)], Efficiency(prompt=8, generate=3, batch=900)
+            )
 
 
 @pytest.mark.parametrize("stage", ["sweep_removal[layer]", "fit_patch[ghost]"])

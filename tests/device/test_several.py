@@ -35,10 +35,10 @@ def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[
     """Devices of a gigabyte each, whose room for weights is that of so many layers, on the first beside the rest."""
     rest, layer = sizes(made)
     rooms = [int(rest * (number == 0) + count * layer) for number, count in enumerate(layers)]
-    seen = devices.visible
+    seen = devices.visible_devices
     monkeypatch.setattr(
         devices,
-        "visible",
+        "visible_devices",
         lambda: [(at, room) for (at, _), room in zip(seen(), rooms, strict=True)],
     )
     return (1 << 30,) * len(layers)

@@ -78,7 +78,7 @@ PLANTED = {
     "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
     "heal_variant": "lamina.healing.objectives:padded",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
-    "diagnose_patching": "lamina.engine.batches:padded",
+    "diagnose_patching": "lamina.engine.batches:pad_sequences",
 }
 # One operand alone, on the device or on the host.
 ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}

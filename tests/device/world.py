@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.data import calibrations
-from lamina.data.calibrations import Calibration, Row, Sample
+from lamina.data.calibrations import CalibrationSamples, Row, Sample
 from lamina.models.digests import describe_files
 from lamina.models.load import load_model, load_tokenizer
 from tests.given import tiny
@@ -80,9 +80,9 @@ class World:
         return [self._words(draw, 6, 18) for _ in range(10)]
 
     @cached_property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> CalibrationSamples:
         """The samples as a calibration."""
-        return calibrations.build(self.samples, tiny.VOCABULARY)
+        return calibrations.build_calibration(self.samples, tiny.VOCABULARY)
 
     def questions(self) -> Path:
         """A file of questions with choices, as users write it."""

@@ -30,8 +30,8 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     tables = write_tables(tmp_path, diagnoses=diagnosis_rows, relevance=relevance_rows)
 
     query = ROOT / "sql/queries/which_diagnosis_tells_what_can_go.sql"
-    connection = database.connect(VIEWS, tables)
-    rows = answers.rows(connection, query.read_text(encoding="utf-8"))
+    connection = database.connect_views(VIEWS, tables)
+    rows = answers.query_rows(connection, query.read_text(encoding="utf-8"))
     rows_by_measure = {row["measure"]: row for row in rows}
     for measure, values in (("void", void_shares), ("depth", np.arange(N_LAYERS))):
         row = rows_by_measure[measure]

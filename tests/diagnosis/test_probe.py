@@ -110,4 +110,4 @@ def test_a_wrong_line_of_labelled_texts_is_refused(
     path = tmp_path / "labelled.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in [*lines, line]))
     with pytest.raises(LaminaError, match=message):
-        files.labelled(path, "diagnoses.p.file", 3)
+        files.read_labelled(path, "diagnoses.p.file", 3)

@@ -10,7 +10,7 @@ from lamina.engine import budgets, footprint, moments
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
 from lamina.evaluation.perplexity import Window
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.options.selectors import Selector
 from lamina_workflow.cost.estimate import most_runs
 from tests.given import tiny
@@ -34,7 +34,7 @@ def held(boundaries: list[tuple[int, int]], channels: int) -> int:
 @pytest.mark.parametrize("matrices", [0, 6, 10, 1000])
 def test_sums_are_collected_in_turns_that_fit(matrices: int) -> None:
     memory = 2 * matrices * 16**2 * 8
-    turns = list(moments.turns(BOUNDARIES, 16, memory))
+    turns = list(moments.split_boundaries(BOUNDARIES, 16, memory))
     assert [boundary for turn in turns for boundary in turn] == BOUNDARIES
     for turn, following in zip(turns, [*turns[1:], []], strict=True):
         assert held(turn, 16) <= memory or len(turn) == 1
@@ -59,17 +59,19 @@ def test_no_number_of_sets_or_texts_and_no_vocabulary_makes_a_search_larger() ->
     """Beyond the stated budgets there is only what C decides: one turn of sums, and one decomposition."""
     for channels, vocabulary in ((640, 262144), (4096, 151936), (8192, 128256)):
         shape = Shape(80, channels, 4 * channels, channels, vocabulary, 2)
-        few, many = (footprint.fit(shape, 16384, 128, texts, texts) for texts in (200, 100_000))
+        few, many = (
+            footprint.fit_peak_bytes(shape, 16384, 128, texts, texts) for texts in (200, 100_000)
+        )
         assert few == many
         one, other = (
-            footprint.sweep(shape, 16384, [128], lines, 127, streams)
+            footprint.sweep_bytes(shape, 16384, [128], lines, 127, streams)
             for lines, streams in ((100, 1000), (1000, 10_000))
         )
         # Candidates are shared out as evenly as they can be, so that a pass has a few streams more or fewer.
         assert other <= 1.05 * one
-        logits = footprint.sweep(shape, 64, [128], 1000, 127, 10_000)
+        logits = footprint.sweep_bytes(shape, 64, [128], 1000, 127, 10_000)
         assert logits <= 4 * budgets.LOGITS * shape.size
-        assert footprint.waiting(shape, 10**6) == budgets.PATCHES
+        assert footprint.waiting_patch_bytes(shape, 10**6) == budgets.PATCHES
 
 
 def test_the_most_runs_are_no_fewer_than_those_of_real_sets() -> None:
@@ -77,7 +79,7 @@ def test_the_most_runs_are_no_fewer_than_those_of_real_sets() -> None:
     entry = Selector.from_options({"strategy": "portfolio", "members": ["block"], "exchanges": 4})
     units = {"2", "6", "10"}
     sets = [units] + [units - {gone} | {new} for gone in units for new in ("0", "4", "8", "13")]
-    found = {run for each in sets for run in runs(each, 16)}
+    found = {run for each in sets for run in find_runs(each, 16)}
     assert len(found) <= most_runs(entry, 16, [3])
     assert most_runs(entry, 4, [1, 2, 3]) == 10
 

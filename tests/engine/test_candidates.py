@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep as engine
-from lamina.engine.candidates import Candidate, grow
+from lamina.engine.candidates import Candidate, grow_tree
 from lamina.engine.session import PassPlan, Session
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
@@ -43,7 +43,7 @@ def patched(units: list[str], seed: int, bias: bool, channels: int = 32) -> Cand
             0.3 * torch.randn(channels, channels, generator=draw) / channels**0.5,
             torch.randn(channels, generator=draw) if bias else None,
         )
-        for boundary in runs(units, DEPTH)
+        for boundary in find_runs(units, DEPTH)
     }
     return Candidate(frozenset(units), patches)
 
@@ -52,7 +52,7 @@ def measured(
     model: PreTrainedModel, samples: list[Sample], wanted: list[Candidate], tokens: int = 2000
 ) -> np.ndarray:
     """Log-likelihoods of all rows by each candidate, in one session."""
-    with engine.opened(model, samples, tokens, outputs=False) as session:
+    with engine.open_session(model, samples, tokens, outputs=False) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
     return session.scores.loglikelihood[[session.scores.index[candidate] for candidate in wanted]]
 
@@ -89,7 +89,7 @@ def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
 
 
 def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
-    return grow(wanted, observed.get("observations", []), depth, empty_is_identity=True).layers
+    return grow_tree(wanted, observed.get("observations", []), depth, empty_is_identity=True).layers
 
 
 def test_streams_split_where_candidates_differ_and_not_before() -> None:
@@ -119,7 +119,8 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
     # A layer without both halves is no layer, except where a norm stands on the stream.
     halves = Candidate(frozenset({"2.attention", "2.mlp"}))
     assert (
-        layers_run([halves]) == 11 and grow([halves], [], 12, empty_is_identity=False).layers == 12
+        layers_run([halves]) == 11
+        and grow_tree([halves], [], 12, empty_is_identity=False).layers == 12
     )
 
 
@@ -131,8 +132,8 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
         random_samples(5, count=5),
         all_units(DEPTH, "mlp", ["2.mlp"]),
     )
-    whole = engine.sweep(model, samples, units, ["2.mlp"])
-    parts = engine.sweep(model, samples, units, ["2.mlp"], tokens=tokens)
+    whole = engine.sweep_units(model, samples, units, ["2.mlp"])
+    parts = engine.sweep_units(model, samples, units, ["2.mlp"], tokens=tokens)
     for name in ("output_kl", "output_norm"):
         np.testing.assert_allclose(
             parts.output[name] / parts.output_count, whole.output[name] / whole.output_count, 1e-3
@@ -145,7 +146,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
-    whole = engine.sweep(model, samples, units)
+    whole = engine.sweep_units(model, samples, units)
     failed: list[weakref.ref] = []
     forward = Session._forward
 
@@ -160,7 +161,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
 
     monkeypatch.setattr(Session, "_forward", small_machine)
     try:
-        halved = engine.sweep(model, samples, units)
+        halved = engine.sweep_units(model, samples, units)
     finally:
         gc.enable()
     assert len(failed) > 3

@@ -83,15 +83,19 @@ def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> Non
     options = Full(epochs=1, max_steps=2, batch=1, objective="lm")
     with Alive() as alive:
         full.heal(base, {"units": ["2"]}, None, [TrainingSource(tiny.samples(data))], options)
-    assert 0.85 * footprint.full(shape, 4) < alive.peak < 1.15 * footprint.full(shape, 4)
+    assert (
+        0.85 * footprint.full_training_bytes(shape, 4)
+        < alive.peak
+        < 1.15 * footprint.full_training_bytes(shape, 4)
+    )
 
 
 def test_a_budget_is_the_largest_that_fits() -> None:
     def predicted(tokens: int) -> int:
         return 1000 * tokens + 5
 
-    assert footprint.budget(10**6, predicted) == 999
-    assert footprint.budget(10, predicted) == 64
+    assert footprint.largest_token_budget(10**6, predicted) == 999
+    assert footprint.largest_token_budget(10, predicted) == 64
 
 
 @pytest.mark.slow
@@ -108,18 +112,18 @@ def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(room, "HOST", 4 * 10**7)
     stages = scale.Stages(SHAPE)
     samples = stages.texts() * 20
-    assert room.tokens("512", stages.model, samples) == 512
+    assert room.choose_token_budget("512", stages.model, samples) == 512
     for streams in (None, 10):
-        found = room.tokens("auto", stages.model, samples, streams)
+        found = room.choose_token_budget("auto", stages.model, samples, streams)
         line, many, lengths = stages.longest, 10**5, {len(sample.sequence()) for sample in samples}
         if streams is None:
             needed = [
-                footprint.capture(stages.shape, tokens, line, tokens)
+                footprint.capture_bytes(stages.shape, tokens, line, tokens)
                 for tokens in (found, 2 * found)
             ]
         else:
             needed = [
-                footprint.sweep(stages.shape, t, lengths, many, line - 1, 10)
+                footprint.sweep_bytes(stages.shape, t, lengths, many, line - 1, 10)
                 for t in (found, 2 * found)
             ]
         assert needed[0] <= 4.01e7 < needed[1]

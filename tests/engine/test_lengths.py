@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep as engine
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from tests.families import configurations
 from tests.families.trials import bypassed, close, scored, stack, text
@@ -54,7 +54,7 @@ def samples(longest: int = 60) -> list[Sample]:
 
 def check_sweep(model: PreTrainedModel) -> None:
     rows = [row for sample in samples() for row in sample.rows]
-    found = engine.sweep(model, samples(), ["1", "4"])
+    found = engine.sweep_units(model, samples(), ["1", "4"])
     for unit, gone in {"none": [], "1": ["1"], "4": ["4"]}.items():
         with bypassed(stack(model), gone):
             close(
@@ -116,16 +116,16 @@ def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
         LaminaError,
         match="other logits in a batch with one of 70 tokens than alone .*texts of one length",
     ):
-        capture(model, [text(20, 0), text(70, 1)])
-    assert capture(model, [text(70, 0), text(70, 1)])
-    assert capture(configurations.model("llama", **HEADS), [text(20, 0), text(70, 1)])
+        capture_similarities(model, [text(20, 0), text(70, 1)])
+    assert capture_similarities(model, [text(70, 0), text(70, 1)])
+    assert capture_similarities(configurations.model("llama", **HEADS), [text(20, 0), text(70, 1)])
 
 
 def test_a_stream_that_is_wider_than_a_token_is_refused_in_words() -> None:
     with pytest.raises(
         LaminaError, match="'qwen4_exp_text' has several residual streams side by side"
     ):
-        capture(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
+        capture_similarities(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
 
 
 def test_a_layer_that_gives_a_list_is_captured() -> None:
@@ -143,4 +143,6 @@ def test_a_layer_that_gives_a_list_is_captured() -> None:
             .norm(dim=-1)
             .mean()
         )
-    assert capture(model, ids)[-1]["norm"] == pytest.approx(float(wanted + other) / 2, rel=1e-5)
+    assert capture_similarities(model, ids)[-1]["norm"] == pytest.approx(
+        float(wanted + other) / 2, rel=1e-5
+    )

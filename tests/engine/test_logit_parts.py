@@ -26,7 +26,7 @@ def test_parts_give_the_numbers_of_the_whole(
     """One place at a time, and a few. Some families scale or cap their logits behind the head."""
     model = tiny.model(family)
     samples = random_samples(3, kinds=("choices", "text"))
-    with engine.opened(model, samples, 400) as session:
+    with engine.open_session(model, samples, 400) as session:
         whole = swept(session)
         work = session.layer_tokens
     monkeypatch.setattr(sessions, "LOGITS", numbers)
@@ -39,7 +39,7 @@ def test_parts_give_the_numbers_of_the_whole(
             yield part
 
     monkeypatch.setattr(Session, "_apply_head", counted)
-    with engine.opened(model, samples, 400) as session:
+    with engine.open_session(model, samples, 400) as session:
         parts = swept(session)
         assert session.layer_tokens == work, "no layer runs twice"
         assert session._head_runs_alone, "the head gives the numbers of the whole model"

@@ -18,7 +18,7 @@ from lamina.models.boundary import Patch
 from lamina.models.units import all_units
 from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.store import parquet as store
 from tests.engine.test_sweep import naive, random_samples
@@ -73,7 +73,7 @@ def documents() -> list[Sample]:
 
 
 def swept() -> tuple[Scores, list[dict[str, Any]], store.pa.Table]:
-    scores = engine.sweep(fragile(), documents(), all_units(5, "layer"))
+    scores = engine.sweep_units(fragile(), documents(), all_units(5, "layer"))
     rows = scores.rows(scores.names)
     return (
         scores,
@@ -99,7 +99,7 @@ def test_what_is_not_finite_is_wrong_and_infinite_never_null() -> None:
 
 def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     _, rows, table = swept()
-    found = relevance(table, METRICS, Context(chance=0.0, score="acc"), seed=0)
+    found = score_sweep(table, METRICS, Context(chance=0.0, score="acc"), seed=0)
     assert {row["n_samples"] for row in found} == {12}
     right = {
         unit: np.mean([row["correct"] for row in rows if row["unit"] == unit])
@@ -127,7 +127,7 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "agreement"])
 def test_losses_are_never_nan_and_what_is_not_finite_loses_most(metric: str) -> None:
     candidates = [Candidate(frozenset({unit})) for unit in ("0", "1", "2")]
-    with engine.opened(fragile(), documents()) as session:
+    with engine.open_session(fragile(), documents()) as session:
         means = (
             Evaluator(session, loss_of(metric, "acc_norm")).losses(candidates, range(12)).mean(1)
         )
@@ -138,7 +138,7 @@ def test_losses_are_never_nan_and_what_is_not_finite_loses_most(metric: str) -> 
 def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
     model, samples = tiny.model(), random_samples(2, kinds=("choices", "text", "generated"))
     broken = Candidate(frozenset({"2"}), {(2, 3): Patch(torch.full((32, 32), torch.inf))})
-    with engine.opened(model, samples) as session:
+    with engine.open_session(model, samples) as session:
         asked = Evaluator(session, loss_of("accuracy", "acc"))
         assert asked.losses([broken], range(len(samples))).min() == 1
         rows = session.scores.rows([broken])
@@ -147,4 +147,4 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
 
 def test_a_gradient_of_a_loss_that_is_no_number_is_refused() -> None:
     with pytest.raises(LaminaError, match="NaN during the gradient pass.*dtype: float32"):
-        weights.rows(fragile(), documents(), ["0", "3"], ["1"], "gradient", 400)
+        weights.weight_rows(fragile(), documents(), ["0", "3"], ["1"], "gradient", 400)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import forking, packing, proof
 from lamina.engine import sweep as engine
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from tests.families import configurations
@@ -104,7 +104,7 @@ class LooksAhead:
 )
 def test_a_layer_that_does_more_than_a_layer_is_refused(fault: type, message: str) -> None:
     with pytest.raises(LaminaError, match=message):
-        engine.sweep(faulty(tiny.model(), fault), questions(), ["0"])
+        engine.sweep_units(faulty(tiny.model(), fault), questions(), ["0"])
 
 
 def too_wide(batch: packing.PackedBatch, window: int | None = None) -> torch.Tensor:
@@ -124,8 +124,8 @@ def test_no_wrong_mask_is_used(
     if fault == "mask":
         monkeypatch.setattr(packing.PackedBatch, "visible_tokens", too_wide)
     else:
-        monkeypatch.setattr(forking, "windows", lambda model: [7] * 5)
-    scores = engine.sweep(model, questions(), ["1"])
+        monkeypatch.setattr(forking, "attention_windows", lambda model: [7] * 5)
+    scores = engine.sweep_units(model, questions(), ["1"])
     assert "one row per choice" in caplog.text and "off by" in caplog.text
     assert np.allclose(
         scores.loglikelihood, [loglikelihoods(model), loglikelihoods(model, 1)], atol=1e-4
@@ -134,20 +134,22 @@ def test_no_wrong_mask_is_used(
 
 def test_a_model_that_looks_ahead_gives_no_activations() -> None:
     with pytest.raises(LaminaError, match="looks ahead"):
-        capture(configurations.model("bert"), [sample.sequence() for sample in questions()])
+        capture_similarities(
+            configurations.model("bert"), [sample.sequence() for sample in questions()]
+        )
 
 
 def test_a_model_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.model()
-    engine.sweep(model, questions(), ["0"])
+    engine.sweep_units(model, questions(), ["0"])
     monkeypatch.setattr(proof.Proof, "_find_difference", lambda *_: pytest.fail("proven again"))
-    engine.sweep(model, questions(), ["1"])
+    engine.sweep_units(model, questions(), ["1"])
 
 
 @pytest.mark.parametrize("family", ["bloom", "gpt2", "gemma2"])
 def test_one_row_and_a_batch_of_rows_give_the_same(family: str) -> None:
     model = tiny.model(family)
-    with engine.opened(model, questions()) as session:
+    with engine.open_session(model, questions()) as session:
         assert (session.windows is None) == (family == "bloom")
         found = {}
         for fixed in (False, True):

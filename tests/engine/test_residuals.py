@@ -9,7 +9,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped, residuals
 from lamina.store import parquet as store
@@ -26,7 +26,7 @@ def swept(
     model: torch.nn.Module, units: list[str], removed: list[str], samples: list[Sample]
 ) -> dict[str, np.ndarray]:
     """`residual` of each unit, (samples,)."""
-    rows = residuals.rows(model, samples, units, removed, "fit", 100)
+    rows = residuals.residual_rows(model, samples, units, removed, "fit", 100)
     assert [row["sample"] for row in rows if row["unit"] == units[0]] == [
         sample.index for sample in samples
     ]
@@ -41,7 +41,7 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
     found = swept(model, list(RUNS), ["1"], SAMPLES)
     sequences = [sample.sequence() for sample in SAMPLES]
     whole = [Candidate(frozenset({"1", unit})) for unit in RUNS]
-    repairs = looped.fitted(model, [Source(sequences)], whole, Ghost(), 0)
+    repairs = looped.fit_loop_patches(model, [Source(sequences)], whole, Ghost(), 0)
     h = [
         [
             part[0].detach().double().numpy()
@@ -66,9 +66,9 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
 
 
 def test_the_score_is_the_sum_of_the_shares() -> None:
-    rows = residuals.rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
+    rows = residuals.residual_rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
     table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
-    for row in relevance(table, ["residual"], Context(), seed=0):
+    for row in score_sweep(table, ["residual"], Context(), seed=0):
         mean = np.mean([each["residual"] for each in rows if each["unit"] == row["unit"]])
         assert row["score"] == pytest.approx(mean) and row["n_samples"] == len(SAMPLES)
         assert row["ci_low"] is row["ci_high"] is None, "so few samples have no interval"

@@ -80,16 +80,16 @@ def questions(count: int, kind: str) -> list[Sample]:
 def swept(lines: int, depth: int, kind: str) -> int:
     units = all_units(depth, "layer")
     model, samples = tiny.model(depth=depth), questions(lines, kind)
-    with engine.opened(model, samples, 1_000_000) as session, looks() as found:
+    with engine.open_session(model, samples, 1_000_000) as session, looks() as found:
         session.sweep(units)
     return len(found)
 
 
 def captured(lines: int, depth: int, _: str) -> int:
     model, texts = tiny.model(depth=depth), [tuple(line) for line in tiny.tokens(lines).tolist()]
-    capture.capture(model, texts)  # the check, once a model, is not counted
+    capture.capture_similarities(model, texts)  # the check, once a model, is not counted
     with looks() as found:
-        capture.capture(model, texts)
+        capture.capture_similarities(model, texts)
     return len(found) - (depth + 1)  # channel magnitudes of the table, once at the end
 
 
@@ -97,7 +97,7 @@ def summed(lines: int, depth: int, _: str) -> int:
     model, texts = tiny.model(depth=depth), [tuple(line) for line in tiny.tokens(lines).tolist()]
     boundaries = [(layer, layer + 1) for layer in range(depth)]
     with looks() as found:
-        list(moments.collect(model, [Source(texts)], boundaries, 0))
+        list(moments.collect_moments(model, [Source(texts)], boundaries, 0))
     return len(found)
 
 
@@ -125,7 +125,7 @@ def test_attention_has_a_mask_where_a_context_is_shared(
         given.append((kwargs.get("attn_mask") is not None, args[1].shape[1], kwargs["is_causal"]))
         return attend(*args, **kwargs)
 
-    with engine.opened(model, questions(3, kind), 1_000_000) as session:
+    with engine.open_session(model, questions(3, kind), 1_000_000) as session:
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
         session.sweep(all_units(5, "layer"))
     heads = model.config.num_attention_heads if masks else model.config.num_key_value_heads
@@ -137,8 +137,8 @@ def test_texts_without_a_mask_have_the_numbers_of_those_with_one(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, samples, units = tiny.model(family), questions(5, "text"), all_units(5, "layer")
-    plain = engine.sweep(model, samples, units)
+    plain = engine.sweep_units(model, samples, units)
     monkeypatch.setattr(forking, "causal_alone", lambda model: False)
-    masked = engine.sweep(model, samples, units)
+    masked = engine.sweep_units(model, samples, units)
     assert np.abs(plain.loglikelihood - masked.loglikelihood).max() < 1e-4
     assert np.nanmax(np.abs(plain.cosine - masked.cosine)) < 1e-5

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lamina.engine import weights
-from lamina.models.surgery import remove
+from lamina.models.surgery import remove_units
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
@@ -40,12 +40,12 @@ def by_hand(model: torch.nn.Module, samples: list, prefix: str) -> tuple[float, 
 def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
     model, samples = tiny.model(), random_samples(1, count=9, kinds=("choices", "text"))
     units = [f"{layer}{part}" for layer in range(5) if str(layer) not in removed]
-    rows = weights.rows(model, samples, units, removed, "gradient", 400)
+    rows = weights.weight_rows(model, samples, units, removed, "gradient", 400)
     table = store.from_rows(
         "sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed)
     )
-    found = relevance(table, ["taylor", "magnitude"], Context(removed=len(removed)), seed=0)
-    cut = remove(copy.deepcopy(model), removed) if removed else model
+    found = score_sweep(table, ["taylor", "magnitude"], Context(removed=len(removed)), seed=0)
+    cut = remove_units(copy.deepcopy(model), removed) if removed else model
     for place, unit in enumerate(units):
         magnitude, taylor = by_hand(cut, samples, f"model.layers.{place}.{PARTS[part]}")
         got = {row["metric"]: row for row in found if row["unit"] == unit}
@@ -77,7 +77,7 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
     sums = weights.summed_gradients(model, samples, wanted, tokens=1)
     for weight, total in expected.items():
         assert float((sums[weight] - total).norm() / total.norm()) < 1e-6
-    shares = weights.taylor(model, samples, list(units), [], tokens=1)
+    shares = weights.taylor_relevance(model, samples, list(units), [], tokens=1)
     for unit, group in units.items():
         score = sum(
             float((weight.detach().double() * expected[weight]).abs().sum()) for weight in group
@@ -87,7 +87,7 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_family_has_both(family: str) -> None:
-    rows = weights.rows(
+    rows = weights.weight_rows(
         tiny.model(family), random_samples(3, count=3), ["0", "4"], [], "gradient", 400
     )
     assert len(rows) == 6

@@ -117,7 +117,7 @@ def test_a_variant_that_gives_nan_is_named(questions: Path) -> None:
     model = tiny.model()
     choice = TaskBenchmark(task_object("mine", ROOT, 0, str(questions)), model, tiny.tokenizer(), 4)
     generation = TaskBenchmark(generation_task(), model, tiny.tokenizer(), 4)
-    cut = perplexity.windows(["w1 w2 w3"], tiny.tokenizer(), 8)
+    cut = perplexity.split_windows(["w1 w2 w3"], tiny.tokenizer(), 8)
     with torch.no_grad():
         layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(
     family: str, window: int, stride: int
 ) -> None:
     model, texts = tiny.model(family), documents()
-    cut = perplexity.windows(texts, tiny.tokenizer(), window, stride)
+    cut = perplexity.split_windows(texts, tiny.tokenizer(), window, stride)
     scores = perplexity.document_nll(model, cut, len(texts), "x")
     expected = [plain_nll(model, text, window, stride) for text in texts]
     nll, tokens = zip(*scores, strict=True)
@@ -182,26 +182,26 @@ def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(
 
 def test_sizes_count_what_is_left() -> None:
     base = tiny.model()
-    whole = efficiency.sizes(base)
+    whole = efficiency.measure_sizes(base)
     assert (
         whole["parameters"]
         == sum(p.numel() for p in base.parameters())
         == whole["weights_bytes"] / 4
     )
     assert whole["kv_bytes_per_token"] == 5 * 2 * 2 * 8 * 4
-    cut = efficiency.sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
+    cut = efficiency.measure_sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
     assert cut["kv_bytes_per_token"] == 3 * 2 * 2 * 8 * 4
     layer = layers_of(base)[1]
     lost = [layer, layers_of(base)[2].self_attn, layers_of(base)[3].mlp]
     assert whole["parameters"] - cut["parameters"] == sum(
         p.numel() for part in lost for p in part.parameters()
     )
-    patched = efficiency.sizes(
+    patched = efficiency.measure_sizes(
         materialise(base, {"units": ["1"]}, {(1, 2): Patch(torch.zeros(32, 32))})
     )
     assert (
         patched["parameters"]
-        == efficiency.sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
+        == efficiency.measure_sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
     )
 
 
@@ -211,7 +211,9 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     base = tiny.model(family, depth=14)
     cut = materialise(base, {"units": [str(layer) for layer in range(1, 13)]})
     pairs = [({"removed": 0}, materialise(base, None)), ({"removed": 12}, cut)]
-    rows = efficiency.measure(base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=7))
+    rows = efficiency.measure_efficiency(
+        base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=7)
+    )
     store.from_rows("efficiency", rows)
     assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
     for row in rows:
@@ -244,7 +246,7 @@ def test_variants_that_are_built_alike_are_timed_once() -> None:
         "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
     }
     named = (({"repair": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
-    rows = efficiency.measure(base, named, Efficiency(prompt=4, generate=2, repeats=2))
+    rows = efficiency.measure_efficiency(base, named, Efficiency(prompt=4, generate=2, repeats=2))
     timed = {name: f"m/{name}" for name in made} | {"kept": "m/ghost", "trained": "m/none"}
     assert {row["repair"]: row["timed"] for row in rows} == timed
     times = {row["repair"]: row["latency_ms"] for row in rows}
@@ -280,7 +282,7 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
             replace(variant, repair="ghost", healing="lora"),
         ]
     chosen = efficiency.one_per_cost(
-        {variant: assembly.plan(variant, tmp_path) for variant in wanted}
+        {variant: assembly.read_plan(variant, tmp_path) for variant in wanted}
     )
     counted = {wanted[0]: 0, together: 1, halves: 2, replace(together, repair="ghost"): 1}
     assert chosen == counted | {
@@ -317,7 +319,7 @@ def test_joined_perplexity_is_that_of_the_papers_script(
     assert read == texts and "" in texts
     models = some_variants()[:2]
     score, tokenizer = (
-        perplexity.benchmark("joined", read, tiny.tokenizer(), options),
+        perplexity.open_benchmark("joined", read, tiny.tokenizer(), options),
         tiny.tokenizer(),
     )
     for model in models:

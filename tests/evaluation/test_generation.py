@@ -15,18 +15,18 @@ from lamina.data.lm_tasks import task_object
 from lamina.engine.footprint import Shape
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
-from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
+from lamina.evaluation.generation import GenerationBenchmark, pass_at, repeated_share
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options.benchmarks import Generate, Task
 from lamina.store import parquet as store
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate
 from lamina_workflow.cost.forecast import Stage
 from lamina_workflow.cost.work import Tokens
 from lamina_workflow.study import requests as studies
-from lamina_workflow.study.tables import parts
+from lamina_workflow.study.tables import files_of_table
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 
@@ -105,10 +105,12 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:
 
 
 def test_repetition_by_hand() -> None:
-    assert repetition([1, 2, 1, 2, 1, 2], 2) == pytest.approx(3 / 5)  # 12 21 12 21 12
-    assert repetition([1, 2, 1, 2, 1, 2], 4) == pytest.approx(1 / 3)  # 1212 2121 1212
-    assert repetition([7] * 13, 4) == pytest.approx(0.9) and repetition(list(range(9)), 1) == 0
-    assert repetition([1, 1, 1], 4) == repetition([], 1) == 0
+    assert repeated_share([1, 2, 1, 2, 1, 2], 2) == pytest.approx(3 / 5)  # 12 21 12 21 12
+    assert repeated_share([1, 2, 1, 2, 1, 2], 4) == pytest.approx(1 / 3)  # 1212 2121 1212
+    assert (
+        repeated_share([7] * 13, 4) == pytest.approx(0.9) and repeated_share(list(range(9)), 1) == 0
+    )
+    assert repeated_share([1, 1, 1], 4) == repeated_share([], 1) == 0
 
 
 def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -> None:
@@ -125,7 +127,7 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
         assert list(of(scores, "exact_match,written").values()) == right
         assert list(of(scores, "unstopped").values()) == [not stopped for _, stopped in plain]
         assert list(of(scores, "repetition").values()) == [
-            repetition(tokens, 1) for tokens, _ in plain
+            repeated_share(tokens, 1) for tokens, _ in plain
         ]
         rows = {row["metric"]: row for row in scores.metrics}
         assert list(of(scores, "length").values()) == [len(tokens) for tokens, _ in plain]
@@ -233,15 +235,17 @@ def test_what_cannot_be_written_is_explained(questions: Path) -> None:
 def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path) -> None:
     assert Task().options() == Task(generate=Generate(samples=3)).options() == {}
     root = workplace(tmp_path)
-    config = load(minimal(), root)
+    config = load_configuration(minimal(), root)
     assert studies.generation_blocks(config) == []
     name = next(iter(config.benchmarks.tasks))
-    written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
+    written = load_configuration(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
+    tables = files_of_table(written, "benchmarks"), files_of_table(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
-    sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
+    sampled = load_configuration(
+        put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root
+    )
     work = [estimated(each) for each in (config, written, sampled)]
     assert work[1].jobs - work[0].jobs == len(blocks)
     assert (

@@ -11,18 +11,18 @@ import yaml
 from transformers import PreTrainedModel
 
 from lamina.data import calibrations
-from lamina.data.calibrations import Calibration
-from lamina.data.encoding import recorder
+from lamina.data.calibrations import CalibrationSamples
+from lamina.data.encoding import open_encoder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import drawn, prepare
+from lamina.data.prepare import draw_tasks, prepare_calibration
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_folder, load_tokenizer
-from lamina.models.manifest import describe
+from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Calibration as Entry
 from lamina.options.models import Model
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.stages.prepare import GenerateAnswers, PrepareCalibration
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
@@ -74,7 +74,7 @@ class Place:
             model.lm_head.weight[EOS] *= 1.2
         model.save_pretrained(folder)
         tiny.tokenizer().save_pretrained(folder)
-        self.manifest = describe("tiny", Model(source=str(folder), dtype="float32"), folder)
+        self.manifest = describe_model("tiny", Model(source=str(folder), dtype="float32"), folder)
         self.model, self.tokenizer = (
             load_folder(str(folder), "float32", False),
             load_tokenizer(self.manifest),
@@ -94,16 +94,18 @@ class Place:
         (self.root / "workflow/tasks").mkdir(parents=True, exist_ok=True)
         (self.root / "workflow/tasks/mine.yaml").write_text(yaml.safe_dump(TASK | changes))
 
-    def questions(self, entry: dict[str, Any]) -> Calibration:
-        return prepare("own", Entry.from_options(entry), self.manifest, self.root)
+    def questions(self, entry: dict[str, Any]) -> CalibrationSamples:
+        return prepare_calibration("own", Entry.from_options(entry), self.manifest, self.root)
 
-    def answered(self, entry: dict[str, Any], file: str = "own.parquet") -> Calibration:
+    def answered(self, entry: dict[str, Any], file: str = "own.parquet") -> CalibrationSamples:
         """As the three jobs of the workflow do it."""
-        own, lm = Entry.from_options(entry), recorder(self.model, self.tokenizer)
-        tasks = [task for task, _ in drawn("own", own, lm, Style.of(self.manifest), self.root)]
+        own, lm = Entry.from_options(entry), open_encoder(self.model, self.tokenizer)
+        tasks = [task for task, _ in draw_tasks("own", own, lm, Style.of(self.manifest), self.root)]
         made = own_answers(own, self.questions(entry), tasks, self.model, self.tokenizer)
-        calibrations.write(self.root / file, made)
-        return prepare("own", own, self.manifest, self.root, written={"own": str(self.root / file)})
+        calibrations.write_calibration(self.root / file, made)
+        return prepare_calibration(
+            "own", own, self.manifest, self.root, written={"own": str(self.root / file)}
+        )
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ def test_a_mixture_holds_the_own_answers_of_its_part(given: Place) -> None:
     wanted = [*given.answered(OWN).samples, *given.questions(OWN).samples]
     parts = {"own": Entry.from_options(OWN), "gold": Entry.from_options({"task": "mine"})}
     entry = Entry.from_options({"mixture": {"own": 1, "gold": 1}, "limit": 2 * QUESTIONS})
-    made = prepare(
+    made = prepare_calibration(
         "both", entry, given.manifest, given.root, parts, {"own": str(given.root / "own.parquet")}
     )
     assert [sample.rows for sample in made.samples] == [sample.rows for sample in wanted]
@@ -262,7 +264,7 @@ def test_a_configuration_is_refused_before_any_job(
 ) -> None:
     (tmp_path / "resources").symlink_to(Path("resources").resolve())
     with pytest.raises(LaminaError, match=words):
-        load(put(minimal(), f"calibrations.{where}", entry), workplace(tmp_path))
+        load_configuration(put(minimal(), f"calibrations.{where}", entry), workplace(tmp_path))
 
 
 def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Pat
         "answers": "model",
         "temperature": 0.5,
     }
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     for name in ("recall", "mixture", "corpus", "mine"):
         options = PrepareCalibration.of(config, place(**wildcards, calibration=name)).options()
         assert (
@@ -286,4 +288,7 @@ def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Pat
         "answers": "model",
         "temperature": 0.5,
     }
-    assert options["follows"].keys() == {"family"} and load(config.plain(), tmp_path) == config
+    assert (
+        options["follows"].keys() == {"family"}
+        and load_configuration(config.plain(), tmp_path) == config
+    )

@@ -52,7 +52,7 @@ def variants(model: PreTrainedModel, names: tuple[str, ...] = tuple(PLANS)) -> d
 
 
 def in_one_pass(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Together:
-    candidates = {name: together.candidate(model, each) for name, each in parts.items()}
+    candidates = {name: together.candidate_of(model, each) for name, each in parts.items()}
     return Together(model, {name: found for name, found in candidates.items() if found is not None})
 
 
@@ -147,7 +147,7 @@ def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:
 
 def test_rows_share_a_line_where_that_is_worth_it() -> None:
     def sizes(rows: list[Scored]) -> list[int]:
-        return [len(sample.rows) for sample in together.shared(rows)]
+        return [len(sample.rows) for sample in together.pack_shared_rows(rows)]
 
     context = tuple(range(40))
     choices = [(context, tuple(range(number, number + 20))) for number in range(4)]
@@ -259,7 +259,7 @@ def assert_plain(
     parts = variants(model)
     texts = [" ".join(random.Random(length).choices(tiny.WORDS, k=length)) for length in lengths]
     cut, pass_ = (
-        perplexity.windows(texts, tiny.tokenizer(), window, stride),
+        perplexity.split_windows(texts, tiny.tokenizer(), window, stride),
         in_one_pass(model, parts),
     )
     for name, variant in built(model, parts):
@@ -280,7 +280,7 @@ def test_perplexities_are_those_of_the_plain_recipe(window: int, stride: int) ->
 def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
     model = of_context(32, family)
     assert_plain(model, (80, 33, 32), 32, 32)
-    cut = perplexity.windows([" ".join(tiny.WORDS)], tiny.tokenizer(), 33)
+    cut = perplexity.split_windows([" ".join(tiny.WORDS)], tiny.tokenizer(), 33)
     with pytest.raises(LaminaError, match="window: 33 tokens are more than the context"):
         perplexity.document_nll(model, cut, 1, "base", Together(model, {}))
 
@@ -288,14 +288,14 @@ def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
 def test_a_variant_with_other_weights_is_measured_alone() -> None:
     model = tiny.model()
     trained = {(2, 3): Fitted("streamline", {})}
-    assert together.candidate(model, Parts({"units": ["2"]}, None, "adapter")) is None
+    assert together.candidate_of(model, Parts({"units": ["2"]}, None, "adapter")) is None
     assert (
-        together.candidate(
+        together.candidate_of(
             model, Parts({"units": ["2.@other"], "replacements": {"other": {}}}, None, None)
         )
         is None
     )
-    assert together.candidate(model, Parts({"units": ["2"]}, trained, None)) is None
+    assert together.candidate_of(model, Parts({"units": ["2"]}, trained, None)) is None
     assert Together(model, {}).likelihoods("one", rows(), "a test") is None
 
 

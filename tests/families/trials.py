@@ -171,7 +171,7 @@ def sweep(model: PreTrainedModel, folder: Path, kind: str = "layer") -> None:
     layers, rows = stack(model), [row for sample in samples() for row in sample.rows]
     units = all_units(len(layers), kind)
     oracle = {"none": scored(model, rows)}
-    found = engine.sweep(model, samples(), units)
+    found = engine.sweep_units(model, samples(), units)
     for unit in units:
         with bypassed(layers, [unit]):
             oracle[unit] = scored(model, rows)
@@ -213,7 +213,7 @@ def plan_of(units: list[str]) -> dict[str, Any]:
 
 def source(
     folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str
-) -> export.Source:
+) -> export.BaseSource:
     manifest = {
         "path": str(folder),
         "source": "lab/words",
@@ -222,7 +222,7 @@ def source(
         "weights_sha256": "0",
     }
     variant = Variant("tiny", "words", "cosine", len(units), **repairs)
-    return export.Source(variant, manifest, plan_of(units), benchmarks or [])
+    return export.BaseSource(variant, manifest, plan_of(units), benchmarks or [])
 
 
 def exported(
@@ -236,7 +236,7 @@ def exported(
     (folder / "base").mkdir(exist_ok=True)
     patches = {boundary: patch} if patch else None
     close(logits(materialise(model, {"units": units}, patches), ids), wanted, "cut:")
-    export.export(
+    export.export_variant(
         model,
         source(folder / "base", units, repair="ghost" if patch else "none"),
         folder / "out",

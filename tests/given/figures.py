@@ -2,9 +2,9 @@
 
 import importlib
 
-from lamina.registry import declared
+from lamina.registry import declared_literals
 
-POSITIONS = declared("lamina_workflow.report.figures", "POSITION")
+POSITIONS = declared_literals("lamina_workflow.report.figures", "POSITION")
 FIGURES = {
     name: importlib.import_module(f"lamina_workflow.report.figures.{name}")
     for name in sorted(POSITIONS, key=POSITIONS.__getitem__)

@@ -134,12 +134,12 @@ def differences(family: str, units: list[str], folder: Path) -> tuple[float, flo
     Of the base model, of the cut model's export when it is converted, and of the base model's file without the layers.
     """
     base, rows = base_model(family), tiny.tokens(rows=16, length=48)
-    export.export(base, source_of(base_folder(folder / "base"), units), folder / "export")
+    export.export_variant(base, source_of(base_folder(folder / "base"), units), folder / "export")
     cut = AutoModelForCausalLM.from_pretrained(folder / "export")
     convert(base, folder / "base.gguf")
     convert(cut, folder / "cut.gguf")
     kept = [layer for layer in range(DEPTH) if str(layer) not in units]
-    gguf_file.write(folder / "base.gguf", folder / "taken.gguf", kept)
+    gguf_file.copy_layers(folder / "base.gguf", folder / "taken.gguf", kept)
 
     def far(file: str, model: PreTrainedModel) -> float:
         return float(np.abs(log_probabilities(folder / file, rows) - expected(model, rows)).max())
@@ -156,7 +156,7 @@ def quantised_differences(folder: Path) -> tuple[float, float]:
         3, len(gguf_files.TOKENS), (16, 48), generator=torch.Generator().manual_seed(0)
     )
     base = gguf_files.write(folder / "base.gguf")
-    gguf_file.write(folder / "base.gguf", folder / "cut.gguf", [0, 2])
+    gguf_file.copy_layers(folder / "base.gguf", folder / "cut.gguf", [0, 2])
     whole = np.abs(log_probabilities(folder / "base.gguf", rows) - expected(base, rows)).max()
     del base.model.layers[1]
     return float(whole), float(

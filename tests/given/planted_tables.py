@@ -77,6 +77,6 @@ def write(
         documents += samples if known else []
     told = [dict(model="m", kind="choices", chance_accuracy=0.25) | entry for entry in calibrations]
     given = dict(models=[dict(model="m", n_layers=12)], calibrations=told, benchmarks=benchmarks)
-    return database.connect(
+    return database.connect_views(
         VIEWS, write_tables(folder, **given, benchmark_samples=documents, **tables)
     )

@@ -38,7 +38,7 @@ def write_tables(folder: Path, **rows: list[dict[str, Any]]) -> list[Path]:
     """Write all tables of a run, those without rows empty, and give their files."""
     files = [folder / f"{table}.parquet" for table in store.TABLES]
     for file in files:
-        store.write(file, store.from_rows(file.stem, rows.get(file.stem, [])))
+        store.write_table(file, store.from_rows(file.stem, rows.get(file.stem, [])))
     return files
 
 
@@ -161,8 +161,8 @@ def write_study(
         for model, name in itertools.product(models, calibrations)
     ]
     files = write_tables(folder, **data)
-    found = list(compare_selectors(database.connect(VIEWS, files)))
-    store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
+    found = list(compare_selectors(database.connect_views(VIEWS, files)))
+    store.write_table(folder / "comparisons.parquet", store.from_rows("comparisons", found))
     return files
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lamina_workflow.stages.job import READ, WRITTEN, Job, Place
+from lamina_workflow.stages.job import READ, WRITTEN, Job, Wildcards
 from tests import ROOT
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
-def place(**names: object) -> Place:
-    return Place({name: str(value) for name, value in names.items()})
+def place(**names: object) -> Wildcards:
+    return Wildcards({name: str(value) for name, value in names.items()})
 
 
 def script(job: Job) -> str:
@@ -40,7 +40,7 @@ def given(job: Job) -> dict[str, Any]:
 def stand_in(input: Any, output: Any, params: Any) -> SimpleNamespace:
     """An object like Snakemake's, without wildcards, a log and resources."""
     files = {"input": SimpleNamespace(**input), "output": SimpleNamespace(**output)}
-    return SimpleNamespace(**files, params=Place(params), wildcards={}, log=[], resources={})
+    return SimpleNamespace(**files, params=Wildcards(params), wildcards={}, log=[], resources={})
 
 
 def command(job: Job) -> list[str]:

@@ -37,7 +37,7 @@ from tests.healing.examples import (
 def validate(model: PreTrainedModel, samples: list[Sample], max_positions: int) -> float:
     """The language modelling loss of a model, per scored token."""
     objective = Objective("lm", model, model)
-    return training.validate(objective, [TrainingSource(samples)], max_positions)
+    return training.measure_validation_loss(objective, [TrainingSource(samples)], max_positions)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "phi3", "bloom"])

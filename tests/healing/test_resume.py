@@ -21,7 +21,7 @@ from lamina.models import workload
 from lamina.options import healings
 from lamina.repair import patch
 from lamina.store import parquet
-from lamina.store.unfinished import Progress, digest
+from lamina.store.unfinished import Progress, digest_settings
 from lamina_workflow.stages.heal import HealVariant
 from tests.given import scripts, tiny
 from tests.healing.examples import FAST_OPTIONS, REPAIRED_UNITS, fitted_patches, make_samples
@@ -57,7 +57,7 @@ def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], list[train
     plan = {"units": REPAIRED_UNITS}
     options = Lora(**{**OPTIONS, "epochs": 3})
     model = tiny.model()
-    workload.watch(model)  # as a loaded model is
+    workload.count_work(model)  # as a loaded model is
     healed, rows = lora.heal(model, plan, fitted_patches(), sources, options, progress)
     weights = {name: weight.detach() for name, weight in healed.weights.items()}
     return weights, rows
@@ -99,11 +99,11 @@ def test_a_changed_option_or_file_begins_anew(tmp_path: Path) -> None:
     input_file = tmp_path / "input"
     progress_file = tmp_path / "progress.safetensors"
     input_file.write_text("a")
-    Progress(progress_file, digest({"rank": 2}, input_file)).save({}, {"rows": []})
-    assert Progress(progress_file, digest({"rank": 2}, input_file)).load() is not None
-    assert Progress(progress_file, digest({"rank": 4}, input_file)).load() is None
+    Progress(progress_file, digest_settings({"rank": 2}, input_file)).save({}, {"rows": []})
+    assert Progress(progress_file, digest_settings({"rank": 2}, input_file)).load() is not None
+    assert Progress(progress_file, digest_settings({"rank": 4}, input_file)).load() is None
     input_file.write_text("b")
-    assert Progress(progress_file, digest({"rank": 2}, input_file)).load() is None
+    assert Progress(progress_file, digest_settings({"rank": 2}, input_file)).load() is None
 
 
 def write_inputs(folder: Path) -> None:
@@ -119,12 +119,12 @@ def write_inputs(folder: Path) -> None:
     parquet.write_text(folder / "manifest.json", json.dumps(manifest))
     parquet.write_text(folder / "plan.json", json.dumps(plan))
     tensors = {boundary: fitted.tensors for boundary, fitted in fitted_patches().items()}
-    patch.save(folder / "patch.safetensors", "ghost", patch.tensors(3, tensors))
+    patch.write_patch(folder / "patch.safetensors", "ghost", patch.name_tensors(3, tensors))
     for name, kind in (("own", "choices"), ("corpus", "text")):
-        calibration = calibrations.build(
+        calibration = calibrations.build_calibration(
             make_samples(40, kind), tiny.VOCABULARY, source=name, split="train", seed=0
         )
-        calibrations.write(folder / f"{name}.parquet", calibration)
+        calibrations.write_calibration(folder / f"{name}.parquet", calibration)
 
 
 def make_job(folder: Path, output: str) -> HealVariant:
@@ -176,5 +176,5 @@ def test_a_killed_job_continues_and_writes_the_same_bytes(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == names
     for name in names[:2]:
         assert (folder / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
-    uninterrupted_curve = parquet.read(folder / "training.parquet")
-    assert parquet.read(tmp_path / "resumed/training.parquet").equals(uninterrupted_curve)
+    uninterrupted_curve = parquet.read_table(folder / "training.parquet")
+    assert parquet.read_table(tmp_path / "resumed/training.parquet").equals(uninterrupted_curve)

@@ -69,7 +69,7 @@ def test_adapters_and_patches_survive_every_form(
         unhealed = materialise(base, plan, fitted_patches())
         unhealed_logits = unhealed(input_ids=token_ids).logits
         source = source_of(base_folder(tmp_path / "base"), REPAIRED_UNITS)
-        form = export.export(
+        form = export.export_variant(
             base, source, tmp_path / "export", fitted_patches(), tmp_path / "adapter"
         )
         exported = load_folder(tmp_path / "export", "auto", trust_remote_code=True)
@@ -110,7 +110,7 @@ def test_patches_train_from_their_closed_form_and_nothing_else_changes(
     _, validation_sources = split_sources(sources, options.seed)
     for model, row in ((unhealed, rows[0]), (saved, chosen_row(rows))):
         objective = Objective("distill", model, base)
-        loss = training.validate(objective, validation_sources, 100_000)
+        loss = training.measure_validation_loss(objective, validation_sources, 100_000)
         assert loss == row["validation_loss"]
 
 
@@ -212,7 +212,7 @@ def test_training_beside_weights_in_4_bits_is_training_beside_what_they_stand_fo
         merged = materialise(plain, plan, None, tmp_path / quantise)
         _, validation_sources = split_sources(sources, options.seed)
         objective = Objective("lm", merged, merged)
-        merged_loss = training.validate(objective, validation_sources, 1000)
+        merged_loss = training.measure_validation_loss(objective, validation_sources, 1000)
         losses[quantise] = [*validation_losses(rows), merged_loss]
     first_loss, *later_losses = losses["4bit"][:-1]
     assert min(later_losses) < 0.95 * first_loss

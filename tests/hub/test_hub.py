@@ -325,7 +325,8 @@ def test_after_a_failed_download_only_what_lacks_is_fetched(
 def test_texts_of_the_hub_are_a_calibration(first: dict[str, str], place: Place) -> None:
     assert first["streamed"] == first["kept"] == ""
     streamed, kept = (
-        calibrations.read(place.folder / f"{name}.parquet") for name in ("streamed", "kept")
+        calibrations.read_calibration(place.folder / f"{name}.parquet")
+        for name in ("streamed", "kept")
     )
     encode = tiny.tokenizer().encode
     wanted = [encode(f"w{number} w1 w2 w3 w4 w5 w6 w7 w8")[:8] for number in range(2, 6)]
@@ -335,9 +336,9 @@ def test_texts_of_the_hub_are_a_calibration(first: dict[str, str], place: Place)
 
 def test_a_task_of_lm_eval_with_its_data_of_the_hub(first: dict[str, str], place: Place) -> None:
     assert first["arc"] == first["arc_easy"] == ""
-    samples = calibrations.read(place.folder / "arc.parquet").samples
+    samples = calibrations.read_calibration(place.folder / "arc.parquet").samples
     assert len(samples) == 5 and {len(sample.rows) for sample in samples} == {4}
-    assert parquet.read(place.folder / "arc_easy.parquet").num_rows == 12
+    assert parquet.read_table(place.folder / "arc_easy.parquet").num_rows == 12
 
 
 def test_a_second_run_needs_no_network(again: tuple[Place, dict[str, str]], place: Place) -> None:
@@ -349,7 +350,7 @@ def test_a_second_run_needs_no_network(again: tuple[Place, dict[str, str]], plac
     )
     for name in ("kept", "arc"):
         before, now = (
-            calibrations.read(root / f"{name}.parquet").samples
+            calibrations.read_calibration(root / f"{name}.parquet").samples
             for root in (place.folder, lost.folder)
         )
         assert before == now

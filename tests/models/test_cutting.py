@@ -50,7 +50,7 @@ def test_what_counts_layers_is_cut(
     model_type: str, changes: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     config = configurations.configuration(model_type, **changes)
-    cutting.cut(config, KEPT, 5)
+    cutting.cut_config(config, KEPT, 5)
     told = config.to_dict() | {
         name: getattr(config, name) for name in wanted if name != "per_layer_config"
     }

@@ -35,7 +35,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[PreTrainedMode
     """The same model undivided, and with room for two of its five layers, of which one must stay free."""
     tiny.model(getattr(request, "param", "llama")).save_pretrained(tmp_path)
     whole, divided = (load_folder(tmp_path, "float32", False) for _ in range(2))
-    return whole, devices.spread(divided, [(CPU, room(divided, 2.5))])
+    return whole, devices.spread_model(divided, [(CPU, room(divided, 2.5))])
 
 
 def questions() -> list[Sample]:
@@ -58,11 +58,13 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
     with torch.no_grad():
         assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
     units = all_units(5, "layer")
-    first, second = (sweep.sweep(model, questions(), units) for model in pair)
+    first, second = (sweep.sweep_units(model, questions(), units) for model in pair)
     assert np.array_equal(first.loglikelihood, second.loglikelihood)
     assert np.array_equal(first.cosine, second.cosine, equal_nan=True)
     texts = [tuple(line) for line in ids.tolist()]
-    assert capture.capture(whole, texts) == capture.capture(divided, texts)
+    assert capture.capture_similarities(whole, texts) == capture.capture_similarities(
+        divided, texts
+    )
 
 
 def mapped() -> list[tuple[int, int]]:
@@ -120,7 +122,7 @@ def test_a_failed_pass_leaves_no_copy_behind(pair: tuple[PreTrainedModel, PreTra
 def test_repairs_and_their_variants_are_those_of_the_undivided_model(
     pair: tuple[PreTrainedModel, PreTrainedModel], method: str
 ) -> None:
-    options, repair = Repair.from_options({"method": method}), protocol.method(method)
+    options, repair = Repair.from_options({"method": method}), protocol.load_method(method)
     sources = [protocol.Source([tuple(line) for line in tiny.tokens(6, 12).tolist()])]
     found = []
     for model in pair:
@@ -139,7 +141,7 @@ def test_weights_are_measured_and_gradients_are_refused(
     pair: tuple[PreTrainedModel, PreTrainedModel],
 ) -> None:
     whole, divided = pair
-    assert weights.magnitude(whole, ["0", "4"]) == weights.magnitude(divided, ["0", "4"])
+    assert weights.sum_magnitudes(whole, ["0", "4"]) == weights.sum_magnitudes(divided, ["0", "4"])
     samples = tiny.samples(tiny.tokens().tolist())
     with pytest.raises(LaminaError, match="gradients need the weights .*devices: auto"):
-        weights.rows(divided, samples, ["0"], [], "gradient", 1000)
+        weights.weight_rows(divided, samples, ["0"], [], "gradient", 1000)

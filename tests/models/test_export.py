@@ -24,13 +24,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import lamina
 from lamina.errors import LaminaError
-from lamina.models.boundary import Patch, share
+from lamina.models.boundary import Patch, share_weights
 from lamina.models.export import own_code
 from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import remove
+from lamina.models.surgery import remove_units
 from lamina.repair import patch
 from lamina.store import parquet as store
 from tests.families import configurations
@@ -75,7 +75,9 @@ def results(tmp_path: Path) -> Path:
     operators = {
         boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()
     }
-    patch.save(results / f"patches/{key}/ghost.safetensors", "ghost", patch.tensors(2, operators))
+    patch.write_patch(
+        results / f"patches/{key}/ghost.safetensors", "ghost", patch.name_tensors(2, operators)
+    )
     random_adapter(base, ["1", "2"], results / f"adapters/{key}/removed=2/ghost/lora")
     return results
 
@@ -132,7 +134,7 @@ def test_a_save_that_would_be_another_model_is_refused_as_its_export_is(
     variant, _ = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
     refusal = "does not load back as the same model"
     with pytest.raises(LaminaError, match=refusal):
-        export.export(base, source_of(folder, ["2"]), tmp_path / "export")
+        export.export_variant(base, source_of(folder, ["2"]), tmp_path / "export")
     target = tmp_path / "saved"
     target.mkdir()
     (target / "notes.txt").write_text("mine\n")
@@ -172,7 +174,7 @@ def test_a_tokenizer_of_another_class_is_saved_as_it_cuts(tmp_path: Path) -> Non
 
 def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_path: Path) -> None:
     for plan, patches in ((plan_of(["1"]), random_patches((1, 2))), (plan_of(["1.mlp"]), None)):
-        with pytest.raises(LaminaError, match="lamina.models.export.save.save"):
+        with pytest.raises(LaminaError, match="lamina.models.export.save.save_variant"):
             materialise(tiny.model(), plan, patches).save_pretrained(tmp_path / "lost")
     materialise(tiny.model(), plan_of(["1"])).save_pretrained(tmp_path / "kept")
 
@@ -180,7 +182,7 @@ def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_pat
 def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_path: Path) -> None:
     base, ids, folder = tiny.model("gpt2"), tiny.tokens(), tmp_path / "export"
     patches = random_patches((1, 2))
-    export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
+    export.export_variant(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
     model, _ = lamina.load(folder, device="cpu")
     torch.testing.assert_close(
         logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids)
@@ -205,7 +207,7 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids, folder = tiny.tokens(), tmp_path / "export"
-    export.export(
+    export.export_variant(
         tiny.model(),
         source_of(base_folder(tmp_path / "base"), ["1"]),
         folder,
@@ -227,7 +229,7 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
 
 def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "export"
-    export.export(
+    export.export_variant(
         tiny.model(),
         source_of(base_folder(tmp_path / "base"), ["1"]),
         folder,
@@ -255,10 +257,10 @@ def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
 
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
-    export.export(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
+    export.export_variant(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
     model, _ = lamina.load(tmp_path / "x", device="cpu")
     with pytest.raises(LaminaError, match="itself an export"):
-        remove(model, ["0"])
+        remove_units(model, ["0"])
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
     source = source_of(
         base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"}
     )
-    export.export(base, source, tmp_path / "export")
+    export.export_variant(base, source, tmp_path / "export")
     card = (tmp_path / "export/README.md").read_text()
     assert "convert_hf_to_gguf.py FOLDER" in card and "vllm serve FOLDER" in card
     assert (pruned in card) if pruned else "prune-layers" not in card
@@ -303,7 +305,9 @@ def test_the_card_names_other_programs_only_where_layers_keep_their_kinds(
         configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
     )
     base = made or tiny.model(family, depth=12, **given)
-    export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
+    export.export_variant(
+        base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export"
+    )
     types = json.loads((tmp_path / "export/config.json").read_text()).get("layer_types", [])
     assert right == (types == pattern[: len(types)])
     card = (tmp_path / "export/README.md").read_text()
@@ -341,7 +345,7 @@ def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", through)
     base, ids = tiny.model(family), tiny.tokens()[:, :8]
     folder, trust = tmp_path / "export", {"trust_remote_code": True}
-    export.export(
+    export.export_variant(
         base,
         source_of(base_folder(tmp_path / "base"), ["1", "4"]),
         folder,
@@ -388,7 +392,7 @@ def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
     family: str, units: list[str], words: str, tmp_path: Path
 ) -> None:
     source = source_of(base_folder(tmp_path / "base"), units)
-    export.export(tiny.model(family), source, tmp_path / "export", form="code")
+    export.export_variant(tiny.model(family), source, tmp_path / "export", form="code")
     card = (tmp_path / "export/README.md").read_text()
     assert words in card and ("vllm serve" in card) == words.startswith("vllm serve")
 
@@ -453,7 +457,7 @@ def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_p
     # Entries below float16's smallest number, on channels where the stream is large.
     patches = {(1, 2): Patch(torch.full((32, 32), 1e-9), torch.full((32,), 1e-9))}
     variant = materialise(base, plan_of(["1"]), patches)
-    export.export(
+    export.export_variant(
         base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches
     )
     stored = load_file(tmp_path / "export/model.safetensors")["model.layers.1.patch_operator"]
@@ -474,7 +478,8 @@ def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
         random_adapter(base, ["1", "2"], tmp_path / f"{family}-adapter")
         folder, source = tmp_path / family, source_of(base_folder(tmp_path / "base"), ["1", "2"])
         assert (
-            export.export(base, source, folder, patches, tmp_path / f"{family}-adapter") == "code"
+            export.export_variant(base, source, folder, patches, tmp_path / f"{family}-adapter")
+            == "code"
         )
         expected = materialise(base, plan_of(["1", "2"]), patches, tmp_path / f"{family}-adapter")
         torch.testing.assert_close(
@@ -490,7 +495,10 @@ def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(
     base, ids = tiny.model(family), tiny.tokens()
     random_adapter(base, units, tmp_path / "adapter")
     source = source_of(base_folder(tmp_path / "base"), units, healing="lora")
-    assert export.export(base, source, tmp_path / "export", adapter=tmp_path / "adapter") == "stock"
+    assert (
+        export.export_variant(base, source, tmp_path / "export", adapter=tmp_path / "adapter")
+        == "stock"
+    )
     expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
     torch.testing.assert_close(
         logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected
@@ -504,7 +512,8 @@ def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_pat
         '{"temperature": 0.3, "do_sample": false}'
     )
     assert (
-        export.export(tiny.model(), source, tmp_path / "export", max_shard_size="30KB") == "stock"
+        export.export_variant(tiny.model(), source, tmp_path / "export", max_shard_size="30KB")
+        == "stock"
     )
     names = {path.name for path in (tmp_path / "export").iterdir()}
     assert {
@@ -525,17 +534,17 @@ def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_pat
 def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
     for _ in range(2):
-        export.export(tiny.model(), source, tmp_path / "export")
+        export.export_variant(tiny.model(), source, tmp_path / "export")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
     with pytest.raises(LaminaError, match="not empty and is not an export"):
-        export.export(tiny.model(), source, tmp_path / "mine")
+        export.export_variant(tiny.model(), source, tmp_path / "mine")
 
 
 def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
     with pytest.raises(LaminaError, match="no place for a patch"):
-        export.export(
+        export.export_variant(
             tiny.model(), source, tmp_path / "export", random_patches((1, 2)), form="stock"
         )
     assert not (tmp_path / "export").exists()
@@ -556,7 +565,7 @@ def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
         row | {"removed": 1, "value": 0.8, "stderr": 0.02},
     ]
     source = source_of(base_folder(tmp_path / "base"), ["3"], repair="ghost", benchmarks=rows)
-    export.export(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
+    export.export_variant(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
     text = (tmp_path / "export/README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])
     assert (
@@ -578,11 +587,11 @@ def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
 
 def follow(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
     """A passthrough merge as mergekit defines it: slices of layers one after another, some weights scaled."""
-    built, layers = share(base), []
+    built, layers = share_weights(base), []
     for part in recipe["slices"]:
         (source,) = part["sources"]
         for number in range(*source["layer_range"]):
-            layer = share(base).get_submodule(f"model.layers.{number}")
+            layer = share_weights(base).get_submodule(f"model.layers.{number}")
             for name, weight in layer.named_parameters():
                 rules = source.get("parameters", {}).get("scale", [{"value": 1.0}])
                 scale = next(rule["value"] for rule in rules if rule.get("filter", "") in name)
@@ -597,7 +606,9 @@ def follow(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
 @pytest.mark.parametrize("units", [["1", "3"], ["0", "1", "4"], ["2.attention", "3.mlp"]])
 def test_the_mergekit_recipe_makes_the_same_cut(units: list[str], tmp_path: Path) -> None:
     base, ids = tiny.model(), tiny.tokens()
-    export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
+    export.export_variant(
+        base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export"
+    )
     recipe = yaml.safe_load((tmp_path / "export/mergekit.yaml").read_text())
     assert recipe["merge_method"] == "passthrough"
     assert {part["sources"][0]["model"] for part in recipe["slices"]} == {"lab/words@main"}

@@ -8,11 +8,11 @@ import torch
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.engine.check import check_model
 from lamina.models import check
 from lamina.models.load import load_model
-from lamina.models.manifest import describe, find_model
+from lamina.models.manifest import describe_model, find_model
 from lamina.options.models import Model
 from lamina.store import parquet
 from tests.given import tiny
@@ -25,13 +25,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     model = load_model(manifest())
     check_model(model, 2048)
-    parquet.write_json("check.json", check.findings(model, manifest()))
+    parquet.write_json("check.json", check.collect_findings(model, manifest()))
     return tmp_path
 
 
 def manifest(dtype: str = "float32") -> dict[str, Any]:
     entry = Model(source="model", dtype=dtype)
-    return describe("mine", entry, find_model("mine", entry, Path.cwd()))
+    return describe_model("mine", entry, find_model("mine", entry, Path.cwd()))
 
 
 def samples() -> list[Sample]:
@@ -51,16 +51,16 @@ def count_plain_runs(
     """
     model = load_model(manifest(dtype), check=file)
     plain_runs: list[tuple[Any, ...]] = []
-    compute_logits = check.logits
+    compute_logits = check.last_logits
 
     def count_logits(*args: Any) -> torch.Tensor:
         plain_runs.append(args)
         return compute_logits(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(check, "logits", count_logits)
-        sweep.sweep(model, samples(), ["1"])
-        capture(model, [sample.sequence() for sample in samples()])
+        patched.setattr(check, "last_logits", count_logits)
+        sweep.sweep_units(model, samples(), ["1"])
+        capture_similarities(model, [sample.sequence() for sample in samples()])
     return len(plain_runs)
 
 
@@ -82,6 +82,6 @@ def test_another_weight_is_another_model(project: Path, monkeypatch: pytest.Monk
 
 def test_a_finding_holds_for_shorter_texts_and_not_for_longer_ones() -> None:
     model = tiny.model()
-    check.note(model, "causal", True, 8)
-    check.note(model, "causal", True, 4)
-    assert check.finding(model, "causal", 8) and check.finding(model, "causal", 9) is None
+    check.store_finding(model, "causal", True, 8)
+    check.store_finding(model, "causal", True, 4)
+    assert check.read_finding(model, "causal", 8) and check.read_finding(model, "causal", 9) is None

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, Lfm2Fo
 
 from lamina.errors import LaminaError
 from lamina.models import gguf
-from lamina.models.dequantise import dequantise, read_model
-from lamina.models.manifest import describe
+from lamina.models.dequantise import dequantise_model, read_model
+from lamina.models.manifest import describe_model
 from lamina.options.models import Model
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, llama_cpp, tiny
 from tests.given.configurations import minimal, put, workplace
 
@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Modul
     """A file, the model that it holds, and the folder that it became."""
     place = tmp_path_factory.mktemp("gguf")
     model = gguf_files.write(place / "tiny.gguf")
-    dequantise(place / "tiny.gguf", place / "checkpoint")
+    dequantise_model(place / "tiny.gguf", place / "checkpoint")
     return place / "tiny.gguf", model, place / "checkpoint"
 
 
@@ -67,7 +67,7 @@ def test_it_is_an_ordinary_checkpoint_that_says_the_same(
     ids = torch.arange(3, 43).reshape(2, 20)
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
-    manifest = describe("tiny", Model(source="tiny.gguf"), folder)
+    manifest = describe_model("tiny", Model(source="tiny.gguf"), folder)
     assert (manifest["n_layers"], manifest["family"]) == (gguf_files.LAYERS, "llama")
     assert manifest["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
@@ -109,7 +109,7 @@ def test_what_would_be_lost_is_refused(
 ) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", **changes)
     with pytest.raises(LaminaError) as refused:
-        dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+        dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     assert words in str(refused.value)
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.gguf"]
 
@@ -150,8 +150,8 @@ ODD_AND_VALID: dict[str, dict[str, object]] = {
 def test_an_odd_and_valid_file_is_the_model_that_was_written(tmp_path: Path, name: str) -> None:
     model = gguf_files.write(tmp_path / "tiny.gguf", **ODD_AND_VALID[name])
     file = sorted(tmp_path.iterdir())[0]
-    assert gguf.shape(file, "source") == (gguf_files.LAYERS, gguf_files.CONTEXT)
-    dequantise(file, tmp_path / "checkpoint")
+    assert gguf.read_shape(file, "source") == (gguf_files.LAYERS, gguf_files.CONTEXT)
+    dequantise_model(file, tmp_path / "checkpoint")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint", use_safetensors=True)
     assert loaded.config.model_type == "llama"
     found, wanted = loaded.state_dict(), model.state_dict()
@@ -190,7 +190,7 @@ def test_factors_of_rotary_frequencies_are_kept(
     tmp_path: Path, factors: np.ndarray, rope_type: str
 ) -> None:
     model = gguf_files.write(tmp_path / "tiny.gguf", more={"rope_freqs.weight": factors})
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
     assert loaded.config.rope_parameters["rope_type"] == rope_type
     # By hand: the frequencies of the model that was written, each divided by its factor.
@@ -252,7 +252,7 @@ def test_key_value_heads_of_a_family_that_has_other_layers_are_kept(tmp_path: Pa
             kernel = weight.dim() == 3  # of a convolution, which a file has in two dimensions
             writer.add_tensor(place, (weight[:, 0] if kernel else weight).numpy().copy())
     gguf_files.close(writer)
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
     assert loaded.config.layer_types == config.layer_types
     ids = torch.arange(3, 43).reshape(2, 20)
@@ -278,13 +278,13 @@ def test_a_shard_that_is_missing_or_another_one_is_named(tmp_path: Path) -> None
     first, second, third = sorted(tmp_path.iterdir())
     assert gguf.shard_files(first) == [first, second, third]
     with pytest.raises(LaminaError, match="is shard 2 of 3. Write the first one"):
-        gguf.shape(second, "source")
+        gguf.read_shape(second, "source")
     third.rename(tmp_path / "kept")
     with pytest.raises(LaminaError, match="1 of the other 2 .*llama-gguf-split --merge"):
-        gguf.shape(first, "source")
+        gguf.read_shape(first, "source")
     third.write_bytes(second.read_bytes())
     with pytest.raises(LaminaError, match="00003-of-00003.gguf is not shard 3 of 3"):
-        gguf.shape(first, "source")
+        gguf.read_shape(first, "source")
 
 
 def test_a_header_with_262144_tokens_and_150000_merges_is_read_in_seconds(
@@ -297,7 +297,7 @@ def test_a_header_with_262144_tokens_and_150000_merges_is_read_in_seconds(
     writer.add_token_scores([0.0] * (1 << 18))
     gguf_files.close(writer)
     before = time.process_time()
-    assert gguf.shape(tmp_path / "large.gguf", "source") == (2, 64)
+    assert gguf.read_shape(tmp_path / "large.gguf", "source") == (2, 64)
     assert time.process_time() - before < 3
     header = gguf.read_header(tmp_path / "large.gguf", "source")
     assert header.get("tokenizer.ggml.tokens") == 1 << 18
@@ -314,7 +314,7 @@ def test_a_model_with_a_large_vocabulary_is_dequantised(tmp_path: Path) -> None:
     formats = dict.fromkeys(gguf_files.FORMATS, F16)
     model = gguf_files.write(tmp_path / "tiny.gguf", vocabulary=vocabulary, formats=formats)
     before = time.process_time()
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     assert time.process_time() - before < 30
     stored = load_file(tmp_path / "checkpoint/model.safetensors")["model.embed_tokens.weight"]
     torch.testing.assert_close(stored, model.state_dict()["model.embed_tokens.weight"])
@@ -326,7 +326,7 @@ def test_a_tokenizer_beside_the_file_is_taken(
     gguf_files.write(tmp_path / "tiny.gguf", cut="own-way")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((made[2] / name).read_bytes())
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     text = "a\n\n12. the"
     found, wanted = (
         AutoTokenizer.from_pretrained(each)(text) for each in (tmp_path / "checkpoint", made[2])
@@ -342,18 +342,18 @@ def configuration(tmp_path: Path, **model: object) -> dict:
 def test_the_configuration_knows_its_layers_and_its_context(tmp_path: Path) -> None:
     raw = configuration(tmp_path)
     gguf_files.write(tmp_path / "tiny.gguf")
-    assert gguf.shape(tmp_path / "tiny.gguf", "") == (gguf_files.LAYERS, gguf_files.CONTEXT)
+    assert gguf.read_shape(tmp_path / "tiny.gguf", "") == (gguf_files.LAYERS, gguf_files.CONTEXT)
     put(raw, "studies.prune.removed", [1])
-    assert load(raw, tmp_path).models["small"].layers == gguf_files.LAYERS
+    assert load_configuration(raw, tmp_path).models["small"].layers == gguf_files.LAYERS
     put(raw, "studies.prune.removed", [9])
     with pytest.raises(LaminaError, match="9"):
-        load(raw, tmp_path)
+        load_configuration(raw, tmp_path)
 
 
 def test_a_file_that_is_none_cut_off_or_missing_is_refused_before_a_job(tmp_path: Path) -> None:
     raw = configuration(tmp_path)
     with pytest.raises(LaminaError, match=r"models.small.source: there is no file 'tiny.gguf'"):
-        load(raw, tmp_path)
+        load_configuration(raw, tmp_path)
     gguf_files.write(tmp_path / "tiny.gguf")
     whole = (tmp_path / "tiny.gguf").read_bytes()
     for damaged, why in (
@@ -364,7 +364,7 @@ def test_a_file_that_is_none_cut_off_or_missing_is_refused_before_a_job(tmp_path
     ):
         (tmp_path / "tiny.gguf").write_bytes(damaged)
         with pytest.raises(LaminaError) as refused:
-            load(raw, tmp_path)
+            load_configuration(raw, tmp_path)
         message = str(refused.value)
         assert (
             message.startswith("models.small.source: ") and "tiny.gguf is not a complete" in message
@@ -386,4 +386,4 @@ def test_another_version_and_byte_order_are_refused_with_the_remedy(
     whole = (tmp_path / "tiny.gguf").read_bytes()
     (tmp_path / "tiny.gguf").write_bytes(whole[:4] + version + whole[8:])
     with pytest.raises(LaminaError, match=words):
-        gguf.shape(tmp_path / "tiny.gguf", "source")
+        gguf.read_shape(tmp_path / "tiny.gguf", "source")

@@ -45,7 +45,7 @@ def values(reader: GGUFReader) -> dict[str, Any]:
 
 def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path) -> None:
     base, source = given(tmp_path, ["1"])
-    assert export.export(base, source, tmp_path / "export", form="gguf") == "gguf"
+    assert export.export_variant(base, source, tmp_path / "export", form="gguf") == "gguf"
     assert {file.name for file in (tmp_path / "export").iterdir()} == {
         "model.gguf",
         "README.md",
@@ -78,8 +78,8 @@ def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path
 
 def test_its_card_says_what_loads_it_and_that_of_a_checkpoint_what_it_costs(tmp_path: Path) -> None:
     base, source = given(tmp_path, ["1"])
-    export.export(base, source, tmp_path / "file", form="gguf")
-    export.export(base, source, tmp_path / "floats")
+    export.export_variant(base, source, tmp_path / "file", form="gguf")
+    export.export_variant(base, source, tmp_path / "floats")
     file, floats = ((tmp_path / name / "README.md").read_text() for name in ("file", "floats"))
     assert "# tiny.gguf without 1 layer\n" in file and "llama-cli -m FOLDER/model.gguf" in file
     assert 'gguf_file="model.gguf"' in file and "prune-layers" not in file and "vllm" not in file
@@ -101,7 +101,7 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
         "general.tags": ["a", "b", "c"],
     }
     gguf_files.write(tmp_path / "tiny.gguf", more=more)
-    gguf_file.write(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
+    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     found = values(GGUFReader(tmp_path / "cut.gguf"))
     assert found["llama.feed_forward_length"] == [5, 7]
     assert (found["llama.rope.sections"], found["general.tags"]) == ([1, 2], ["a", "b", "c"])
@@ -110,8 +110,8 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
 def test_shards_become_one_file_without_the_removed_layers(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", n_shards=3)
     gguf_files.write(tmp_path / "whole.gguf")
-    gguf_file.write(sorted(tmp_path.glob("tiny-*"))[0], tmp_path / "cut.gguf", KEPT)
-    gguf_file.write(tmp_path / "whole.gguf", tmp_path / "expected.gguf", KEPT)
+    gguf_file.copy_layers(sorted(tmp_path.glob("tiny-*"))[0], tmp_path / "cut.gguf", KEPT)
+    gguf_file.copy_layers(tmp_path / "whole.gguf", tmp_path / "expected.gguf", KEPT)
     found, expected = (GGUFReader(tmp_path / name) for name in ("cut.gguf", "expected.gguf"))
     assert values(found) == values(expected)
     tensors = {tensor.name: tensor.data.tobytes() for tensor in found.tensors}
@@ -131,24 +131,24 @@ def test_what_is_no_cut_is_refused(
 ) -> None:
     base, source = given(tmp_path, units, **names)
     with pytest.raises(LaminaError, match=words):
-        export.export(base, source, tmp_path / "export", form="gguf")
+        export.export_variant(base, source, tmp_path / "export", form="gguf")
     assert not (tmp_path / "export").exists()
 
 
 def test_a_checkpoint_and_a_pattern_that_the_cut_shifts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="no GGUF file.*convert_hf_to_gguf"):
         source = source_of(base_folder(tmp_path / "base"), ["1"])
-        export.export(tiny.model(), source, tmp_path / "export", form="gguf")
+        export.export_variant(tiny.model(), source, tmp_path / "export", form="gguf")
     base = tiny.model("gemma3_text")
     with pytest.raises(LaminaError, match="this cut shifts the pattern"):
-        gguf_file.save(base, base, [0, 2, 3], tmp_path / "tiny.gguf", tmp_path / "export")
+        gguf_file.save_gguf(base, base, [0, 2, 3], tmp_path / "tiny.gguf", tmp_path / "export")
 
 
 def test_a_file_that_is_another_model_is_refused(tmp_path: Path) -> None:
     """The check sees a layer too few, and the same layers in another order."""
     base, _ = given(tmp_path, ["1"])
     for kept in ([0, 2], [0, 2, 1]):
-        gguf_file.write(tmp_path / "tiny.gguf", tmp_path / "other.gguf", kept)
+        gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "other.gguf", kept)
         with pytest.raises(LaminaError, match="does not load back as the same model"):
             check_export(base, base, lambda: read_model(tmp_path / "other.gguf", "auto", "source"))
 
@@ -159,7 +159,7 @@ def test_numbers_that_are_no_floats_survive(tmp_path: Path) -> None:
         tmp_path / "tiny.gguf",
         more={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)},
     )
-    gguf_file.write(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
+    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     reader = GGUFReader(tmp_path / "cut.gguf")
     assert reader.fields["llama.flags"].contents() == [True, True]
     assert reader.fields["tokenizer.ggml.tokens"].contents() == gguf_files.TOKENS

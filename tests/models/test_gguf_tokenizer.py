@@ -7,7 +7,7 @@ from gguf import TokenType
 from transformers import AutoTokenizer
 
 from lamina.errors import LaminaError
-from lamina.models.dequantise import dequantise, read_gguf_tokenizer
+from lamina.models.dequantise import dequantise_model, read_gguf_tokenizer
 from lamina.models.tokenizer import read_tokenizer
 from tests.given import gguf_files
 from tests.given.gguf_files import BYTE_LEVEL, Vocabulary, sentence_pieces
@@ -71,7 +71,7 @@ def test_tokens_are_those_of_llama_cpp(
     tmp_path: Path, vocabulary: Vocabulary, cut: str, expected: dict[str, str]
 ) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     # Also when the checkpoint is read again, by lamina and by transformers alone.
     for tokenizer in (
         read_gguf_tokenizer(tmp_path / "tiny.gguf", "source"),

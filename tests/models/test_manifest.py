@@ -10,10 +10,10 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.models import digests
-from lamina.models.checkpoint import context
-from lamina.models.digests import checkpoint_name, fingerprint
+from lamina.models.checkpoint import stated_context
+from lamina.models.digests import checkpoint_name, fingerprint_model
 from lamina.models.load import load_model
-from lamina.models.manifest import describe, find_model, skeleton
+from lamina.models.manifest import describe_model, find_model, load_skeleton
 from lamina.options.models import Model
 from tests.given import tiny
 
@@ -71,11 +71,12 @@ def test_a_folder_that_is_not_what_its_entry_says_is_refused(
     folder: Path, change: Callable[[Path], object], entry: dict[str, Any], said: str
 ) -> None:
     assert (
-        describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+        describe_model("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"]
+        == "llama"
     )
     change(folder)
     with pytest.raises(LaminaError, match=said):
-        describe("mine", ENTRY.model_copy(update=entry), folder)
+        describe_model("mine", ENTRY.model_copy(update=entry), folder)
 
 
 @pytest.mark.parametrize("kind", ["auto_map", "file"])
@@ -85,13 +86,13 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
     else:
         settings(folder, auto_map={"AutoModelForCausalLM": "modeling_mine.X"})
     with pytest.raises(LaminaError, match="own Python code.*trust_remote_code: true.*models.mine"):
-        describe("mine", ENTRY, folder)
+        describe_model("mine", ENTRY, folder)
     trusted = ENTRY.model_copy(update={"trust_remote_code": True})
     if kind == "file":
-        assert describe("mine", trusted, folder)["n_layers"] == 12
+        assert describe_model("mine", trusted, folder)["n_layers"] == 12
     else:  # transformers looks for the code
         with pytest.raises(LaminaError, match="does not load: .*modeling_mine.py"):
-            describe("mine", trusted, folder)
+            describe_model("mine", trusted, folder)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "big_bird"])
@@ -100,9 +101,9 @@ def test_a_model_that_attends_both_ways_is_refused(folder: Path, model_type: str
     with pytest.raises(
         LaminaError, match=f"a '{model_type}' attends to later tokens too.*is_decoder: true"
     ):
-        describe("model", ENTRY, folder)
+        describe_model("model", ENTRY, folder)
     settings(folder, is_decoder=True)
-    assert describe("model", ENTRY, folder)["family"] == model_type
+    assert describe_model("model", ENTRY, folder)["family"] == model_type
 
 
 def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(
@@ -122,13 +123,13 @@ def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(
 
 
 def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
-    before = fingerprint(folder)
+    before = fingerprint_model(folder)
     (folder / "model.safetensors").touch()
-    assert fingerprint(folder) == before
+    assert fingerprint_model(folder) == before
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(bytes(data))
-    assert fingerprint(folder) != before
+    assert fingerprint_model(folder) != before
 
 
 def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
@@ -151,7 +152,7 @@ def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
     ],
 )
 def test_the_context_is_what_the_config_says(settings: dict, tokens: int | None) -> None:
-    assert context(settings) == tokens
+    assert stated_context(settings) == tokens
 
 
 def test_a_dtype_that_there_is_not_ends_with_the_folders_name(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_a_dtype_that_there_is_not_ends_with_the_folders_name(tmp_path: Path) ->
     with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
         load_model(manifest)
     with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
-        skeleton(tmp_path, "mine", False)
+        load_skeleton(tmp_path, "mine", False)
 
 
 @pytest.fixture
@@ -178,14 +179,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepared() -> dict[str, Any]:
     entry = Model(source="model", dtype="float32")
-    return describe("mine", entry, find_model("mine", entry, Path.cwd()))
+    return describe_model("mine", entry, find_model("mine", entry, Path.cwd()))
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_weights_count_in_the_type_they_are_loaded_with(
     folder: Path, dtype: str, width: int
 ) -> None:
-    manifest = describe("mine", ENTRY.model_copy(update={"dtype": dtype}), folder)
+    manifest = describe_model("mine", ENTRY.model_copy(update={"dtype": dtype}), folder)
     assert manifest["weights_bytes"] == width * manifest["parameters"]
 
 

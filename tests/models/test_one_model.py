@@ -13,18 +13,18 @@ from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoModelForCausalLM
 
-from lamina.data.encoding import recorder
+from lamina.data.encoding import open_encoder
 from lamina.data.prepare import text_samples
 from lamina.errors import LaminaError
-from lamina.evaluation.perplexity import benchmark
+from lamina.evaluation.perplexity import open_benchmark
 from lamina.evaluation.together import Together
 from lamina.models import gguf
-from lamina.models.dequantise import dequantise
+from lamina.models.dequantise import dequantise_model
 from lamina.models.load import load_folder, load_tokenizer
-from lamina.models.manifest import describe, skeleton
+from lamina.models.manifest import describe_model, load_skeleton
 from lamina.options.benchmarks import Perplexity
 from lamina.options.models import Model
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, tiny
 from tests.given.configurations import minimal, put, workplace
 from tests.models.test_manifest import settings, told
@@ -47,7 +47,7 @@ def weights(folder: Path, change: Callable[[State], State]) -> None:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    return describe("mine", Model(source=str(folder), dtype="auto"), folder)
+    return describe_model("mine", Model(source=str(folder), dtype="auto"), folder)
 
 
 def prefixed(word: str) -> Callable[[State], State]:
@@ -110,11 +110,11 @@ def test_names_and_types_of_tensors_tell_before_a_job(
 ) -> None:
     workplace(tmp_path)
     raw = put(minimal(), "models.small.source", "model")
-    assert load(raw, tmp_path)
+    assert load_configuration(raw, tmp_path)
     weights(folder, change)
     settings(folder, num_hidden_layers=3 if "says 3" in said else 5)
     with pytest.raises(LaminaError, match=f"models.small.source: .*{said}"):
-        load(raw, tmp_path)
+        load_configuration(raw, tmp_path)
 
 
 def test_layers_that_predict_later_tokens_are_not_counted(folder: Path) -> None:
@@ -309,10 +309,10 @@ def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
     tmp_path: Path, change: Callable[[Path], object], said: str
 ) -> None:
     workplace(tmp_path)
-    assert load(minimal(), tmp_path)
+    assert load_configuration(minimal(), tmp_path)
     change(tmp_path / "small")
     with pytest.raises(LaminaError) as refused:
-        load(minimal(), tmp_path)
+        load_configuration(minimal(), tmp_path)
     assert str(refused.value).startswith("models.small.source: ") and said in str(refused.value), (
         refused.value
     )
@@ -324,9 +324,9 @@ def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_
     workplace(tmp_path)
     raw = put(minimal(), "models.small.chat_template", True)
     with pytest.raises(LaminaError, match=r"^models.small.chat_template: .* has no chat template"):
-        load(raw, tmp_path)
+        load_configuration(raw, tmp_path)
     (tmp_path / "small/chat_template.jinja").write_text("{{ messages }}")
-    assert load(raw, tmp_path)
+    assert load_configuration(raw, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_fault_of_the_configuration_is_none_of_the_tokenizer(folder: Path) -> 
     with pytest.raises(LaminaError, match=said):
         load_tokenizer(manifest)
     with pytest.raises(LaminaError, match=said):
-        skeleton(folder, "mine", False)
+        load_skeleton(folder, "mine", False)
 
 
 def test_a_token_beyond_the_embedding_is_refused_where_samples_are_made(folder: Path) -> None:
@@ -379,10 +379,10 @@ def test_a_token_beyond_the_embedding_is_refused_where_samples_are_made(folder: 
     with pytest.raises(LaminaError, match=rf"document 1 \('w1 \[PAD\] w2…'\) {said}"):
         text_samples(texts, tokenizer, 9, vocabulary)
     model = load_folder(folder, "auto", False)
-    score = benchmark("held", texts, tokenizer, Perplexity(text="x", window=8))
+    score = open_benchmark("held", texts, tokenizer, Perplexity(text="x", window=8))
     with pytest.raises(LaminaError, match=rf"benchmarks.perplexity.held: document 1 {said}"):
         score(model, "base", Together(model, {}))
-    lm = recorder(model, tokenizer)
+    lm = open_encoder(model, tokenizer)
     assert lm.tok_encode("w1 w2")
     with pytest.raises(LaminaError, match=rf"the question '…w1 \[PAD\]' {said}"):
         lm.tok_encode("w1 [PAD]")
@@ -420,10 +420,10 @@ def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(
     gguf_files.write(tmp_path / "tiny.gguf", flags=flags)
     if said:
         with pytest.raises(LaminaError) as refused:
-            dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+            dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
         assert said in str(refused.value) and "Put the model's tokenizer.json" in str(refused.value)
         return
-    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     found = load_tokenizer({"path": str(tmp_path / "checkpoint"), "trust_remote_code": False})
     assert (found("in")["input_ids"][0] == 1) == flags.get("add_bos_token", False)
     assert found.unk_token_id == flags.get("unknown_token_id", 0)
@@ -475,8 +475,8 @@ def test_a_gguf_file_whose_parts_do_not_fit_is_refused(
     gguf_files.write(file)
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(LaminaError, match=said):
-        gguf.shape(file, "source")
-        dequantise(file, tmp_path / "checkpoint")
+        gguf.read_shape(file, "source")
+        dequantise_model(file, tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -553,7 +553,7 @@ def test_a_header_that_does_not_end_is_refused(tmp_path: Path, name: str) -> Non
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, settings) + body)
     before = time.process_time()
     with pytest.raises(LaminaError) as refused:
-        gguf.shape(tmp_path / "x.gguf", "here")
+        gguf.read_shape(tmp_path / "x.gguf", "here")
     assert time.process_time() - before < 1
     assert str(refused.value).startswith("here: ") and "x.gguf" in str(refused.value)
     assert said in str(refused.value)

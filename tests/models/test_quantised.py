@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from lamina.models.checkpoint import is_quantised
-from lamina.models.dequantise import dequantise
+from lamina.models.dequantise import dequantise_model
 from lamina.models.load import load_folder
-from lamina.models.manifest import describe
-from lamina.models.surgery import remove
+from lamina.models.manifest import describe_model
+from lamina.models.surgery import remove_units
 from lamina.options.models import Model
 from tests.families import configurations
 from tests.given import tiny
@@ -115,17 +115,17 @@ def test_the_weights_are_those_that_quantising_left(
     assert is_quantised(source) and {torch.uint8, torch.float8_e4m3fn} & {
         weight.dtype for weight in stored
     }
-    dequantise(source / "config.json", folder, "float32")
+    dequantise_model(source / "config.json", folder, "float32")
     assert not is_quantised(folder) and (folder / "tokenizer.json").is_file()
     found = load_folder(folder, "auto", False)
     for name, weight in found.state_dict().items():
         assert weight.dtype == torch.float32
         torch.testing.assert_close(weight, worth[name].float(), rtol=0, atol=1e-6)
-    manifest = describe("mine", Model(source=str(source)), folder)
+    manifest = describe_model("mine", Model(source=str(source)), folder)
     assert manifest["parameters"] == sum(weight.numel() for weight in found.parameters())
     assert manifest["weights_bytes"] == 4 * manifest["parameters"]
     # A cut of it is saved and loaded as any other model.
-    cut = remove(found, ["1"])
+    cut = remove_units(found, ["1"])
     cut.save_pretrained(tmp_path / "cut")
     again = load_folder(tmp_path / "cut", "auto", False).state_dict()
     assert all(torch.equal(again[name], weight) for name, weight in cut.state_dict().items())

@@ -16,13 +16,13 @@ from lamina.models import replacements
 from lamina.models.digests import describe_files
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
 from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
 from tests.given.configurations import REPOSITORY
@@ -63,8 +63,8 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
     ]
     units = sorted({unit for each in sets for unit in each if "@" in unit})
     wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with sweep.opened(
-        base, samples, 2000, False, replacements.layers(base, units, records)
+    with sweep.open_session(
+        base, samples, 2000, False, replacements.replacement_layers(base, units, records)
     ) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
     found = session.scores.loglikelihood
@@ -95,12 +95,12 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         units = [f"{layer}.@{name}" for layer in range(5)]
         built = cut(base, units, records)
         assert torch.equal(built(ids).logits, expected)
-        with sweep.opened(
+        with sweep.open_session(
             base,
             samples := random_samples(1, 3),
             2000,
             False,
-            replacements.layers(base, units, records),
+            replacements.replacement_layers(base, units, records),
         ) as on:
             everyone = {
                 "none": Candidate(),
@@ -110,7 +110,7 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         # One row more in a batch may round otherwise; nothing else may differ.
         assert np.abs(on.scores.loglikelihood - on.scores.loglikelihood[:1]).max() < 1e-5
     assert not torch.equal(cut(base, ["2.@some"], records)(ids).logits, expected)
-    (module,) = replacements.layers(base, ["2.@some"], records).values()
+    (module,) = replacements.replacement_layers(base, ["2.@some"], records).values()
     mine, theirs = (
         dict(layers_of(model)[2].named_parameters()) for model in (base, tiny.model(seed=1))
     )
@@ -184,7 +184,7 @@ def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_th
 
 
 def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
-    assert runs(["2", "3.@math", "4"], 6) == [(2, 3), (4, 5)]
+    assert find_runs(["2", "3.@math", "4"], 6) == [(2, 3), (4, 5)]
 
 
 def test_the_configuration_names_what_is_wrong_with_donors() -> None:
@@ -194,9 +194,9 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
         "both": {"of": ["math"], "weight": 0.25},
     }
     raw["selectors"]["given"] = {"metric": "accuracy", "donors": ["math", "both"]}
-    loaded = load(raw, REPOSITORY)
+    loaded = load_configuration(raw, REPOSITORY)
     assert loaded.models["math"].layers == 12
-    assert load(loaded.plain(), REPOSITORY) == loaded
+    assert load_configuration(loaded.plain(), REPOSITORY) == loaded
     given = {"metric": "accuracy", "donors": ["math"]}
     for section, name, change, words in (
         (
@@ -222,7 +222,7 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
         ),
     ):
         with pytest.raises(LaminaError, match=words):
-            load(raw | {section: raw[section] | {name: change}}, REPOSITORY)
+            load_configuration(raw | {section: raw[section] | {name: change}}, REPOSITORY)
 
 
 def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:

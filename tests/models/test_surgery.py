@@ -5,11 +5,17 @@ import torch
 from transformers import GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.boundary import Patch, share
+from lamina.models.boundary import Patch, share_weights
 from lamina.models.export.writing import down_projection
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, final_norm_of, halves, layers_of, why_no_sublayers
-from lamina.models.surgery import NoAttention, remove
+from lamina.models.structure import (
+    family_of,
+    final_norm_of,
+    layers_of,
+    sublayers_of,
+    why_no_sublayers,
+)
+from lamina.models.surgery import NoAttention, remove_units
 from tests.families.trials import bypassed
 from tests.given import tiny
 from tests.models.test_export import logits
@@ -25,7 +31,7 @@ def test_a_cut_model_is_the_whole_one_with_its_units_passed_by(
     model, ids = tiny.model(family), tiny.tokens()
     with bypassed(layers_of(model), units):
         expected = logits(model, ids)
-    cut = remove(share(model), units)
+    cut = remove_units(share_weights(model), units)
     assert len(layers_of(cut)) == (2 if units[0] == "2" else 5)
     torch.testing.assert_close(logits(cut, ids), expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(expected, logits(model, ids), atol=1e-4)
@@ -55,8 +61,8 @@ def test_the_parts_of_a_model_are_found(family: str) -> None:
     attention = "self_attention" if family in ("bloom", "falcon") else attention
     mlp = ["fc1", "fc2"] if family == "opt" else ["mlp"]
     for layer in layers_of(model):
-        assert [half.name for half in halves(layer)["attention"]] == [attention]
-        assert [half.name for half in halves(layer)["mlp"]] == mlp
+        assert [half.name for half in sublayers_of(layer)["attention"]] == [attention]
+        assert [half.name for half in sublayers_of(layer)["mlp"]] == mlp
     assert why_no_sublayers(model) is None
     norm = final_norm_of(model)
     assert norm is not None and "Norm" in type(norm).__name__
@@ -122,9 +128,9 @@ def test_units_that_do_not_exist_are_named() -> None:
         (["x"], "not a unit"),
     ):
         with pytest.raises(LaminaError, match=words):
-            remove(tiny.model(), units)
+            remove_units(tiny.model(), units)
     with pytest.raises(LaminaError, match="leaves no model"):
-        remove(tiny.model(), [str(layer) for layer in range(5)])
+        remove_units(tiny.model(), [str(layer) for layer in range(5)])
 
 
 def test_an_unlisted_family_loses_layers_and_halves() -> None:
@@ -136,7 +142,7 @@ def test_an_unlisted_family_loses_layers_and_halves() -> None:
     for units in (["1"], ["1.mlp"]):
         with bypassed(layers_of(model), units):
             expected = logits(model, ids)
-        cut = logits(remove(share(model), units), ids)
+        cut = logits(remove_units(share_weights(model), units), ids)
         torch.testing.assert_close(cut, expected, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(cut, logits(model, ids), atol=1e-4)
 
@@ -146,6 +152,6 @@ def test_layers_that_read_what_others_hold_are_refused(key: str) -> None:
     model = tiny.model()
     setattr(model.config, key, 2)
     with pytest.raises(LaminaError, match=key):
-        remove(model, ["1"])
+        remove_units(model, ["1"])
     assert len(layers_of(model)) == 5
-    remove(model, [])
+    remove_units(model, [])

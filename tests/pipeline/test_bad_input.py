@@ -113,17 +113,17 @@ def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finis
     done = with_config(project, config, "chance").run(check=False)
     assert done.returncode != 0
     assert "reference/noise/accuracy" in done.stdout and "Give calibration 'noise'" in done.stdout
-    plans = store.read(project.folder / "results/tables/plans.parquet").to_pylist()
+    plans = store.read_table(project.folder / "results/tables/plans.parquet").to_pylist()
     assert {row["calibration"]: row["refused"] is None for row in plans} == {
         "facts": True,
         "noise": False,
     }
-    benchmarks = store.read(project.folder / "results/tables/benchmarks.parquet").to_pylist()
+    benchmarks = store.read_table(project.folder / "results/tables/benchmarks.parquet").to_pylist()
     assert {row["calibration"] for row in benchmarks} == {"none", "facts"}
     assert "Give calibration" in (project.folder / "results/report.html").read_text().replace(
         "&#39;", "'"
     )
-    relevance = store.read(project.folder / "results/tables/relevance.parquet").to_pylist()
+    relevance = store.read_table(project.folder / "results/tables/relevance.parquet").to_pylist()
     undefined = [
         row for row in relevance if row["calibration"] == "noise" and row["metric"] == "accuracy"
     ]

@@ -50,7 +50,7 @@ def test_its_export_is_a_gguf_file_if_asked_for(
     monkeypatch.setenv("LAMINA_EXPORT_FORM", "gguf")
     folder = "results/exports/tiny/mine/deep/removed=1/none/none"
     project.run(folder)
-    assert gguf.shape(project.folder / folder / "model.gguf", "") == (
+    assert gguf.read_shape(project.folder / folder / "model.gguf", "") == (
         gguf_files.LAYERS - 1,
         gguf_files.CONTEXT,
     )

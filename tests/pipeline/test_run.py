@@ -9,9 +9,9 @@ from tests.pipeline.project import Project
 @pytest.mark.parametrize("name", store.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
     """Searches have a study of their own, in test_search.py."""
-    data = store.read(finished.folder / f"results/tables/{name}.parquet")
+    data = store.read_table(finished.folder / f"results/tables/{name}.parquet")
     assert (data.num_rows > 0) == (name != "searches")
-    assert data.schema.names == store.schema(name).names
+    assert data.schema.names == store.schema_of(name).names
 
 
 GRAINS = {
@@ -95,6 +95,8 @@ def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Proj
 
 
 def test_files_carry_their_schema_version_and_no_half_files_remain(finished: Project) -> None:
-    metadata = store.read(finished.folder / "results/tables/relevance.parquet").schema.metadata
+    metadata = store.read_table(
+        finished.folder / "results/tables/relevance.parquet"
+    ).schema.metadata
     assert metadata[b"lamina.schema_version"] == store.SCHEMA_VERSION.encode()
     assert not list((finished.folder / "results").rglob("*.tmp"))

@@ -40,7 +40,7 @@ def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: P
 
 
 def test_a_search_tells_what_it_cost_and_what_it_ends_with(searched: Project) -> None:
-    tables = database.connect(
+    tables = database.connect_views(
         searched.folder / "sql/views.sql", [searched.folder / "results/tables/searches.parquet"]
     )
     names = "selector, strategy, removed, n_search, n_held_back, evaluations"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.relevance.dissociation import dissociations
+from lamina.relevance.dissociation import dissociation_rows
 from lamina.store import parquet
 
 # Accuracy without each layer; the whole model has .9 and chance is .5 on every task.
@@ -64,7 +64,7 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
     Without layer 1 it is the reverse.
     """
     sweeps = parquet.from_rows("sweeps", sweep_rows(ACCURACY_WITHOUT, 200))
-    rows = list(dissociations(calibration_rows(ACCURACY_WITHOUT), sweeps))
+    rows = list(dissociation_rows(calibration_rows(ACCURACY_WITHOUT), sweeps))
     pairs = {(row["calibration"], row["rival"]) for row in rows}
     assert pairs == {("a", "b")}, "a task at chance has no relevance"
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
@@ -78,7 +78,7 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
 def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
     accuracy_without = {"a": [0.55, 0.8, 0.62], "b": [0.7, 0.72, 0.85]}
     table = parquet.from_rows("sweeps", sweep_rows(accuracy_without, 60))
-    rows = list(dissociations(calibration_rows(accuracy_without), table))
+    rows = list(dissociation_rows(calibration_rows(accuracy_without), table))
     answers: dict[tuple[str, str], list[int]] = {}
     for row in table.to_pylist():
         answers.setdefault((row["calibration"], row["unit"]), []).append(int(row["correct"]))
@@ -137,4 +137,4 @@ def test_random_halves_of_one_task_do_not_dissociate() -> None:
     """Two draws of one task as two calibrations: no layer is significant."""
     accuracies = [0.6, 0.8, 0.7, 0.75]
     table = parquet.from_rows("sweeps", sweep_rows({"a": accuracies, "b": accuracies}, 150))
-    assert not any(row["sure"] for row in dissociations(calibration_rows("ab"), table))
+    assert not any(row["sure"] for row in dissociation_rows(calibration_rows("ab"), table))

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.dissociation import dissociations
-from lamina.relevance.metric_agreement import compare, comparisons
-from lamina.relevance.score import relevance
-from lamina.relevance.stability import stability
+from lamina.relevance.dissociation import dissociation_rows
+from lamina.relevance.metric_agreement import compare_metrics, comparison_rows
+from lamina.relevance.score import score_sweep
+from lamina.relevance.stability import ranking_stability
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.store import parquet
 from lamina_workflow.report import database
@@ -46,7 +46,7 @@ def pool(draws: list[np.ndarray], row: int) -> np.ndarray:
 def test_every_statistic_equals_an_independent_one() -> None:
     first = exact_draws(0, 3, 8)
     second = [a + b for a, b in zip(first, exact_draws(1, 3, 8), strict=True)]
-    agreement = compare(first, second, 10**6)
+    agreement = compare_metrics(first, second, 10**6)
     first_scores = pool(first, 0)
     second_scores = pool(second, 0)
 
@@ -87,7 +87,7 @@ def unit_variances(draws: list[np.ndarray]) -> list[float]:
 
 def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
     [scores] = exact_draws(2, 1, 6)
-    agreement = compare([scores], [scores], 50)
+    agreement = compare_metrics([scores], [scores], 50)
     assert agreement.pearson == agreement.spearman == pytest.approx((1, 1, 1))
     assert agreement.misranked[:2] == agreement.badly[:2] == (0, 0)
     assert agreement.variance_ratio is None and agreement.p_value is None
@@ -119,7 +119,7 @@ def test_intervals_of_misranked_shares_hold_the_true_one(
         weights = bootstrap_weights(150, seed, 100)
         first_draws = weights @ (np.array(first) + rng.normal(size=(150, 6)))
         second_draws = weights @ (np.array(second) + rng.normal(size=(150, 6)))
-        agreement = compare([first_draws], [second_draws], 150)
+        agreement = compare_metrics([first_draws], [second_draws], 150)
         for interval, truth in (
             (agreement.misranked, true_misranked),
             (agreement.badly, true_badly),
@@ -147,9 +147,9 @@ def true_ranks(scores: list[float]) -> np.ndarray:
 def test_equals_have_the_deeper_unit_first_in_both() -> None:
     first = np.array([[3.0, 1, 1, 1, 2]] * 3)
     second = np.array([[30.0, 10, 10, 10 + 1e-14, 20]] * 3)
-    assert compare([first], [second], 50).misranked[0] == 0
+    assert compare_metrics([first], [second], 50).misranked[0] == 0
     tied = np.array([[3.0, 1, 1.5, 1, 2]] * 3)
-    assert compare([first], [tied], 50).misranked[0] == pytest.approx(2 / 5)
+    assert compare_metrics([first], [tied], 50).misranked[0] == pytest.approx(2 / 5)
 
 
 def sweep_and_calibrations(n_samples: int) -> tuple[pa.Table, list[dict[str, Any]]]:
@@ -190,7 +190,7 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
 ) -> None:
     """Of the eight layers 2 to 5 are compared."""
     sweeps, calibrations = sweep_and_calibrations(100)
-    [comparison] = comparisons(calibrations, sweeps, "accuracy", ["taylor", "cosine"])
+    [comparison] = comparison_rows(calibrations, sweeps, "accuracy", ["taylor", "cosine"])
     assert (comparison.model, comparison.kind, comparison.metric) == ("m", "layer", "taylor")
     assert comparison.calibrations == ["good", "better"]
     agreement = comparison.agreement
@@ -217,9 +217,9 @@ def agreement_rows(
     sweeps_file = folder / "sweeps.parquet"
     output = folder / "agreements.parquet"
     scored = [{"metric": "taylor", "score": 1.0}]
-    parquet.write(relevance_file, parquet.from_rows("relevance", scored))
-    parquet.write(calibrations_file, parquet.from_rows("calibrations", calibrations))
-    parquet.write(sweeps_file, sweeps)
+    parquet.write_table(relevance_file, parquet.from_rows("relevance", scored))
+    parquet.write_table(calibrations_file, parquet.from_rows("calibrations", calibrations))
+    parquet.write_table(sweeps_file, sweeps)
     finished = started(
         CompareMetrics(
             relevance=str(relevance_file),
@@ -229,12 +229,12 @@ def agreement_rows(
         )
     )
     assert finished.returncode == 0, finished.stderr
-    return {row["statistic"]: row for row in parquet.read(output).to_pylist()}
+    return {row["statistic"]: row for row in parquet.read_table(output).to_pylist()}
 
 
 def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> None:
     scores = exact_draws(0, 2, 6)
-    agreement = compare(scores, [np.ones((201, 6))] * 2, 50)
+    agreement = compare_metrics(scores, [np.ones((201, 6))] * 2, 50)
     assert agreement.pearson is agreement.spearman is agreement.variance_ratio is None
 
 
@@ -273,7 +273,7 @@ def test_tables_agree_on_how_choices_are_compared(choice_score: str, tmp_path: P
         facts = {"n_samples": 80, "chance_accuracy": 0.25, "choice_score": choice_score}
         calibrations.append(keys | facts)
         of_task = sweeps.filter(pc.equal(sweeps["calibration"], task))
-        for row in relevance(of_task, ["accuracy", "cosine"], context, 0):
+        for row in score_sweep(of_task, ["accuracy", "cosine"], context, 0):
             relevance_rows.append(row | keys | {"selector": "base", "removed": 0})
 
     scores = {
@@ -283,18 +283,18 @@ def test_tables_agree_on_how_choices_are_compared(choice_score: str, tmp_path: P
     }
     is_rising = scores["one", "0"] < scores["one", "5"]
     assert is_rising == (choice_score == "acc")
-    [comparison] = comparisons(calibrations, sweeps, "accuracy", ["cosine"])
+    [comparison] = comparison_rows(calibrations, sweeps, "accuracy", ["cosine"])
     assert comparison.agreement.spearman
     assert (comparison.agreement.spearman[0] > 0.8) == is_rising
-    for row in dissociations(calibrations, sweeps):
+    for row in dissociation_rows(calibrations, sweeps):
         difference = scores["one", row["unit"]] - scores["other", row["unit"]]
         assert row["difference"] == pytest.approx(difference)
 
     files = write_tables(
         tmp_path, relevance=relevance_rows, sweeps=sweeps.to_pylist(), calibrations=calibrations
     )
-    drawn_rows = calibration_size.read_rows(database.connect(VIEWS, files))
+    drawn_rows = calibration_size.read_rows(database.connect_views(VIEWS, files))
     columns = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one")))
-    _, (median, _, _) = next(stability(columns, "accuracy", context))
+    _, (median, _, _) = next(ranking_stability(columns, "accuracy", context))
     drawn = next(r for r in drawn_rows if (r["calibration"], r["metric"]) == ("one", "accuracy"))
     assert drawn["median"] == pytest.approx(median)

@@ -45,7 +45,7 @@ def score_units(
     """Rows of one metric by unit; the metric is scored beside all the others."""
     if context is None:
         context = Context(chance=0.25, score="acc")
-    rows = score.relevance(table, METRICS, context, seed=0)
+    rows = score.score_sweep(table, METRICS, context, seed=0)
     return {row["unit"]: row for row in rows if row["metric"] == metric}
 
 
@@ -157,7 +157,7 @@ def test_random_is_a_permutation_that_its_seed_decides() -> None:
 
 def test_only_measured_metrics_are_scored() -> None:
     table = sweep({"none": 0.75, "0": 0.5}, cosine={"0": 0.125})
-    rows = score.relevance(table, METRICS, Context(chance=0.25, score="acc"), seed=0)
+    rows = score.score_sweep(table, METRICS, Context(chance=0.25, score="acc"), seed=0)
     measured_columns = {"correct", "nll", "cosine"}
     measured = {name for name, metric in METRICS.items() if metric.columns[0] in measured_columns}
     assert {row["metric"] for row in rows} == measured >= {"accuracy", "perplexity", "cosine"}

@@ -9,8 +9,8 @@ from scipy.stats import spearmanr
 
 from lamina.errors import LaminaError
 from lamina.relevance.columns import Columns, Context
-from lamina.relevance.stability import sizes, stability
-from lamina_workflow.checks.load import load
+from lamina.relevance.stability import calibration_sizes, ranking_stability
+from lamina_workflow.checks.load import load_configuration
 from tests.given.configurations import Raw, minimal, put, workplace
 
 HUB: Raw = {
@@ -31,7 +31,7 @@ def series(**changes: Any) -> Raw:
 
 
 def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
-    config = load(series(), workplace(tmp_path))
+    config = load_configuration(series(), workplace(tmp_path))
     names = ["trained-2000", "trained-400-tokens1B"]
     assert config.studies["maps"].models == [*names, "small"]
     assert [config.models[name].revision for name in names] == ["step2000", "step400-tokens1B"]
@@ -40,7 +40,7 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
         ("trained", 400),
     ]
     assert "trained" not in config.models
-    assert load(config.plain(), tmp_path) == config
+    assert load_configuration(config.plain(), tmp_path) == config
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,17 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
 )
 def test_checkpoints_that_cannot_be_are_refused(changes: Raw, message: str, tmp_path: Path) -> None:
     with pytest.raises(LaminaError) as caught:
-        load(series(**changes), workplace(tmp_path))
+        load_configuration(series(**changes), workplace(tmp_path))
     assert str(caught.value).startswith(message)
 
 
 def test_sizes_double_up_to_half_of_the_samples() -> None:
-    assert [sizes(n) for n in (63, 64, 200, 256)] == [[], [32], [32, 64, 100], [32, 64, 128]]
+    assert [calibration_sizes(n) for n in (63, 64, 200, 256)] == [
+        [],
+        [32],
+        [32, 64, 100],
+        [32, 64, 128],
+    ]
 
 
 def test_stability_is_the_correlation_of_two_halves() -> None:
@@ -76,7 +81,7 @@ def test_stability_is_the_correlation_of_two_halves() -> None:
     columns = Columns(
         tuple("012345"), {"nll": losses, "n_tokens": np.ones((7, 64))}, np.full(7, 64)
     )
-    ((size, interval),) = stability(columns, "perplexity", Context(), seed=3)
+    ((size, interval),) = ranking_stability(columns, "perplexity", Context(), seed=3)
 
     generator = np.random.default_rng(3)
     correlations = []

@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep
-from lamina.models.surgery import remove
+from lamina.models.surgery import remove_units
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.store import parquet
 
 N_CHANNELS = 8
@@ -83,18 +83,18 @@ def test_the_layer_of_least_cosine_is_the_one_that_takes_accuracy_from_one_to_ze
         rows = tuple(Row(context, (answer,), 1) for answer in (6, 7))
         samples.append(Sample(number, "choices", number % 2, rows, str(number)))
     assert accuracy(model, samples) == 1
-    assert [accuracy(remove(copy.deepcopy(model), [unit]), samples) for unit in "0123"] == [
+    assert [accuracy(remove_units(copy.deepcopy(model), [unit]), samples) for unit in "0123"] == [
         0,
         1,
         1,
         1,
     ]
 
-    rows = sweep.sweep(model, samples, list("0123")).rows(["none", *"0123"])
+    rows = sweep.sweep_units(model, samples, list("0123")).rows(["none", *"0123"])
     table = parquet.from_rows("sweeps", rows)
     scores: dict[str, list[float]] = {"accuracy": [], "cosine": []}
     ranks: dict[str, list[int]] = {"accuracy": [], "cosine": []}
-    for row in relevance(table, ["accuracy", "cosine"], Context(0.5, "acc_norm"), 0):
+    for row in score_sweep(table, ["accuracy", "cosine"], Context(0.5, "acc_norm"), 0):
         scores[row["metric"]].append(row["score"])
         ranks[row["metric"]].append(row["rank"])
     assert ranks["accuracy"][0] == 4

@@ -22,7 +22,7 @@ from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs, units_of
+from lamina.models.surgery import find_runs, units_of
 from lamina.repair import fitting, patch
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
@@ -79,9 +79,9 @@ def fitted(
         "removed": len(units),
         "units": units,
     }
-    request = fitting.request([plan], len(layers_of(model)), options)
-    given = calibrations.build(tiny.samples(sequences()), tiny.VOCABULARY)
-    return request, fitting.fit(
+    request = fitting.sort_plans([plan], len(layers_of(model)), options)
+    given = calibrations.build_calibration(tiny.samples(sequences()), tiny.VOCABULARY)
+    return request, fitting.fit_plans(
         model, request, {"c": given}, [("c", 1.0)], 0
     ) if request.plans else []
 
@@ -97,7 +97,7 @@ def test_the_stream_within_a_layer_is_what_the_norm_before_the_mlp_reads(family:
                 got = stream[line, : len(texts[number])]
                 torch.testing.assert_close(got, wanted[number][place], atol=1e-4, rtol=1e-4)
 
-    taps.run(model, texts, [0, 0.5, 2, 2.5, 4.5, 5], compare, 60)
+    taps.run_sequences(model, texts, [0, 0.5, 2, 2.5, 4.5, 5], compare, 60)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
@@ -167,12 +167,12 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(
 ) -> None:
     model, ids, samples = tiny.model(), tiny.tokens(), random_samples(2, count=4)
     request, groups = fitted(model, options, UNITS)
-    assert list(request.boundaries.values()) == [RUNS] == [runs(UNITS, 5)]
-    tensors, rows = fitting.record(request, groups, "bypass")
+    assert list(request.boundaries.values()) == [RUNS] == [find_runs(UNITS, 5)]
+    tensors, rows = fitting.record_fits(request, groups, "bypass")
     told = [(row["boundary"], row["start"], row["end"]) for row in rows]
     assert told == [("1-1.5", 1, 1.5), ("2.5-3.5", 2.5, 3.5), ("4.5-5", 4.5, 5)]
-    patch.save(tmp_path / "bypass.safetensors", options.method, tensors)
-    patches = patch.load(tmp_path / "bypass.safetensors", len(UNITS))
+    patch.write_patch(tmp_path / "bypass.safetensors", options.method, tensors)
+    patches = patch.read_patch(tmp_path / "bypass.safetensors", len(UNITS))
     made = {run: fit.as_patch() for run, fit in patches.items()}
     assert list(made) == RUNS
 
@@ -194,8 +194,8 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(
 
     source = source_of(base_folder(tmp_path / "base"), UNITS)
     with pytest.raises(LaminaError, match="a stock checkpoint has no place for a patch"):
-        export.export(model, source, tmp_path / "stock", patches, form="stock")
-    assert export.export(model, source, tmp_path / "export", patches) == "code"
+        export.export_variant(model, source, tmp_path / "stock", patches, form="stock")
+    assert export.export_variant(model, source, tmp_path / "export", patches) == "code"
     again = load_folder(tmp_path / "export", "float32", True)
     torch.testing.assert_close(
         again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4
@@ -222,7 +222,7 @@ def test_the_workflow_fits_bypasses_of_every_size_and_loads_them(results: Path) 
     assert told == [(1, "2.5-3", 2.5, 3), (2, "1-1.5", 1, 1.5), (2, "4.5-5", 4.5, 5)]
     assert all(row["refused"] is None and row["mae_after"] > 0 for row in rows)
     model, _ = lamina.load("tiny/words/cosine/removed=2/mine/none", results, device="cpu")
-    patches = patch.load(paths.patch(PRUNED.key, "mine", results), 2)
+    patches = patch.read_patch(paths.patch(PRUNED.key, "mine", results), 2)
     wanted = materialise(tiny.model(), plan_of(["1.attention", "4.mlp"]), patches)
     torch.testing.assert_close(
         model(tiny.tokens()).logits, wanted(tiny.tokens()).logits, atol=1e-5, rtol=1e-5
@@ -230,13 +230,14 @@ def test_the_workflow_fits_bypasses_of_every_size_and_loads_them(results: Path) 
 
 
 def test_runs_are_those_of_halves_in_order() -> None:
-    assert runs(["3", "4.mlp", "5.attention", "5.mlp", "8.attention"], 9) == [
+    assert find_runs(["3", "4.mlp", "5.attention", "5.mlp", "8.attention"], 9) == [
         (3, 4),
         (4.5, 6),
         (8, 8.5),
     ]
     assert all(
-        runs(units_of(*run), 9) == [run] for run in [(0, 0.5), (0.5, 1), (3, 5), (2.5, 4.5), (8, 9)]
+        find_runs(units_of(*run), 9) == [run]
+        for run in [(0, 0.5), (0.5, 1), (3, 5), (2.5, 4.5), (8, 9)]
     )
 
 

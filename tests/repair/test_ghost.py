@@ -9,7 +9,7 @@ import torch
 
 from lamina.data import calibrations
 from lamina.engine import moments
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -35,7 +35,7 @@ def sequences(seed: int = 0) -> list[list[int]]:
 def collect(
     model: Any, texts: Any, *arguments: Any, **options: Any
 ) -> dict[tuple[int, int], moments.Statistics[moments.Moments]]:
-    return dict(moments.collect(model, [Source(texts)], *arguments, **options))
+    return dict(moments.collect_moments(model, [Source(texts)], *arguments, **options))
 
 
 def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
@@ -51,7 +51,7 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
     found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
-    (held,) = split([Source(texts)], 0)
+    (held,) = draw_held_out([Source(texts)], 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
         for (start, end), statistics in found.items():
@@ -71,7 +71,7 @@ def test_the_patch_is_the_weighted_least_squares_fit(
 ) -> None:
     model, texts = tiny.model(), (sequences(), sequences(1) + sequences(2))
     sources = [Source(part, weight) for part, weight in zip(texts, weights, strict=True)]
-    ((_, statistics),) = moments.collect(model, sources, [(1, 3)], seed=0)
+    ((_, statistics),) = moments.collect_moments(model, sources, [(1, 3)], seed=0)
     fit = ghost.fit(statistics, Ghost(ridge=ridge, bias=bias))
     parts = [(source.weight, streams(model, source.sequences)) for source in sources]
     root = np.concatenate([np.full((len(h[1]), 1), weight**0.5) for weight, h in parts])
@@ -95,14 +95,14 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_those_of_weigh
     None
 ):
     model, sources = tiny.model(), [Source(sequences(), 1.0), Source(sequences(1)[:10], 0.25)]
-    ((_, statistics),) = moments.collect(model, sources, [(1, 4)], seed=3)
+    ((_, statistics),) = moments.collect_moments(model, sources, [(1, 4)], seed=3)
     fit = ghost.fit(statistics, Ghost(bias=True))
     operator, bias = (
         fit.validated["operator"].double().numpy(),
         fit.validated["bias"].double().numpy(),
     )
     squares, absolute, count = np.zeros((2, 3)), np.zeros((2, 2, 32)), np.zeros(2)
-    for source, flags in zip(sources, split(sources, 3), strict=True):
+    for source, flags in zip(sources, draw_held_out(sources, 3), strict=True):
         assert 0 < sum(flags) < len(flags)
         for held in (0, 1):
             h = streams(
@@ -120,7 +120,7 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_those_of_weigh
     for name, (before, after, whole) in zip(("fit_error", "heldout_error"), squares, strict=True):
         assert fit.facts[f"{name}_before"] == pytest.approx(np.sqrt(before / whole), rel=1e-4)
         assert fit.facts[name] == pytest.approx(np.sqrt(after / whole), rel=1e-4)
-    found = check.measure(
+    found = check.measure_patches(
         model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3, tokens=30
     )[1, 4]
     np.testing.assert_allclose(found["channel_mae_before"], absolute[1, 0] / count[1], rtol=1e-4)
@@ -209,20 +209,20 @@ def test_the_factors_are_the_truncated_svd_of_the_prediction(bias: bool) -> None
 
 def test_a_patch_file_keeps_every_size_and_refuses_one_it_does_not_hold(tmp_path: Path) -> None:
     first, second = torch.randn(4, 4), torch.randn(4, 4)
-    named = patch.tensors(1, {(2, 3): {"operator": first}}) | patch.tensors(
+    named = patch.name_tensors(1, {(2, 3): {"operator": first}}) | patch.name_tensors(
         2, {(2, 3): {"operator": first}, (5, 6): {"operator": second, "bias": second[0]}}
     )
-    patch.save(tmp_path / "x.safetensors", "ghost", named)
-    (alone,) = patch.load(tmp_path / "x.safetensors", 1).values()
+    patch.write_patch(tmp_path / "x.safetensors", "ghost", named)
+    (alone,) = patch.read_patch(tmp_path / "x.safetensors", 1).values()
     assert alone.method == "ghost" and torch.equal(alone.as_patch().operator, first)
     loaded = {
         boundary: fitted.as_patch()
-        for boundary, fitted in patch.load(tmp_path / "x.safetensors", 2).items()
+        for boundary, fitted in patch.read_patch(tmp_path / "x.safetensors", 2).items()
     }
     assert torch.equal(loaded[5, 6].bias, second[0]) and loaded[2, 3].bias is None
     with pytest.raises(LaminaError, match="removed=3"):
-        patch.load(tmp_path / "x.safetensors", 3)
-    patch.save(tmp_path / "empty.safetensors", "ghost", {})
+        patch.read_patch(tmp_path / "x.safetensors", 3)
+    patch.write_patch(tmp_path / "empty.safetensors", "ghost", {})
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == [
         "empty.safetensors",
         "x.safetensors",
@@ -234,11 +234,11 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     assert antisymmetric_share(torch.eye(3)) == 0.0
     plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
     request, given = (
-        fitting.request([plan], 5, Ghost()),
-        calibrations.build(tiny.samples(sequences()), tiny.VOCABULARY),
+        fitting.sort_plans([plan], 5, Ghost()),
+        calibrations.build_calibration(tiny.samples(sequences()), tiny.VOCABULARY),
     )
-    groups = fitting.fit(tiny.model(), request, {"c": given}, [("c", 1.0)], 0)
-    _, [written] = fitting.record(request, groups, "ghost")
+    groups = fitting.fit_plans(tiny.model(), request, {"c": given}, [("c", 1.0)], 0)
+    _, [written] = fitting.record_fits(request, groups, "ghost")
     others = {
         "healing",
         "trained_tokens",

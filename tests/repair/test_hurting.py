@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lamina
 from lamina import paths
 from lamina.data import calibrations, encoding, lm_tasks
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import CalibrationSamples
 from lamina.engine.candidates import Candidate
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
@@ -26,7 +26,7 @@ from lamina.repair import fitting, harm, protocol
 from lamina.repair.protocol import Fit
 from lamina.store import parquet as store
 from lamina_workflow.report import database
-from lamina_workflow.report.answers import rows as rows_of
+from lamina_workflow.report.answers import query_rows as rows_of
 from lamina_workflow.report.cautions import list_harmful_repairs
 from tests import ROOT
 from tests.engine.test_sweep import naive
@@ -42,17 +42,18 @@ OWN, OTHER = "sorting", "addition"
 
 
 @pytest.fixture(scope="module")
-def read() -> tuple[Any, dict[str, Calibration]]:
+def read() -> tuple[Any, dict[str, CalibrationSamples]]:
     """The embedded model, and questions of two of its tasks."""
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    recorder = encoding.open_encoder(model, AutoTokenizer.from_pretrained(REFERENCE))
     tasks = {
         name: lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
         for name in (OWN, OTHER)
     }
     samples = {name: lm_tasks.task_samples(task, recorder, 60, 0) for name, task in tasks.items()}
     return model, {
-        name: calibrations.build(part, model.config.vocab_size) for name, part in samples.items()
+        name: calibrations.build_calibration(part, model.config.vocab_size)
+        for name, part in samples.items()
     }
 
 
@@ -67,11 +68,11 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_significantly_more(
     weights = [(OWN, 1.0), (OTHER, 1e-9)]
     if harmful:
         weights = [(OWN, 1e-9), (OTHER, 1.0)]
-    request = fitting.request([plan_of(["5"]), plan_of(["3", "6"])], 12, options)
-    (group,) = fitting.fit(model, request, calibrations_by_name, weights, 0)
+    request = fitting.sort_plans([plan_of(["5"]), plan_of(["3", "6"])], 12, options)
+    (group,) = fitting.fit_plans(model, request, calibrations_by_name, weights, 0)
 
     sources = [Source(calibrations_by_name[name].sequences(), weight) for name, weight in weights]
-    is_heldout = split(sources, 0)[0]
+    is_heldout = draw_held_out(sources, 0)[0]
     own_samples = calibrations_by_name[OWN].samples
     heldout_samples = [sample for sample, flag in zip(own_samples, is_heldout, strict=True) if flag]
     n_tokens = np.array([len(sample.rows[sample.gold].continuation) for sample in heldout_samples])
@@ -82,7 +83,7 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_significantly_more(
         """Losses of the right answers under a model that is really cut and repaired."""
         return -naive(materialise(model, plan, patches), heldout_samples, [])[gold_rows]
 
-    repair = protocol.method(method)
+    repair = protocol.load_method(method)
     collected = repair.collect(model, sources, [(3, 4), (5, 6), (6, 7)], options, 0)
     fitted_by_boundary = {
         boundary: protocol.Fitted(method, repair.fit(statistics, options).validated)
@@ -179,7 +180,7 @@ def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Pat
     assert (loaded("") == loaded(f"/{best}/none")).all() and not (loaded("") == bare).all()
     for name, of in rows.items():
         hurting = [row | {"loss_repaired": row["loss_bare"] + 1, "hurts": True} for row in of]
-        store.write(
+        store.write_table(
             paths.patch_table(PRUNED.key, name, results), store.from_rows("patches", hurting)
         )
     assert (loaded("") == bare).all() and not (loaded(f"/{best}/none") == bare).all()
@@ -194,13 +195,13 @@ def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Pat
 
 def test_the_report_recommends_no_repair_that_hurts(two_models: Path, tmp_path: Path) -> None:
     def answered(hurting: list[int]) -> tuple[dict[Any, Any], list[str]]:
-        rows = store.read(two_models / "patches.parquet").to_pylist()
+        rows = store.read_table(two_models / "patches.parquet").to_pylist()
         for row in rows:
             row |= {"loss_bare": 1.0, "loss_repaired": 1.5, "n_loss": 20}
             row["hurts"] = row["removed"] in hurting and row["calibration"] == "facts"
-        store.write(tmp_path / "patches.parquet", store.from_rows("patches", rows))
+        store.write_table(tmp_path / "patches.parquet", store.from_rows("patches", rows))
         others = [file for file in two_models.glob("*.parquet") if file.stem != "patches"]
-        connection = database.connect(VIEWS, [*others, tmp_path / "patches.parquet"])
+        connection = database.connect_views(VIEWS, [*others, tmp_path / "patches.parquet"])
         asked = "SELECT question, name, removed, variants FROM answers WHERE model = 'a' AND selector = 'cosine' AND "
         found = rows_of(connection, asked + "repair = 'ghost' AND healing = 'none'")
         told = {

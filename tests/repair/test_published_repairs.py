@@ -42,7 +42,7 @@ def sources() -> list[Source]:
 def streams(model: nn.Module, held: bool | None = None) -> list[tuple[float, list[np.ndarray]]]:
     """Weight and h_0 … h_L (T, C) of every sample, or of those that are held out or not: one forward each."""
     found = []
-    for source, flags in zip(sources(), over.split(sources(), 0), strict=True):
+    for source, flags in zip(sources(), over.draw_held_out(sources(), 0), strict=True):
         for ids, out in zip(source.sequences, flags, strict=True):
             if held in (None, out):
                 h = tiny.stream(model, torch.tensor([ids]), layers_of(model))
@@ -51,7 +51,7 @@ def streams(model: nn.Module, held: bool | None = None) -> list[tuple[float, lis
 
 
 def fits(model: PreTrainedModel, options: Any, boundaries: list[Boundary]) -> dict[Boundary, Fit]:
-    method = protocol.method(options.method)
+    method = protocol.load_method(options.method)
     collected = method.collect(model, sources(), boundaries, options, 0)
     return {boundary: method.fit(statistics, options) for boundary, statistics in collected}
 
@@ -158,7 +158,7 @@ def test_linearpatch_acts_at_the_boundary_and_comes_back_from_its_export(
     changes = {1: lambda h: h @ scaled[1, 2], 3: same, 4: lambda h: h @ scaled[3, 5]}
     expected = hooked(model, changes, {})
     torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
-    assert export.save(variant, tmp_path / "export") == "code"
+    assert export.save_variant(variant, tmp_path / "export") == "code"
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export", trust_remote_code=True)
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
 
@@ -206,14 +206,15 @@ def test_replaceme_is_the_least_squares_map_of_the_mlp_before_the_run(family: st
     ours = a @ (fit.tensors["operator"].double().numpy() + np.eye(32))
     assert relative(ours, a @ expected) < 1e-5
     assert (
-        fit.facts["parameters"] == 0 and protocol.method("replaceme").as_patch(fit.tensors) is None
+        fit.facts["parameters"] == 0
+        and protocol.load_method("replaceme").as_patch(fit.tensors) is None
     )
 
 
 def test_the_cosine_form_of_replaceme_is_adam_on_the_cosine_distance_of_the_tokens() -> None:
     model, options = tiny.model(), ReplaceMe(objective="cosine", epochs=15, learning_rate=0.003)
     fit = fits(model, options, [(1, 2), (2, 4)])[2, 4]
-    flags = np.array([out for flags in over.split(sources(), 0) for out in flags])
+    flags = np.array([out for flags in over.draw_held_out(sources(), 0) for out in flags])
     given, every = mlp_outputs(model, "llama", 1), streams(model)
     parts = [(weight, a, a + h[4] - h[2]) for a, (weight, h) in zip(given, every, strict=True)]
 
@@ -275,7 +276,7 @@ def test_replaceme_folds_into_a_stock_checkpoint_that_generates(
 
 def stock(variant: PreTrainedModel, folder: Path) -> None:
     """The variant is a stock checkpoint, which comes back with the same logits and generates with the cache."""
-    assert export.save(variant, folder) == "stock"
+    assert export.save_variant(variant, folder) == "stock"
     again = AutoModelForCausalLM.from_pretrained(folder).eval()
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
     ids, ways = (

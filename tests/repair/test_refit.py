@@ -49,7 +49,7 @@ def streams(
         for at in range(start, end)
     ]
     found = []
-    for source, flags in zip(SOURCES, over.split(SOURCES, 0), strict=True):
+    for source, flags in zip(SOURCES, over.draw_held_out(SOURCES, 0), strict=True):
         for ids, out in zip(source.sequences, flags, strict=True):
             if held in (None, out):
                 h = tiny.stream(model, torch.tensor([ids]), layers)
@@ -110,7 +110,7 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
         )
         mean = (root**2 * np.abs(left)).sum(0) / (root**2).sum()
         patch = {run: ghost.as_patch(fits[run].validated)}
-        checked = check.measure(model, SOURCES, patch, 0, run=behind[run])[run]
+        checked = check.measure_patches(model, SOURCES, patch, 0, run=behind[run])[run]
         np.testing.assert_allclose(checked["channel_mae_after"], mean, rtol=1e-2)
     # It matters: fitted on the unpruned stream, the last patch is another one.
     ((_, plain),) = ghost.collect(model, SOURCES, RUNS[-1:], Ghost(), 0)

@@ -29,7 +29,7 @@ from lamina.options.entry import option
 from lamina.repair.methods import ghost
 from lamina.store import parquet as store
 from lamina.variant import Variant
-from lamina_workflow.stages.changes import IN_LOOP, weighed
+from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
 from lamina_workflow.stages.export import ExportVariant
 from lamina_workflow.stages.repair import FitPatch
 from tests.families.test_families import base_folder, plan_of
@@ -102,8 +102,9 @@ def results(tmp_path: Path) -> Path:
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
-    calibrations.write(
-        paths.calibration("tiny", "words", results), calibrations.build(samples, tiny.VOCABULARY)
+    calibrations.write_calibration(
+        paths.calibration("tiny", "words", results),
+        calibrations.build_calibration(samples, tiny.VOCABULARY),
     )
     for units in (["2"], ["2", "4"]):
         store.write_text(paths.plan(PRUNED.key, len(units), results), json.dumps(plan_of(units)))
@@ -116,7 +117,7 @@ def fit_job(results: Path, name: str, files: list[str] | None = None, **options:
         repairs.Repair.from_options(options),
         dict(entry.split("=", 1) for entry in files or []),
     )
-    weights = [] if entry.automatic("words") else weighed(entry, "words", IN_LOOP)
+    weights = [] if entry.automatic("words") else calibration_weights(entry, "words", IN_LOOP)
     told: dict[str, Any] = {"sizes": [1, 2], "name": name, "repair": entry, "weights": weights}
     plans = [paths.plan(PRUNED.key, size, results) for size in (1, 2)]
     told |= {"own": "words", "seed": 0, "data": data, "plans": plans}
@@ -136,7 +137,7 @@ def fitted(
 ) -> list[dict[str, Any]]:
     """Run the job; the rows of the table."""
     run(fit_job(results, name, files, **options))
-    return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
+    return store.read_table(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
 
 @torch.no_grad()
@@ -162,11 +163,13 @@ def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(
 
     base = tiny.model()
     before = logits(base)
-    parts = assembly.read(SCALED, results)
+    parts = assembly.read_parts(SCALED, results)
     variant = materialise(base, parts.plan, parts.patches)
     assert torch.equal(logits(base), before)
     with torch.no_grad():
-        sequences = calibrations.read(paths.calibration("tiny", "words", results)).sequences()
+        sequences = calibrations.read_calibration(
+            paths.calibration("tiny", "words", results)
+        ).sequences()
         streams = [tiny.stream(base, torch.tensor([ids]), layers_of(base)) for ids in sequences]
         norms = [torch.cat([stream[place][0] for stream in streams]).norm() for place in (2, 3)]
         expected = tiny.model()
@@ -201,7 +204,7 @@ def test_two_runs_are_repaired_at_their_places_in_the_cut_model(
     results: Path, scaled: None
 ) -> None:
     fitted(results, "mine", method="scaled")
-    parts = assembly.read(Variant("tiny", "words", "cosine", 2, "mine"), results)
+    parts = assembly.read_parts(Variant("tiny", "words", "cosine", 2, "mine"), results)
     variant, base = materialise(tiny.model(), parts.plan, parts.patches), tiny.model()
     # Layers 0, 1 and 3 are left; those before the runs at 2 and 4 are 1 and 3.
     ratios = [
@@ -220,20 +223,20 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     rows = [Row(tuple(tiny.tokens(1, 9, seed=100 + n)[0].tolist()), (7,), 1) for n in range(20)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
     file = paths.calibration("tiny", "general", results)
-    calibrations.write(file, calibrations.build(samples, tiny.VOCABULARY))
+    calibrations.write_calibration(file, calibrations.build_calibration(samples, tiny.VOCABULARY))
     own, more = (
-        calibrations.read(paths.calibration("tiny", c, results)).sequences()
+        calibrations.read_calibration(paths.calibration("tiny", c, results)).sequences()
         for c in ("words", "general")
     )
     data = {"own": 2.0, "general": 0.5}
     found = fitted(results, "both", [f"general={file}"], method="ghost", data=data)
     assert {row["n_samples"] for row in found} == {50}
     assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
-    ((_, statistics),) = moments.collect(
+    ((_, statistics),) = moments.collect_moments(
         tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0
     )
     operator = ghost.fit(statistics, ghost.Ghost()).tensors["operator"]
-    kept = assembly.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
+    kept = assembly.read_parts(Variant("tiny", "words", "cosine", 1, "both"), results).patches
     assert kept is not None
     torch.testing.assert_close(kept[2, 3].tensors["operator"], operator, atol=1e-5, rtol=1e-4)
     # As a variant of that calibration itself, whose samples then count once, with both weights.

@@ -138,7 +138,7 @@ def texts() -> list[Any]:
 
 
 def flags() -> list[bool]:
-    return [out for flags in over.split(sources(), 0) for out in flags]
+    return [out for flags in over.draw_held_out(sources(), 0) for out in flags]
 
 
 def test_the_best_state_is_kept_and_the_base_model_is_not_touched() -> None:
@@ -163,7 +163,7 @@ def test_the_best_state_is_kept_and_the_base_model_is_not_touched() -> None:
     held = {parameter.data_ptr() for parameter in model.parameters()}
     fresh = {name for name, weight in repaired.named_parameters() if weight.data_ptr() not in held}
     assert fresh == {f"model.layers.1.{name}" for name in fit.tensors}
-    assert protocol.method("streamline").as_patch(fit.tensors) is None
+    assert protocol.load_method("streamline").as_patch(fit.tensors) is None
 
 
 def test_the_seed_decides_and_runs_are_trained_apart() -> None:

@@ -10,7 +10,7 @@ import torch
 from lamina import paths
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 from lamina.evaluation import assembly
 from lamina.models.materialise import materialise
 from lamina.options import repairs
@@ -36,7 +36,7 @@ def general(results: Path, count: int = 40) -> list[Sample]:
             Sample(number, "text", 0, (Row(context, (answer,), 1),), f"general {number}")
         )
     file = paths.calibration("tiny", "general", results)
-    calibrations.write(file, calibrations.build(samples, tiny.VOCABULARY))
+    calibrations.write_calibration(file, calibrations.build_calibration(samples, tiny.VOCABULARY))
     return samples
 
 
@@ -44,7 +44,7 @@ def general(results: Path, count: int = 40) -> list[Sample]:
 def test_statistics_of_two_calibrations_add_up_at_any_weight(settings: dict[str, Any]) -> None:
     one, other = (tiny.tokens(rows, 9, seed=rows).tolist() for rows in (20, 12))
     model, options = tiny.model(), repairs.Repair.from_options(settings)
-    method = protocol.method(options.method)
+    method = protocol.load_method(options.method)
 
     def collected(*sources: Source) -> Any:
         ((_, found),) = method.collect(model, sources, [(1, 3)], options, 0)
@@ -66,19 +66,20 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     """Against models really cut and patched, on the samples that no patch saw."""
     samples, model = general(results), tiny.model()
     # About as many tokens as channels, which a patch without ridge fits by doing anything to others.
-    few = calibrations.read(paths.calibration("tiny", "words", results)).samples[:5]
-    calibrations.write(
-        paths.calibration("tiny", "words", results), calibrations.build(few, tiny.VOCABULARY)
+    few = calibrations.read_calibration(paths.calibration("tiny", "words", results)).samples[:5]
+    calibrations.write_calibration(
+        paths.calibration("tiny", "words", results),
+        calibrations.build_calibration(few, tiny.VOCABULARY),
     )
     told = [
-        calibrations.read(paths.calibration("tiny", name, results)).sequences()
+        calibrations.read_calibration(paths.calibration("tiny", name, results)).sequences()
         for name in ("words", "general")
     ]
-    (_, flags) = split([Source(one) for one in told], 0)
+    (_, flags) = draw_held_out([Source(one) for one in told], 0)
     held = [sample for sample, out in zip(samples, flags, strict=True) if out]
     options, method = (
         repairs.Repair.from_options({"method": "ghost", "ridge": 1e-7}),
-        protocol.method("ghost"),
+        protocol.load_method("ghost"),
     )
     losses: dict[int, dict[float | None, float]] = {1: {}, 2: {}}
     for weight in (None, *weighing.GRID):
@@ -127,7 +128,7 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
         for name in ("fit_error", "heldout_error", "mae_after", "n_tokens"):
             assert same[name] == pytest.approx(row[name], rel=1e-4)
         both = (
-            assembly.read(Variant("tiny", "words", "cosine", size, of), results).patches
+            assembly.read_parts(Variant("tiny", "words", "cosine", size, of), results).patches
             for of in ("auto", "fixed")
         )
         one, other = (kept[PLANS[size][-1]].tensors["operator"] for kept in both)

@@ -32,7 +32,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tables = write_study(
             root / study, n_layers=6, calibrations=("recall", "facts"), sizes=sizes, n_test=40
         )
-        database.build(VIEWS, tables, root / "results/lamina.duckdb", study)
+        database.build_database(VIEWS, tables, root / "results/lamina.duckdb", study)
     folder = tmp_path_factory.mktemp("sent")
     shutil.copy(root / "results/lamina.duckdb", folder)
     shutil.rmtree(root)

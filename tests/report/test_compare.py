@@ -64,9 +64,9 @@ def folder(
         ("benchmark_samples", samples),
         ("relevance", relevance),
     ):
-        store.write(path / f"tables/{table}.parquet", store.from_rows(table, rows))
+        store.write_table(path / f"tables/{table}.parquet", store.from_rows(table, rows))
     if hashes:
-        store.write(
+        store.write_table(
             path / "tasks/recall.parquet",
             pa.table({"document": [f"{hashes}{n}" for n in range(DOCUMENTS)]}),
         )

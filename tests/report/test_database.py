@@ -79,7 +79,7 @@ COUNTS = {"how_healing_went", "what_a_metric_costs", "what_samples_say_of_layers
 
 
 def answer(files: list[Path], question: str) -> list[dict]:
-    return answers.answer(database.connect(VIEWS, files), question)
+    return answers.answer_question(database.connect_views(VIEWS, files), question)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
@@ -88,7 +88,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch)
     text = query.read_text(encoding="utf-8")
     assert text.startswith("-- ") and text.splitlines()[0].endswith("?")
     assert f"sql/queries/{query.name}" in text
-    found = answers.rows(database.connect(VIEWS, study), text)
+    found = answers.query_rows(database.connect_views(VIEWS, study), text)
     assert found or query.stem in NOT_THERE
     names = set(found[0]) if found else set()
     counted = any(
@@ -103,7 +103,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch)
 
 
 def test_what_pruning_costs_a_task_is_paired_with_the_base_model(planted):
-    one, two = answers.answer(planted, "what_pruning_for_one_task_costs_the_others")
+    one, two = answers.answer_question(planted, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
     # Of ten documents four are lost, and one more differs in each direction.
@@ -135,7 +135,9 @@ def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
 
 def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(planted):
     (found,) = (
-        row for row in answers.answer(planted, "which_model_to_take") if row["question"] == "task"
+        row
+        for row in answers.answer_question(planted, "which_model_to_take")
+        if row["question"] == "task"
     )
     assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (
         1,
@@ -181,7 +183,9 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
         dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"
     ]
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, repair")
+    found = answers.query_rows(
+        database.connect_views(VIEWS, files), "FROM frontier ORDER BY selector, repair"
+    )
     told = [(row["selector"], row["repair"], row["best"]) for row in found]
     assert told == [("a", "ghost", True), ("a", "none", True), ("b", "none", False)]
     assert [row["accuracy"] for row in found] == pytest.approx([0.8, 0.5, 0.4])
@@ -200,8 +204,8 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
         model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b"
     )
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
-    found = answers.rows(
-        database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task"
+    found = answers.query_rows(
+        database.connect_views(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task"
     )
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
@@ -209,7 +213,7 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
     base, shift = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])
     run = write(tmp_path, {"text": base}, [(variant("c"), {"text": base + shift})], [])
-    (score,) = answers.rows(run, "FROM scores WHERE removed = 1")
+    (score,) = answers.query_rows(run, "FROM scores WHERE removed = 1")
     assert score["paired"] and score["kept"] == pytest.approx(np.exp(-0.2))
     assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * shift.std(ddof=1) / 3**0.5)
 
@@ -236,8 +240,8 @@ def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
-    found = answers.rows(
-        database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants"
+    found = answers.query_rows(
+        database.connect_views(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants"
     )
     wanted = (
         timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
@@ -254,7 +258,7 @@ def test_only_the_named_tables_are_opened(study):
     broken.write_bytes(b"half a file")
     try:
         some = [path for path in study if path.stem in ("relevance", "models")]
-        connection = database.connect(VIEWS, some)
+        connection = database.connect_views(VIEWS, some)
         assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
         found = connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE NOT internal"
@@ -275,7 +279,7 @@ def test_only_the_named_tables_are_opened(study):
 
 
 def test_the_database_describes_every_table_and_column(study, tmp_path):
-    database.build(VIEWS, study, tmp_path / "lamina.duckdb")
+    database.build_database(VIEWS, study, tmp_path / "lamina.duckdb")
     with duckdb.connect(tmp_path / "lamina.duckdb", read_only=True) as connection:
         described = connection.execute(
             "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
@@ -297,7 +301,7 @@ def test_the_database_describes_every_table_and_column(study, tmp_path):
 
 def test_database_refuses_to_lack_a_table(study, tmp_path):
     with pytest.raises(LaminaError, match="no models.parquet among"):
-        database.build(
+        database.build_database(
             VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb"
         )
     assert list(tmp_path.iterdir()) == []
@@ -309,8 +313,8 @@ def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[di
         GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output))
     )
     assert done.returncode == 0, done.stderr
-    assert store.read(output).schema.names == store.schema(table).names
-    return store.read(output).to_pylist()
+    assert store.read_table(output).schema.names == store.schema_of(table).names
+    return store.read_table(output).to_pylist()
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):
@@ -370,13 +374,13 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     ]
     own = [dict(model="m", calibration="c", kind="choices", source="t")]
     write_tables(tmp_path, benchmarks=measured, calibrations=own)
-    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, tmp_path.glob("*.parquet"))
     assert summary.compare_writing_with_choosing(connection)[0].endswith(
         "writes them itself: no repair 50 % and 50 % (n = 1 variants)."
     )
     main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
     assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
-    (both,) = answers.rows(connection, "FROM choices_and_generation WHERE removed = 1")
+    (both,) = answers.query_rows(connection, "FROM choices_and_generation WHERE removed = 1")
     assert (both["task"], both["choice"], both["written"]) == ("t", 0.4, 0.25)
     # Independent tests: relative errors add in squares.
     assert (both["choice_kept"], both["written_kept"]) == (0.5, 0.5)

@@ -139,7 +139,7 @@ WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
 def connect(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
     """The tables of a figure and the views over them."""
     tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
-    return database.connect(VIEWS, tables)
+    return database.connect_views(VIEWS, tables)
 
 
 def ask_tables(query: str, folder: Path) -> list[DrawnValue]:

@@ -18,7 +18,9 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
     named = best.split()[2]
     measured = {
         f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
-        for r in store.read(next(file for file in files if file.stem == "benchmarks")).to_pylist()
+        for r in store.read_table(
+            next(file for file in files if file.stem == "benchmarks")
+        ).to_pylist()
     }
     assert named in measured and measured[named]["removed"] > 0
     assert " % of " in best and "documents) without" in best and "±" in best
@@ -53,11 +55,11 @@ def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Pa
     written = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
     files = {file.stem: file for file in written}
     for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
-        store.write(files[name], store.read(files[name]).slice(0, 0))
+        store.write_table(files[name], store.read_table(files[name]).slice(0, 0))
     *layers, report, _ = ending.summarise_run(tmp_path, VIEWS)
     measured = {
         row["layer"]: row
-        for row in store.read(files["relevance"]).to_pylist()
+        for row in store.read_table(files["relevance"]).to_pylist()
         if row["metric"] == "accuracy" and row["component"] == "layer" and row["selector"] == "base"
     }
     free = sorted((row["score"], -layer) for layer, row in measured.items() if row["ci_low"] <= 0)

@@ -17,7 +17,7 @@ import yaml
 
 from lamina.diagnosis.patching import POSITION_SETS
 from lamina.relevance.statistics import Z95
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.report import answers, cautions, database, explorer, page
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.drawing import Drawing, draw_figure
@@ -50,7 +50,7 @@ def study(request: pytest.FixtureRequest, small_study: Path, two_models: Path) -
 def connect(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
     """What the job of a figure opens: its tables and no other."""
     tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
-    return database.connect(VIEWS, tables)
+    return database.connect_views(VIEWS, tables)
 
 
 @functools.cache
@@ -91,19 +91,19 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
     for missing_table in tables:
         files = [two_models / f"{table}.parquet" for table in tables if table != missing_table]
         with pytest.raises(duckdb.CatalogException):
-            draw_figure(name, database.connect(VIEWS, files))
+            draw_figure(name, database.connect_views(VIEWS, files))
 
 
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
     """The default study has no diagnoses; a study of maps on one calibration has few figures."""
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-    default_figures = list_figures(load(configuration, ROOT)).keys()
+    default_figures = list_figures(load_configuration(configuration, ROOT)).keys()
     assert FIGURES.keys() - default_figures == {"what_layers_do"}
 
     maps = configuration["studies"]["maps"]
     configuration["diagnoses"] = {"gaps": {"kind": "void"}}
     configuration["studies"] = {"maps": maps | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
-    assert list_figures(load(configuration, ROOT)).keys() == {
+    assert list_figures(load_configuration(configuration, ROOT)).keys() == {
         "relevance_maps",
         "metric_agreement",
         "calibration_size",
@@ -143,7 +143,7 @@ def hint_positions(drawing: Drawing) -> dict[str, float]:
 def test_the_hints_of_curves_give_value_interval_and_count(small_study: Path) -> None:
     connection = connect("pruning_curves", small_study)
     positions = hint_positions(draw_figure("pruning_curves", connection))
-    rows = answers.rows(
+    rows = answers.query_rows(
         connection,
         """SELECT selector, value, stderr, n_samples FROM scores
         WHERE own AND removed = 1 AND repair = 'none' AND healing = 'none'""",
@@ -241,7 +241,7 @@ def test_equal_orders_have_an_interval_that_ends_at_one(tmp_path: Path) -> None:
                 )
     write_tables(tmp_path, relevance=rows, models=[{"model": "m"}])
     connection = connect("metric_agreement", tmp_path)
-    four, seven = answers.answer(connection, "how_metrics_agree_on_each_task")
+    four, seven = answers.answer_question(connection, "how_metrics_agree_on_each_task")
     assert four["spearman"] == pytest.approx(1)
     assert four["ci_low"] is None
     assert seven["spearman"] == pytest.approx(1)
@@ -258,7 +258,7 @@ def render_page(folder: Path, figures: tuple[str, ...] = ()) -> str:
         file.write_text(draw(name, folder).svg, encoding="utf-8")
         files.append(file)
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
     return page.render_report(connection, files, TEMPLATE, facts)
 
 
@@ -336,7 +336,7 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
     rows = [*training_curve("weak", 5.931), *training_curve("strong", 4.2)]
     write_tables(tmp_path, training=rows)
     (sentence,) = cautions.list_ineffective_healings(
-        database.connect(VIEWS, tmp_path.glob("*.parquet"))
+        database.connect_views(VIEWS, tmp_path.glob("*.parquet"))
     )
     expected = "weak with 2 removed by s on c: 5.960 to 5.931 in 12 steps, the learning rate rising over 1."
     assert expected in sentence

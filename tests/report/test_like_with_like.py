@@ -54,8 +54,8 @@ FAR = ORDER[[3, 0, 6, 1, 2, 8, 4, 10, 5, 7, 11, 9]]
 def test_a_surer_metric_is_named_by_its_agreement_within_the_task(tmp_path: Path) -> None:
     files = write_relevance(tmp_path, {"accuracy": ORDER, "margin": FAR, "perplexity": NEAR})
     assert spearmanr(ORDER, FAR).statistic < 0.8 < spearmanr(ORDER, NEAR).statistic
-    with database.connect(VIEWS, files) as connection:
-        (row,) = answers.answer(connection, "how_sure_rankings_are")
+    with database.connect_views(VIEWS, files) as connection:
+        (row,) = answers.answer_question(connection, "how_sure_rankings_are")
         (sentence,) = cautions.describe_reliability(connection)
     assert row["other"] == "perplexity" and row["other_value"] == pytest.approx(0.9)
     known = spearmanr(ORDER, NEAR).statistic
@@ -69,8 +69,8 @@ def test_a_surer_metric_is_named_by_its_agreement_within_the_task(tmp_path: Path
 
 def test_no_metric_is_named_where_none_agrees_within_the_task(tmp_path: Path) -> None:
     files = write_relevance(tmp_path, {"accuracy": ORDER, "margin": FAR})
-    with database.connect(VIEWS, files) as connection:
-        (row,) = answers.answer(connection, "how_sure_rankings_are")
+    with database.connect_views(VIEWS, files) as connection:
+        (row,) = answers.answer_question(connection, "how_sure_rankings_are")
         (sentence,) = cautions.describe_reliability(connection)
     assert row["other"] is None
     assert "margin" not in sentence
@@ -90,8 +90,8 @@ def test_each_loss_of_a_search_has_the_unpruned_models_on_the_same_samples(tmp_p
         | {"loss": loss, "units": units, "evaluation": number, "step": removed}
         for number, (strategy, removed, stage, n_samples, loss, units) in enumerate(ends)
     ]
-    with database.connect(VIEWS, write_tables(tmp_path, searches=rows)) as connection:
-        base, found = answers.answer(connection, "what_searching_found")
+    with database.connect_views(VIEWS, write_tables(tmp_path, searches=rows)) as connection:
+        base, found = answers.answer_question(connection, "what_searching_found")
     assert (found["search_loss"], found["search_loss_base"], found["n_search"]) == (1.5, 1.0, 80)
     assert (found["loss"], found["loss_base"], found["n_samples"]) == (1.9, 1.2, 40)
     assert (base["loss"], base["search_loss"]) == (base["loss_base"], base["search_loss_base"])
@@ -107,8 +107,8 @@ def test_blocks_of_joined_documents_are_not_called_texts(tmp_path: Path) -> None
     ]
     calibrations = [{"model": "m", "calibration": "q", "kind": "choices", "source": "t"}]
     files = write_tables(tmp_path, benchmarks=rows, calibrations=calibrations)
-    with database.connect(VIEWS, files) as connection:
-        (found,) = answers.rows(connection, "FROM variants WHERE removed = 1")
+    with database.connect_views(VIEWS, files) as connection:
+        (found,) = answers.query_rows(connection, "FROM variants WHERE removed = 1")
     assert (found["text_samples"], found["text_blocks"]) == (60, 30)
     assert formatting.count_text_samples(found) == "30 documents, 30 blocks of joined documents"
     alone = {"text_samples": 30, "text_blocks": 30}

@@ -72,7 +72,7 @@ def tables(
             data["benchmark_samples"] += [
                 row | dict(sample=n, value=float(v)) for n, v in enumerate(values)
             ]
-    return database.connect(VIEWS, write_tables(folder, **data))
+    return database.connect_views(VIEWS, write_tables(folder, **data))
 
 
 def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
@@ -102,10 +102,10 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
     )
     assert by["cosine", "deepest", "sums"]["difference"] == pytest.approx(-0.3)
 
-    store.write(tmp_path / "comparisons.parquet", store.from_rows("comparisons", found))
-    views = database.connect(VIEWS, [tmp_path / f"{table}.parquet" for table in store.TABLES])
+    store.write_table(tmp_path / "comparisons.parquet", store.from_rows("comparisons", found))
+    views = database.connect_views(VIEWS, [tmp_path / f"{table}.parquet" for table in store.TABLES])
     query = (VIEWS.parent / "queries" / "which_selector_wins.sql").read_text(encoding="utf-8")
-    told = {(row["selector"], row["rival"]): row for row in answers.rows(views, query)}
+    told = {(row["selector"], row["rival"]): row for row in answers.query_rows(views, query)}
     first = told["accuracy", "cosine"]
     assert (first["winner"], first["better"], first["worse"], first["undecided"]) == (
         "accuracy",

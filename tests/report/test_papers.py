@@ -56,7 +56,9 @@ def test_a_run_is_compared_with_a_paper(tmp_path: Path, monkeypatch: pytest.Monk
         ],
     )
     monkeypatch.chdir(tmp_path)  # a workflow of another folder uses lamina as a module
-    found = answers.answer(database.connect(ROOT / "sql/views.sql", files), "what_papers_report")
+    found = answers.answer_question(
+        database.connect_views(ROOT / "sql/views.sql", files), "what_papers_report"
+    )
     wanted = [(1, 0, "arc_easy", 0.8102, False), (1, 8, "arc_easy", 0.7496, True)]
     wanted += [(7, 8, "arc_challenge", 0.5137, True), (7, 8, "arc_easy", 0.7496, True)]
     assert [
@@ -87,10 +89,10 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
         for row in rows[:18]
     ]
     models = [dict(model="mine", source=SOURCE, n_layers=32)]
-    connection = database.connect(
+    connection = database.connect_views(
         ROOT / "sql/views.sql", write_tables(tmp_path, models=models, benchmarks=rows)
     )
-    rows = answers.answer(connection, "what_papers_report")
+    rows = answers.answer_question(connection, "what_papers_report")
     [found] = [row for row in rows if row["paper"] == "2605.15491"]
     assert (found["table_number"], found["repair"], found["task"], found["metric"]) == (
         2,
@@ -109,10 +111,10 @@ def test_a_mean_with_an_unknown_error_has_none(tmp_path: Path) -> None:
     told = cut | dict(healing="none", metric="acc", value=0.6, n_samples=100, higher_is_better=True)
     rows = [told | dict(task=task, stderr=0.03 if n else None) for n, task in enumerate(names)]
     models = [dict(model="mine", source=SOURCE, n_layers=32)]
-    connection = database.connect(
+    connection = database.connect_views(
         ROOT / "sql/views.sql", write_tables(tmp_path, models=models, benchmarks=rows)
     )
-    found = {row["task"]: row for row in answers.answer(connection, "what_papers_report")}
+    found = {row["task"]: row for row in answers.answer_question(connection, "what_papers_report")}
     mean = found[" ".join(names)]
     assert mean["ours"] == pytest.approx(0.6)
     assert mean["stderr"] is None and mean["within"] is None

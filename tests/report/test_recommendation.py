@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import norm
 
 from lamina_workflow.report import database, explorer
+from lamina_workflow.report.answers import query_rows as answered
 from lamina_workflow.report.answers import recommendations
-from lamina_workflow.report.answers import rows as answered
 from tests.given.planted_tables import share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS
 
@@ -24,7 +24,7 @@ def surely(row: dict, tried: int, keep: float) -> bool:
 
 def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
     """Found again with plain loops over the variants."""
-    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
     rows = recommendations(connection, 0.9, 1.8)
     found = {(row["model"], row["name"]): row for row in rows if row["question"] == "task"}
     assert len(found) == 4
@@ -49,7 +49,7 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(two_models):
 
 
 def test_a_recipe_is_a_mean_over_all_tasks(two_models):
-    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
     rows = recommendations(connection, 0.5, None)
     (recipe,) = [row for row in rows if (row["model"], row["question"]) == ("a", "recipe")]
     same = {"model": "a"} | {key: recipe[key] for key in RECIPE}

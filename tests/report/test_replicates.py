@@ -46,7 +46,7 @@ def replicated(**more: Any) -> Any:
 
 
 def test_replicates_differ_in_what_they_draw_and_share_a_group(root: Path) -> None:
-    loaded = configuration.load(replicated(), root)
+    loaded = configuration.load_configuration(replicated(), root)
     recall = {name: entry for name, entry in loaded.calibrations.items() if entry.group == "recall"}
     assert {name: entry.seed for name, entry in recall.items()} == {
         "recall": 5,
@@ -57,18 +57,21 @@ def test_replicates_differ_in_what_they_draw_and_share_a_group(root: Path) -> No
     assert [name for name in loaded.studies["prune"].calibrations if "recall" in name] == list(
         DRAWS
     )
-    assert configuration.load(copy.deepcopy(loaded.plain()), root) == loaded
+    assert configuration.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
 
 
 def test_replicates_only_add_jobs(root: Path) -> None:
     once = replicated()
     for name in ("recall", "corpus"):
         del once["calibrations"][name]["replicates"]
-    before, after = configuration.load(once, root), configuration.load(replicated(), root)
+    before, after = (
+        configuration.load_configuration(once, root),
+        configuration.load_configuration(replicated(), root),
+    )
     for name in ("recall", "corpus"):
         assert after.calibrations[name].options() == before.calibrations[name].options()
-    assert set(studies.variants(before)) < set(studies.variants(after))
-    assert set(sweeps.sweeps(before)) < set(sweeps.sweeps(after))
+    assert set(studies.list_variants(before)) < set(studies.list_variants(after))
+    assert set(sweeps.list_sweeps(before)) < set(sweeps.list_sweeps(after))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_draws_that_cannot_differ_are_refused(
     root: Path, where: str, value: Any, words: list[str]
 ) -> None:
     with pytest.raises(LaminaError) as refused:
-        configuration.load(put(replicated(), where, value), root)
+        configuration.load_configuration(put(replicated(), where, value), root)
     assert all(word in str(refused.value) for word in words)
 
 
@@ -115,21 +118,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in rows:
             if table == "calibrations" and row["replicate_of"]:
                 row["source"] = "microworld_recall"
-        store.write(file, store.from_rows(table, rows))
+        store.write_table(file, store.from_rows(table, rows))
     return folder
 
 
 @pytest.fixture
 def run(folder: Path) -> duckdb.DuckDBPyConnection:
-    return database.connect(VIEWS, folder.glob("*.parquet"))
+    return database.connect_views(VIEWS, folder.glob("*.parquet"))
 
 
 def test_means_over_draws_have_their_spread_and_students_interval(
     run: duckdb.DuckDBPyConnection,
 ) -> None:
-    found = answers.rows(run, "FROM relevance_means")
+    found = answers.query_rows(run, "FROM relevance_means")
     assert {row["calibration"] for row in found} == {"recall"} and len(found) == 2 * 4
-    every = answers.rows(run, "FROM relevance")
+    every = answers.query_rows(run, "FROM relevance")
     for row in found:
         same = [
             r
@@ -154,7 +157,7 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(
     bare = "task = 'microworld_recall' AND repair = 'none' AND healing = 'none' AND removed = 2"
     found = {
         (row["calibration"], row["selector"]): row
-        for row in answers.rows(run, f"FROM score_means WHERE {bare}")
+        for row in answers.query_rows(run, f"FROM score_means WHERE {bare}")
     }
     assert found.keys() == {("recall", s) for s in ("accuracy", "cosine", "angular", "some")} | {
         ("facts", "some")
@@ -164,7 +167,7 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(
         where = (
             f"{bare} AND selector = '{selector}' AND calibration IN {DRAWS} ORDER BY calibration"
         )
-        return [row["value"] for row in answers.rows(run, f"FROM scores WHERE {where}")]
+        return [row["value"] for row in answers.query_rows(run, f"FROM scores WHERE {where}")]
 
     some, values = found["recall", "some"], np.array([scores("random"), scores("deepest")])
     assert values.shape == (2, 3) and (
@@ -193,7 +196,9 @@ def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -
         "facts",
         "recall\n(mean of 3)",
     ]
-    unit = answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
+    unit = answers.query_rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[
+        0
+    ]
     shown = f"{unit['score']:.2f}\n±{unit['spread']:.2f}".replace("-", "−")
     assert shown in [text.get_text() for text in maps.axes[0].texts]
     curves = draw_figure("pruning_curves", run).figure
@@ -206,7 +211,8 @@ def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -
 
 def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:
     spreads = [
-        row["spread"] for row in answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")
+        row["spread"]
+        for row in answers.query_rows(run, "FROM relevance_means WHERE metric = 'accuracy'")
     ]
     told = cautions.describe_spread_of_draws(run)
     assert (

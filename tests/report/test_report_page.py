@@ -35,11 +35,11 @@ in_browser = pytest.mark.skipif(
 def file(two_models, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("report")
     for name in DRAWN:
-        connection = database.connect(
+        connection = database.connect_views(
             VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES]
         )
         (place / f"{name}.svg").write_text(draw_figure(name, connection).svg, encoding="utf-8")
-    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
     page = render_report(connection, place.glob("*.svg"), TEMPLATE, *given)
     (place / "report.html").write_text(page, encoding="utf-8")
@@ -74,7 +74,7 @@ POINTS = 'document.querySelectorAll("#frontier-live .mark-symbol.role-mark path"
 
 
 def counted(folder: Path, condition: str) -> int:
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
     every = read_query(explorer.QUESTION).strip().rstrip(";")
     return connection.execute(f"SELECT count(*) FROM ({every}) WHERE {condition}").fetchall()[0][0]
 
@@ -232,7 +232,7 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_mode
         "chosen": {"accuracy": "chosen by accuracy (iterative)"},
         "stock": {},
     }
-    connection = database.connect(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
     for facts, option in (
         ({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "),
         ({}, ""),
@@ -256,16 +256,18 @@ def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answe
     two_models, tmp_path
 ):
     shutil.copytree(two_models, tmp_path / "halves")
-    rows = store.read(two_models / "plans.parquet").to_pylist()
+    rows = store.read_table(two_models / "plans.parquet").to_pylist()
     halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
-    store.write(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
+    store.write_table(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
     own = [
         row | {"n_asked": 80, "n_right": 64}
-        for row in store.read(two_models / "calibrations.parquet").to_pylist()
+        for row in store.read_table(two_models / "calibrations.parquet").to_pylist()
     ]
-    store.write(tmp_path / "halves/calibrations.parquet", store.from_rows("calibrations", own))
+    store.write_table(
+        tmp_path / "halves/calibrations.parquet", store.from_rows("calibrations", own)
+    )
     for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
-        connection = database.connect(VIEWS, folder.glob("*.parquet"))
+        connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
         page = render_report(connection, [], TEMPLATE, {}, 0.5, None, {"stock": {}})
         saved = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page)
         assert saved and all(text.count("nothing in a stock export") == words for text in saved)

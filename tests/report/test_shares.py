@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lamina_workflow.report import database, ending
+from lamina_workflow.report.answers import query_rows as answered
 from lamina_workflow.report.answers import recommendations
-from lamina_workflow.report.answers import rows as answered
 from tests.given.planted_tables import BASE, share_luck, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
 
@@ -33,7 +33,7 @@ def test_unknown_errors_stay_unknown(tmp_path):
     calibrations = [
         dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)
     ]
-    run = database.connect(
+    run = database.connect_views(
         VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations)
     )
     found = {

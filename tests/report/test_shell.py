@@ -21,7 +21,7 @@ VIEWS, QUERIES = REPOSITORY / "sql/views.sql", REPOSITORY / "sql/queries"
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = tmp_path_factory.mktemp("study")
-    with database.connect(
+    with database.connect_views(
         VIEWS,
         write_study(folder, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=40),
     ) as made:
@@ -78,7 +78,7 @@ def test_every_question_says_when_it_has_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
-    with database.connect(VIEWS, write_tables(tmp_path)) as connection:
+    with database.connect_views(VIEWS, write_tables(tmp_path)) as connection:
         for file in QUERIES.glob("*.sql"):
             *_, reason = shell.format_answer(connection, file.read_text()).splitlines()
             assert reason.startswith("Empty where ") and reason.endswith("."), file.stem

@@ -33,10 +33,10 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, files in tables.items():
-        database.build(VIEWS, files, "results/lamina.duckdb", name)
+        database.build_database(VIEWS, files, "results/lamina.duckdb", name)
     counts = {
         name: {
-            file.stem: store.read(file).num_rows
+            file.stem: store.read_table(file).num_rows
             for file in files
             if file.stem in ("benchmarks", "plans")
         }
@@ -77,13 +77,13 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
         assert undescribed.fetchall() == []
     # What an earlier version wrote without some column, or table, keeps what can be read.
     older = Path("results/studies/second")
-    names = [name for name in store.schema("benchmarks").names if name != "higher_is_better"]
-    store.write(
-        older / "benchmarks.parquet", store.read(older / "benchmarks.parquet").select(names)
+    names = [name for name in store.schema_of("benchmarks").names if name != "higher_is_better"]
+    store.write_table(
+        older / "benchmarks.parquet", store.read_table(older / "benchmarks.parquet").select(names)
     )
     (older / "jobs.parquet").unlink()
     # A study that is run again replaces its own rows alone.
-    database.build(VIEWS, tables["second"], "results/lamina.duckdb", "first")
+    database.build_database(VIEWS, tables["second"], "results/lamina.duckdb", "first")
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         found = connection.execute(
             "SELECT DISTINCT study, removed FROM studies.plans ORDER BY ALL"
@@ -114,12 +114,12 @@ def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
         for file in place.values():
             file.unlink(missing_ok=True)
         for file in tables[name]:
-            store.write(place[file.stem], store.read(file))
-        database.build(VIEWS, place.values(), "results/lamina.duckdb", "mine")
+            store.write_table(place[file.stem], store.read_table(file))
+        database.build_database(VIEWS, place.values(), "results/lamina.duckdb", "mine")
 
     run("first")
     known = {
-        store.read(next(f for f in tables[name] if f.stem == "plans")).num_rows
+        store.read_table(next(f for f in tables[name] if f.stem == "plans")).num_rows
         for name in ("first", "second")
     }
     with duckdb.connect(
@@ -148,7 +148,7 @@ def test_names_of_studies_are_neither_patterns_nor_partitions(
     monkeypatch.chdir(tmp_path)
     names = {"mine[1]": "first", "mine1": "second", "lr=0.1": "studies", "a*{b,c}?": "first"}
     for name, study in names.items():
-        database.build(VIEWS, tables[study], "results/lamina.duckdb", name)
+        database.build_database(VIEWS, tables[study], "results/lamina.duckdb", name)
     with database.open_database("results/lamina.duckdb") as connection:
         found = connection.execute(
             "SELECT study, list(DISTINCT removed ORDER BY 1) FROM studies.plans GROUP BY ALL"

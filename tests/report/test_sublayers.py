@@ -7,8 +7,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina.evaluation.efficiency import composition
-from lamina.models.surgery import runs
+from lamina.evaluation.efficiency import describe_composition
+from lamina.models.surgery import find_runs
 from lamina_workflow.report import answers, formatting
 from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import variant, write
@@ -48,16 +48,16 @@ def test_sublayers_of_both_kinds_count_what_their_size_says(tmp_path: Path) -> N
     connection = benchmarked(
         tmp_path, plans, {"both": 38, "cheap": 37, "layers": 36, "attentions": 39}
     )
-    found = answers.rows(connection, "SELECT selector, layers, component FROM removal_order")
+    found = answers.query_rows(connection, "SELECT selector, layers, component FROM removal_order")
     assert {row["selector"]: (row["layers"], row["component"]) for row in found} == {
         "both": (2, "both"),
         "cheap": (2, "both"),
         "layers": (2, "layer"),
         "attentions": (1, "attention"),
     }
-    (taken,) = answers.answer(connection, "which_model_to_take", keep=0.8)
+    (taken,) = answers.answer_question(connection, "which_model_to_take", keep=0.8)
     assert (taken["selector"], taken["layers"]) == ("both", 2)
-    (taken,) = answers.answer(connection, "which_model_to_take", keep=0.97)
+    (taken,) = answers.answer_question(connection, "which_model_to_take", keep=0.97)
     assert (taken["selector"], taken["layers"]) == ("attentions", 1)
 
 
@@ -73,14 +73,14 @@ def test_runs_and_compositions_are_those_of_the_models(tmp_path: Path) -> None:
         rows = plan(selector, len(units), units)
         plans.append([row | {"donor": row["unit"].partition("@")[2] or None} for row in rows])
     connection = benchmarked(tmp_path, plans, dict.fromkeys(drawn, 30))
-    found = answers.rows(connection, "SELECT selector, runs, composition FROM removal_order")
+    found = answers.query_rows(connection, "SELECT selector, runs, composition FROM removal_order")
     assert {row["selector"]: row["runs"] for row in found} == {
-        selector: len(runs(units, N_LAYERS)) for selector, units in drawn.items()
+        selector: len(find_runs(units, N_LAYERS)) for selector, units in drawn.items()
     }
     compositions = {row["selector"]: row["composition"] for row in found}
     for one, units in drawn.items():
         for other, others in drawn.items():
-            same = composition(units) == composition(others)
+            same = describe_composition(units) == describe_composition(others)
             assert (compositions[one] == compositions[other]) == same, (units, others)
 
 
@@ -99,7 +99,7 @@ def test_an_untimed_plan_has_the_cost_of_its_own_composition_alone(tmp_path: Pat
         dict.fromkeys(names, 30),
         efficiency=[variant("recall", "timed", 2) | cost],
     )
-    found = answers.rows(
+    found = answers.query_rows(
         connection, "SELECT selector, parameters_ratio FROM variants WHERE removed > 0"
     )
     assert {row["selector"]: row["parameters_ratio"] for row in found} == {

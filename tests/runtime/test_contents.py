@@ -16,10 +16,10 @@ from lamina.data import lm_tasks
 from lamina.errors import LaminaError
 from lamina.store import checksum
 from lamina.store import parquet as store
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.runtime import contents
 from lamina_workflow.stages import prepare
-from lamina_workflow.stages.job import Place
+from lamina_workflow.stages.job import Wildcards
 from lamina_workflow.stages.prepare import PrepareCalibration
 from tests import ROOT
 from tests.given.configurations import minimal, workplace
@@ -59,11 +59,11 @@ def test_another_content_has_another_hash_also_with_the_same_size_and_time(file:
 def test_a_job_refuses_a_file_that_changed_since_the_run_began(file: Path) -> None:
     expected = contents.hash_files([str(file)])
     rewrite(file, "two")
-    contents.check(contents.hash_files([str(file)]))
+    contents.check_contents(contents.hash_files([str(file)]))
     with pytest.raises(
         LaminaError, match=r"mine.jsonl is not what it was when the run began.*Start again"
     ):
-        contents.check(expected)
+        contents.check_contents(expected)
 
 
 def test_rules_follow_the_content_of_files_their_jobs_read(
@@ -71,10 +71,10 @@ def test_rules_follow_the_content_of_files_their_jobs_read(
 ) -> None:
     """The functions that a rule has as `files` and as `content`."""
     root = workplace(tmp_path)
-    loaded = load(minimal(), root)
+    loaded = load_configuration(minimal(), root)
     monkeypatch.chdir(root)
     listed = {"mine.jsonl": prepare.calibration_files(loaded, "mine")}
-    listed["mine_test.jsonl"] = prepare.data_files("mine", prepare.benchmark(loaded, "mine"))
+    listed["mine_test.jsonl"] = prepare.data_files("mine", prepare.benchmark_entry(loaded, "mine"))
     for name, files in listed.items():
         before = contents.hash_files(files)
         os.utime(name)
@@ -122,7 +122,7 @@ def test_where_a_file_comes_from_stands_in_it(
 ) -> None:
     monkeypatch.setattr(checksum, "_origin", {})
     options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
-    params = Place(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
+    params = Wildcards(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
     read, wildcards = (
         SimpleNamespace(manifest="m.json", files=["mine.jsonl"]),
         {"model": "m", "calibration": "mine"},
@@ -136,16 +136,16 @@ def test_where_a_file_comes_from_stands_in_it(
     PrepareCalibration.read(SimpleNamespace(**given))
     told = {"rule": "prepare_calibration", "wildcards": wildcards, "inputs": {"manifest": "m.json"}}
     told |= {"options": options, "code": "c0de", "content": {"mine.jsonl": "5ea1"}}
-    store.write(tmp_path / "table", pa.table({"a": [1]}))
+    store.write_table(tmp_path / "table", pa.table({"a": [1]}))
     store.write_json(tmp_path / "plan", {"a": 1})
     store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
-        checksum.check(tmp_path / name)
-        assert checksum.job(tmp_path / name) == told
+        checksum.check_file(tmp_path / name)
+        assert checksum.read_origin(tmp_path / name) == told
         monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / name)])
         runpy.run_path(checksum.__file__, run_name="__main__")
         assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / name), **told}
     assert checksum.read_json(tmp_path / "plan") == {"a": 1}
     (tmp_path / "text").write_text("no file of lamina")
     with pytest.raises(LaminaError, match="does not say which job wrote it"):
-        checksum.job(tmp_path / "text")
+        checksum.read_origin(tmp_path / "text")

@@ -331,5 +331,5 @@ def test_an_import_for_type_checkers_alone_is_none(tree: Path) -> None:
     two = edited(
         tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1"
     )
-    assert digest.packages("lamina.alone", root=one) == set()
+    assert digest.imported_packages("lamina.alone", root=one) == set()
     assert code_digest("lamina.alone", root=one) == code_digest("lamina.alone", root=two)

@@ -51,7 +51,7 @@ def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
 def seen(count: int, **environment: str) -> str | None:
     """The devices that a job of this process sees."""
     os.environ.update(environment)
-    with gpu_lock.acquire(count):
+    with gpu_lock.acquire_devices(count):
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -121,7 +121,7 @@ def test_the_driver_lists_devices_and_the_parts_of_divided_ones(place: Path) -> 
     listing, tool = "\n".join([first, divided, *parts, last]), place / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{listing}\nEND\n")
     tool.chmod(0o755)
-    assert gpu_lock.devices({}) == ["GPU-aa", "MIG-b1", "MIG-b2", "GPU-cc"]
+    assert gpu_lock.list_devices({}) == ["GPU-aa", "MIG-b1", "MIG-b2", "GPU-cc"]
 
 
 def test_make_run_counts_the_visible_devices(place: Path) -> None:

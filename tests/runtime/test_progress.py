@@ -18,7 +18,7 @@ from lamina.models import workload
 from lamina.models.materialise import materialise
 from lamina.models.workload import Workload
 from lamina_workflow.runtime.log_handler import LogHandler
-from lamina_workflow.runtime.progress import JobRecord, RunProgress, spoken, spoken_range
+from lamina_workflow.runtime.progress import JobRecord, RunProgress, format_seconds, spoken_range
 from tests.given import tiny
 
 
@@ -224,7 +224,7 @@ def test_the_time_left_is_a_range_in_the_unit_of_a_person(
 def test_layers_count_what_runs_through_them(caplog: pytest.LogCaptureFixture) -> None:
     """Of five layers: a pass, one without a layer, a backward pass, and two tokens that are written."""
     model, done = tiny.model(), workload.done
-    workload.watch(model)
+    workload.count_work(model)
     tokens, cut = tiny.tokens(3, 12), materialise(model, {"units": ["2"]})
     before = done.layer_tokens
     with torch.no_grad():
@@ -298,7 +298,7 @@ def test_a_run_that_is_stopped_names_no_job_as_failed() -> None:
 
 
 def test_times_are_spoken_in_the_unit_of_a_person() -> None:
-    assert [spoken(seconds) for seconds in (0.2, 45, 600, 7200)] == [
+    assert [format_seconds(seconds) for seconds in (0.2, 45, 600, 7200)] == [
         "1 s",
         "45 s",
         "10 min",

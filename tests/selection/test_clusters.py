@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import SpectralClustering
 from sklearn.metrics import adjusted_rand_score
 
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.models.load import load_folder
 from lamina.options.selectors import Selector
 from lamina.selection.choosing import choose_plan, empty_plan
@@ -85,7 +85,9 @@ def test_the_number_of_groups_is_that_of_equal_blocks_and_of_the_eigengap(groups
 def test_streams_of_a_trained_model_are_grouped_as_by_scikit_learn() -> None:
     model = load_folder(REPOSITORY / "resources/reference", "float32", False)
     generator = np.random.default_rng(0)
-    rows = capture(model, [tuple(generator.integers(5, 60, 24).tolist()) for _ in range(20)])
+    rows = capture_similarities(
+        model, [tuple(generator.integers(5, 60, 24).tolist()) for _ in range(20)]
+    )
     angles = {(row["layer"], row["span"]): row["cosine"] for row in rows if row["span"]}
     similar = clusters.layer_similarity(angles, 12)
     by_hand = [

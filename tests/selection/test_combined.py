@@ -15,7 +15,7 @@ from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped
 from lamina.selection.options import Scored
 from lamina.selection.plans import ScoredUnit, StepEvidence
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.prune import PruneStep
 from lamina_workflow.stages.sweep import SweepUnits
@@ -92,12 +92,12 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
     found = []
     for general in (told, poison):
         sources = [Source(own), Source(general, fitted_on)]
-        fitted = looped.fitted(model, sources, wanted.values(), options, 0, scored=1)
+        fitted = looped.fit_loop_patches(model, sources, wanted.values(), options, 0, scored=1)
         assert list(fitted.fold_of_sample) == fold
-        with engine.opened(model, samples, outputs=False) as session:
+        with engine.open_session(model, samples, outputs=False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
-        alone = looped.fitted(
+        alone = looped.fit_loop_patches(
             model, sources if fitted_on else sources[:1], wanted.values(), options, 0
         )
         for mine, theirs in zip(fitted.patches, alone.patches, strict=True):
@@ -137,7 +137,7 @@ def raw() -> Raw:
 
 @pytest.fixture
 def config(raw: Raw, tmp_path: Path) -> Configuration:
-    return load(raw, workplace(tmp_path))
+    return load_configuration(raw, workplace(tmp_path))
 
 
 def at(selector: str, removed: int, calibration: str = "recall", **more: Any) -> Any:

@@ -11,7 +11,7 @@ from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
-from lamina.relevance.score import relevance
+from lamina.relevance.score import score_sweep
 from lamina.selection import residuals
 from lamina.selection.choosing import read_step
 from lamina.store import parquet as store
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
     keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
-    store.write(path, store.from_rows("sweeps", rows, **keys))
+    store.write_table(path, store.from_rows("sweeps", rows, **keys))
     return path
 
 
@@ -36,11 +36,13 @@ def test_a_plan_and_the_relevance_table_rank_alike(
 ) -> None:
     model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
     units = all_units(7, kind, removed)
-    rows = engine.sweep(model, samples, units, removed).rows([CURRENT, *units])
-    shares = weights.rows(model, samples, units, removed, "gradient", 4000)
+    rows = engine.sweep_units(model, samples, units, removed).rows([CURRENT, *units])
+    shares = weights.weight_rows(model, samples, units, removed, "gradient", 4000)
     extra = {(row["unit"], row["sample"]): row for row in shares}
     for row in (
-        residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ()
+        residuals.residual_rows(model, samples, units, removed, "fit", 4000)
+        if kind == "layer"
+        else ()
     ):
         extra[row["unit"], row["sample"]] |= row
     sweep = written(
@@ -50,7 +52,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
     # Chance far below, so that accuracy ranks; and far above, where a base model is refused and a later one falls back.
     for chance in (-5.0, 2.0):
         context = Context(chance, score, len(removed))
-        table = relevance(store.read(sweep), METRICS, context, seed=3)
+        table = score_sweep(store.read_table(sweep), METRICS, context, seed=3)
         for metric in METRICS:
             expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
             if not expected:
@@ -70,7 +72,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
 
 
 def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
-    rows = weights.rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    rows = weights.weight_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
     sweep = written(tmp_path / "sweep.parquet", rows)
     assert read_step(sweep, "magnitude", Context(), "c")[1].current_accuracy is None
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.data.calibrations import Calibration
-from lamina.data.prepare import prepare
+from lamina.data.calibrations import CalibrationSamples
+from lamina.data.prepare import prepare_calibration
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
-from lamina.models.structure import halves, layers_of
+from lamina.models.structure import layers_of, sublayers_of
 from lamina.models.units import all_units
 from lamina.options.selectors import Selector
 from lamina.selection import choosing, judging, tournament
@@ -162,7 +162,7 @@ def shares(model: Any) -> dict[str, dict[str, float]]:
     """What a manifest says of a model's halves."""
     counts = {
         part: sum(weight.numel() for each in some for weight in each.module.parameters())
-        for part, some in halves(layers_of(model)[0]).items()
+        for part, some in sublayers_of(layers_of(model)[0]).items()
     }
     return {
         "attention_share": {
@@ -265,7 +265,7 @@ def test_a_portfolio_of_halves_on_the_embedded_model() -> None:
     entry = import_module("lamina.options.calibrations").Calibration.from_options(
         told | {"limit": 24}
     )
-    calibration: Calibration = prepare("c", entry, manifest, ROOT)
+    calibration: CalibrationSamples = prepare_calibration("c", entry, manifest, ROOT)
     options = Selector.from_options(
         {"strategy": "portfolio", "units": "both", "exchanges": 2, "members": ["accuracy"]}
     )

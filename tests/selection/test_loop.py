@@ -11,14 +11,14 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
-from lamina.engine.candidates import swept as listed
+from lamina.engine.candidates import plan_sweep as listed
 from lamina.engine.scores import Scores
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
 from lamina.options import repairs
 from lamina.repair import protocol
@@ -49,7 +49,9 @@ def repairs_for(
     model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0
 ) -> Repairs:
     wanted = candidates(removed, len(layers_of(model))).values()
-    return looped.fitted(model, [Source([s.sequence() for s in samples])], wanted, options(), seed)
+    return looped.fit_loop_patches(
+        model, [Source([s.sequence() for s in samples])], wanted, options(), seed
+    )
 
 
 def swept(
@@ -64,7 +66,7 @@ def swept(
         repairs_for(model, samples, removed, seed),
         candidates(removed, len(layers_of(model))),
     )
-    with engine.opened(model, samples, 400, outputs) as session:
+    with engine.open_session(model, samples, 400, outputs) as session:
         _, observed = listed(wanted[CURRENT], list(wanted)[1:])
         Looped(session, fitted).measure(range(len(samples)), wanted, observed)
     return session.scores
@@ -135,17 +137,17 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: 
     told, chosen = [s.sequence() for s in samples], repairs.Repair.from_options(settings)
     wanted = candidates(["1"], kind="layer" if unit == "3" else "both")
     fitted, method = (
-        looped.fitted(model, [Source(told)], wanted.values(), chosen, 0),
-        protocol.method(chosen.method),
+        looped.fit_loop_patches(model, [Source(told)], wanted.values(), chosen, 0),
+        protocol.load_method(chosen.method),
     )
-    with engine.opened(model, samples, outputs=False) as session:
+    with engine.open_session(model, samples, outputs=False) as session:
         Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
     scored = [sample for sample, at in zip(samples, fitted.fold_of_sample, strict=True) if at == 0]
     others = [sequence for sequence, at in zip(told, fitted.fold_of_sample, strict=True) if at == 1]
     fits = {
         boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
         for boundary, statistics in method.collect(
-            model, [Source(others)], runs(["1", unit], DEPTH), chosen, 0
+            model, [Source(others)], find_runs(["1", unit], DEPTH), chosen, 0
         )
     }
     expected = naive(materialise(model, {"units": ["1", unit]}, fits), scored, [])
@@ -169,10 +171,10 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
     assert looped.draw_folds([poison], 0) == [fold]
     found = []
     for sequences in (told, poison):
-        fitted = looped.fitted(
+        fitted = looped.fit_loop_patches(
             model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0
         )
-        with engine.opened(model, samples, 400, False) as session:
+        with engine.open_session(model, samples, 400, False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
     changed = (found[0] != found[1]).any(axis=0)
@@ -200,7 +202,7 @@ def test_parts_of_the_samples_are_scored_under_the_patches_of_their_folds(
     wanted = candidates(removed, 6)
     repairs = repairs_for(model, samples, removed)
     full = swept(model, samples, removed, outputs=False)
-    with engine.opened(model, samples, outputs=False) as session:
+    with engine.open_session(model, samples, outputs=False) as session:
         evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
         order = np.random.default_rng(0).permutation(60)
         for part in np.split(order, 4):
@@ -228,7 +230,7 @@ def test_one_base_pass_serves_all_candidates() -> None:
     weighted = ((samples, 1.0), (other, 0.1))
     sources = [Source([sample.sequence() for sample in part], weight) for part, weight in weighted]
     seen.clear()
-    more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
+    more = looped.fit_loop_patches(model, sources, candidates(["2"]).values(), options(), 0)
     assert sum(seen) == len(samples) + len(other)
     assert not torch.equal(more.patches[0][2, 3].operator, fitted.patches[0][2, 3].operator)
 

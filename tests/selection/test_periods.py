@@ -16,12 +16,12 @@ from transformers import (
 )
 
 from lamina.errors import LaminaError
-from lamina.models.cutting import kinds, kinds_of, shifts
-from lamina.models.surgery import remove
+from lamina.models.cutting import kinds_by_layer, kinds_of, shifts_kinds
+from lamina.models.surgery import remove_units
 from lamina.options.selectors import Selector
 from lamina.selection import choosing
 from lamina.selection.plans import Plan, StepEvidence
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 
@@ -46,9 +46,11 @@ TYPES = (PATTERN * DEPTH)[:DEPTH]
 def test_kinds_of_layers_are_those_of_the_configurations_lists(
     config: Any, differs: tuple[int, ...]
 ) -> None:
-    found = kinds(config, 8)
+    found = kinds_by_layer(config, 8)
     assert found == [differs[0] if layer in differs else 0 for layer in range(8)]
-    assert not shifts(found, range(5)) and shifts(found, [0, *differs, 7]) == bool(differs)
+    assert not shifts_kinds(found, range(5)) and shifts_kinds(found, [0, *differs, 7]) == bool(
+        differs
+    )
 
 
 def chosen(
@@ -80,7 +82,7 @@ def test_the_cut_models_types_are_the_first_of_the_base_model(removed: int, tmp_
     ]
     start = min(right, key=lambda s: distances[s, removed])
     assert plan.units == [str(layer) for layer in range(start, start + removed)]
-    assert remove(base, plan.units).config.layer_types == TYPES[: DEPTH - removed]
+    assert remove_units(base, plan.units).config.layer_types == TYPES[: DEPTH - removed]
 
 
 def test_a_size_that_no_whole_period_has_is_refused_with_what_to_write(tmp_path: Path) -> None:
@@ -96,4 +98,4 @@ def test_a_strategy_that_cannot_keep_the_pattern_is_refused(tmp_path: Path) -> N
         LaminaError,
         match="selectors.accuracy.periods: 'whole' does not go with strategy 'iterative'",
     ):
-        load(raw, workplace(tmp_path))
+        load_configuration(raw, workplace(tmp_path))

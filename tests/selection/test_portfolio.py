@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration, Sample, build
+from lamina.data.calibrations import CalibrationSamples, Sample, build_calibration
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
@@ -24,8 +24,8 @@ from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.tournament import EXCHANGE, NONE, JudgeDocuments, Tournament
 from lamina.selection.trials import Trials
-from lamina_workflow.cost.estimate import counted
-from lamina_workflow.cost.rehearsal import Rehearsal, SearchedModel
+from lamina_workflow.cost.estimate import count_tokens
+from lamina_workflow.cost.rehearsal import CountingRehearsal, SearchedModel
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
 from tests.selection.test_loop import options as ghost_options
@@ -145,8 +145,10 @@ def chosen(**values: Any) -> Any:
     return Selector.from_options(told | values)
 
 
-def given(count: int = 24, seed: int = 0) -> Calibration:
-    return build(random_samples(seed, count=count), 100, source="test", split="test", seed=0)
+def given(count: int = 24, seed: int = 0) -> CalibrationSamples:
+    return build_calibration(
+        random_samples(seed, count=count), 100, source="test", split="test", seed=0
+    )
 
 
 def test_documents_that_choose_and_that_judge_are_different() -> None:
@@ -156,8 +158,8 @@ def test_documents_that_choose_and_that_judge_are_different() -> None:
         {"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0})
     )
     assert len(judges["text"]) == 10
-    twice = Calibration((*calibration.samples, *calibration.samples[:6]), calibration.facts)
-    beside = Calibration((*given(6, 5).samples, *calibration.samples), calibration.facts)
+    twice = CalibrationSamples((*calibration.samples, *calibration.samples[:6]), calibration.facts)
+    beside = CalibrationSamples((*given(6, 5).samples, *calibration.samples), calibration.facts)
     for options in (
         chosen(held_back=0.5),
         chosen(held_back=0.3, also={"text": 0.5}),
@@ -326,7 +328,7 @@ def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) 
     asked: list[Candidate] = []
     swept: list[str] = []
 
-    class Recorded(Rehearsal):
+    class Recorded(CountingRehearsal):
         def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
             numbers = list(numbers)
             assert not set(numbers) & set(self.choosing.tolist()), "what chose does not judge"
@@ -337,7 +339,7 @@ def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) 
             swept.append(kind)
             super().sweep(kind)
 
-    options, tokens = chosen(repairs=["ghost"]), counted(given().samples)
+    options, tokens = chosen(repairs=["ghost"]), count_tokens(given().samples)
     model = SearchedModel(depth, 32, 4000)
     rehearsal = Recorded("own", {"own": tokens}, model, options, {"ghost": ghost_options()})
     units = all_units(depth, "layer")

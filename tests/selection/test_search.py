@@ -18,8 +18,7 @@ from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs, Looped
 from lamina.selection.strategies import evolutionary
-from lamina.selection.trials import Search, SearchResult, Trials, split
-from lamina.selection.trials import run as run_search
+from lamina.selection.trials import Search, SearchResult, Trials, run_search, split_samples
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.selection.test_loop import options as ghost_options
@@ -179,17 +178,17 @@ def test_a_killed_search_goes_on_to_the_same_result(after: int, tmp_path: Path) 
 
 def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -> None:
     sequences = [(number % 30, 7) for number in range(50)]
-    seen, held = split(sequences, 0.2, 3)
+    seen, held = split_samples(sequences, 0.2, 3)
     assert sorted([*seen, *held]) == list(range(50))
     assert len({sequences[number] for number in held}) == 6
     assert not {sequences[number] for number in held} & {sequences[number] for number in seen}
     assert (
-        split(sequences, 0.2, 3)[1].tolist()
+        split_samples(sequences, 0.2, 3)[1].tolist()
         == held.tolist()
-        != split(sequences, 0.2, 4)[1].tolist()
+        != split_samples(sequences, 0.2, 4)[1].tolist()
     )
     with pytest.raises(LaminaError, match="held_back.* has 1, in samples: 9"):
-        split([(1, 2)] * 9, 0.5, 0)
+        split_samples([(1, 2)] * 9, 0.5, 0)
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1 << 30])
@@ -201,15 +200,15 @@ def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
     model, samples, seen = tiny.model(), random_samples(8, count=24), np.arange(0, 24, 3)
     sources = [Source([samples[number].sequence() for number in seen])]
     sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
-    at_once = looped.fitted(model, sources, sets, ghost_options(), 0)
+    at_once = looped.fit_loop_patches(model, sources, sets, ghost_options(), 0)
     fits: list[list[Candidate]] = []
     store = PatchStore(max_bytes=max_bytes)
 
     def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
         fits.append(list(candidates))
-        return looped.fitted(model, sources, candidates, ghost_options(), 0, store=store)
+        return looped.fit_loop_patches(model, sources, candidates, ghost_options(), 0, store=store)
 
-    with engine.opened(model, samples, outputs=False) as session:
+    with engine.open_session(model, samples, outputs=False) as session:
         growing = GrowingRepairs(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
@@ -217,7 +216,7 @@ def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
     assert [at_once.fold_of_sample[place] for place in range(8)] == [
         growing.repairs.fold_of_sample[number] for number in seen
     ]
-    with engine.opened(model, samples, outputs=False) as session:
+    with engine.open_session(model, samples, outputs=False) as session:
         whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)

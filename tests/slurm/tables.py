@@ -32,7 +32,8 @@ def differences(one: Path, other: Path) -> list[str]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows = [
-        {k: v for k, v in row.items() if k not in TIMED} for row in store.read(path).to_pylist()
+        {k: v for k, v in row.items() if k not in TIMED}
+        for row in store.read_table(path).to_pylist()
     ]
     return sorted(
         rows,

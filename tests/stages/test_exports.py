@@ -4,7 +4,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.variant import Variant
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import export
 from tests.given.configurations import minimal, workplace
@@ -18,7 +18,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         "selectors": ["evolved"],
         "removed": [2, 5],
     }
-    return load(raw, workplace(tmp_path_factory.mktemp("exports")))
+    return load_configuration(raw, workplace(tmp_path_factory.mktemp("exports")))
 
 
 @pytest.mark.parametrize(

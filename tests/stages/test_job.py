@@ -18,7 +18,7 @@ from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
 from lamina.store import checksum
 from lamina_workflow import stages
-from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, Place
+from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, Wildcards
 from lamina_workflow.stages.prune import PickPlan
 from lamina_workflow.stages.repair import FitPatch
 from lamina_workflow.stages.sweep import SweepUnits
@@ -115,7 +115,7 @@ def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(
         "manifests": ["models/s/manifest.json"],
         "more": "other.txt",
     }
-    params = Place(options=a_sweep().options(), code="c")  # type: ignore[arg-type]
+    params = Wildcards(options=a_sweep().options(), code="c")  # type: ignore[arg-type]
     files = {"input": SimpleNamespace(**read), "output": SimpleNamespace(output="o.parquet")}
     job = SweepUnits.read(SimpleNamespace(**files, params=params, wildcards={}))
     assert (job.manifest, job.check, job.plan, job.output) == (

@@ -8,7 +8,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.variant import Variant
-from lamina_workflow.checks.load import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes, prepare
 from lamina_workflow.stages.benchmark import BenchmarkEfficiency, BenchmarkPerplexity, BenchmarkTask
@@ -18,8 +18,8 @@ from lamina_workflow.stages.prune import PruneStep, SearchPlans
 from lamina_workflow.stages.repair import FitPatch
 from lamina_workflow.stages.sweep import ScoreRelevance, SweepUnits
 from lamina_workflow.study import requests as studies
-from lamina_workflow.study.sweeps import sweeps
-from lamina_workflow.study.tables import parts
+from lamina_workflow.study.sweeps import list_sweeps
+from lamina_workflow.study.tables import files_of_table
 from tests.given.configurations import Raw, minimal, put, workplace
 from tests.given.scripts import place
 
@@ -61,7 +61,7 @@ def raw() -> Raw:
 
 @pytest.fixture
 def config(raw: Raw, tmp_path: Path) -> Configuration:
-    return load(raw, workplace(tmp_path))
+    return load_configuration(raw, workplace(tmp_path))
 
 
 def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
@@ -83,7 +83,9 @@ def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
 def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
     raw: Raw, tmp_path: Path
 ) -> None:
-    config = load(put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path))
+    config = load_configuration(
+        put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path)
+    )
     wanted = {
         "repair": {"method": "ghost", "rank": 8},
         "weights": [["recall", 1.0]],
@@ -102,7 +104,7 @@ def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(
 ) -> None:
     raw["selectors"]["best"] = {"strategy": "portfolio", "members": ["perplexity", "pairwise"]}
     raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["best"]}
-    job = prepare.EstimateCost.of(load(raw, workplace(tmp_path)), None)
+    job = prepare.EstimateCost.of(load_configuration(raw, workplace(tmp_path)), None)
     assert job.modules == tuple(
         f"lamina.selection.strategies.{name}" for name in ("pairwise", "portfolio")
     )
@@ -113,7 +115,7 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         "selectors": ["evolved"],
         "removed": [3, "50%", 1],
     }
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     job = SearchPlans.of(config, wildcards("evolved"))
     options = job.options()
     assert options["sizes"] == [1, 3, 4]
@@ -128,9 +130,9 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         ),
         *("lamina.relevance.metrics.answers", "lamina.repair.methods.ghost"),
     }
-    assert studies.searching(config) == ["evolved"]
-    assert "results/searches/small/recall/evolved.parquet" in parts(config, "searches")
-    assert not [each for each in sweeps(config) if each[2] == "evolved"]
+    assert studies.searching_selectors(config) == ["evolved"]
+    assert "results/searches/small/recall/evolved.parquet" in files_of_table(config, "searches")
+    assert not [each for each in list_sweeps(config) if each[2] == "evolved"]
 
 
 def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
@@ -148,12 +150,12 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
     }
     raw["selectors"]["judged"] = judged
     raw["studies"]["prune"] |= {"selectors": ["judged"], "removed": [2]}
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     job = SearchPlans.of(config, wildcards("judged"))
     assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)] and job.loop is None
     assert studies.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
     assert {"prose", "more", "corpus", "recall"} <= {
-        name for _, name in studies.calibrations(config)
+        name for _, name in studies.list_calibrations(config)
     }
     assert {
         "lamina.selection.judging",
@@ -171,7 +173,7 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
         with pytest.raises(
             LaminaError, match=f"selectors.judged.{words if key == 'judge' else key + '.*' + words}"
         ):
-            load(wrong, tmp_path)
+            load_configuration(wrong, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def mended(raw: Raw, tmp_path: Path) -> Configuration:
     """As `config`, with a repair that is also fitted on general text."""
     raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
     raw["studies"]["prune"]["repairs"] = ["none", "ghost", "general"]
-    return load(raw, workplace(tmp_path))
+    return load_configuration(raw, workplace(tmp_path))
 
 
 def test_what_a_repair_is_also_fitted_on_has_its_weight(mended: Configuration) -> None:
@@ -245,9 +247,9 @@ def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_pat
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
     raw["selectors"]["looped"]["repair"] = "general"
     raw["studies"]["prune"] |= {"selectors": ["looped"], "repairs": ["none"]}
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     assert studies.read_by(config, Variant("small", "recall", "looped", 1)) == {"corpus", "recall"}
-    assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
+    assert "results/calibrations/small/corpus.parquet" in files_of_table(config, "calibrations")
 
 
 def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
@@ -259,7 +261,7 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
         "alone": {"method": "lora", "data": {"own": 2}},
     }
     raw["studies"]["prune"]["healings"] = ["lora", "other", "both", "alone"]
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     for healing, added in (
         ("lora", []),
         ("alone", []),
@@ -270,7 +272,7 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
         assert read == {*added, "recall"}
         # What had no other word before has the options of before.
         assert ("data" in config.healings[healing].options()) == bool(added)
-    assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
+    assert "results/calibrations/small/corpus.parquet" in files_of_table(config, "calibrations")
     both = HealVariant.of(config, wildcards(removed=1, repair="none", healing="both"))
     assert both.weights == [("corpus", 0.1), ("recall", 1.0)], (
         "by the names of its data, `own` among them"
@@ -281,9 +283,9 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
 
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:
     general = mended.repairs["general"]
-    assert changes.weighed(general, "recall", 0.0) == [("recall", 1.0), ("corpus", 0.1)]
-    assert changes.weighed(general, "corpus", 0.0) == [("corpus", pytest.approx(1.1))]
-    assert changes.weighed(mended.repairs["ghost"], "recall", 0.0) == [("recall", 1.0)]
+    assert changes.calibration_weights(general, "recall", 0.0) == [("recall", 1.0), ("corpus", 0.1)]
+    assert changes.calibration_weights(general, "corpus", 0.0) == [("corpus", pytest.approx(1.1))]
+    assert changes.calibration_weights(mended.repairs["ghost"], "recall", 0.0) == [("recall", 1.0)]
     assert "data" not in mended.repairs["ghost"].options()
 
 
@@ -292,7 +294,7 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = "general"
     root = workplace(tmp_path)
-    config = load(raw, root)
+    config = load_configuration(raw, root)
     own = FitPatch.of(config, wildcards(repair="general"))
     assert (
         own.modules == ("lamina.repair.methods.ghost", "lamina.repair.weighing")
@@ -310,7 +312,7 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
     assert config.repairs["general"].weights("recall", 3.0)["corpus"] == 3.0
     raw["repairs"]["general"] = {"method": "ghost", "refit": True}
     raw["selectors"]["looped"]["repair"] = "ghost"
-    config = load(raw, root)
+    config = load_configuration(raw, root)
     both = ("lamina.repair.methods.ghost", "lamina.repair.refit")
     assert FitPatch.of(config, wildcards(repair="general")).modules == both
 
@@ -321,7 +323,7 @@ def test_what_stands_for_auto_in_loops_is_an_option(
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
 
     def options() -> list[dict[str, Any]]:
         search = SearchPlans.of(config, wildcards("evolved")).options()
@@ -346,7 +348,7 @@ def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(
     """An edit of `apply` alone leaves the patch as it is, and not the model."""
     put(raw, "benchmarks.efficiency", {})
     raw["studies"]["prune"] |= {"perplexity": "all"}
-    config = load(raw, workplace(tmp_path))
+    config = load_configuration(raw, workplace(tmp_path))
     ghost, task = ("lamina.repair.methods.ghost",), "microworld_recall"
     found = {BenchmarkEfficiency: BenchmarkEfficiency.of(config, place(model="small"))}
     found |= {
@@ -380,7 +382,7 @@ def test_local_files_behind_calibrations_and_tasks(
     assert found["corpus"] == ["resources/reference/data/corpus_train.jsonl"]
     assert found["mine"] == ["mine.jsonl"]
     tested = {
-        name: prepare.data_files(name, prepare.benchmark(config, name))
+        name: prepare.data_files(name, prepare.benchmark_entry(config, name))
         for name in ("mine", "corpus_test")
     }
     assert tested == {
@@ -390,10 +392,12 @@ def test_local_files_behind_calibrations_and_tasks(
 
 
 def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configuration) -> None:
-    assert parts(config, "patches") == ["results/patches/small/recall/accuracy/ghost.parquet"]
-    assert parts(config, "diagnoses") == []
-    assert parts(config, "efficiency") == []
-    assert len(parts(config, "training")) == 4
-    assert parts(config, "relevance") == [
-        file.replace("/sweeps/", "/relevance/") for file in parts(config, "sweeps")
+    assert files_of_table(config, "patches") == [
+        "results/patches/small/recall/accuracy/ghost.parquet"
+    ]
+    assert files_of_table(config, "diagnoses") == []
+    assert files_of_table(config, "efficiency") == []
+    assert len(files_of_table(config, "training")) == 4
+    assert files_of_table(config, "relevance") == [
+        file.replace("/sweeps/", "/relevance/") for file in files_of_table(config, "sweeps")
     ]

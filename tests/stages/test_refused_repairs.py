@@ -52,23 +52,26 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
     assert rows[0]["n_samples"] is None and rows[1]["n_samples"] == 30
 
     # The other size is what it is without the refused one.
-    found = patch.load(paths.patch(PRUNED.key, "mine", results), 1)
+    found = patch.read_patch(paths.patch(PRUNED.key, "mine", results), 1)
     plan(results, 2, ["2", "3"])
     fitted(results, "alone", **options)
-    alone = patch.load(paths.patch(PRUNED.key, "alone", results), 1)
+    alone = patch.read_patch(paths.patch(PRUNED.key, "alone", results), 1)
     for boundary, fit in alone.items():
         for name, tensor in fit.tensors.items():
             torch.testing.assert_close(found[boundary].tensors[name], tensor, atol=1e-6, rtol=1e-5)
 
     # Nothing is measured, trained or exported of the refused one.
     assert (
-        assembly.refused(variant(1), results) is None
-        and assembly.refused(variant(2), results) == reason
+        assembly.find_refusal(variant(1), results) is None
+        and assembly.find_refusal(variant(2), results) == reason
     )
-    turn = [each for each, _ in assembly.in_turn(tiny.model(), [variant(2), variant(1)], results)]
+    turn = [
+        each
+        for each, _ in assembly.materialise_in_turn(tiny.model(), [variant(2), variant(1)], results)
+    ]
     assert turn == [variant(1)]
     with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
-        assembly.read(variant(2), results)
+        assembly.read_parts(variant(2), results)
     read = {
         "manifest": paths.manifest("tiny", results),
         "calibration": paths.calibration("tiny", "words", results),
@@ -90,10 +93,10 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
             **read,
         )
     )
-    assert store.read(tmp_path / "adapter/training.parquet").num_rows == 0
+    assert store.read_table(tmp_path / "adapter/training.parquet").num_rows == 0
 
     # The run ends with it.
-    store.write(tmp_path / "plans.parquet", store.from_rows("plans", []))
+    store.write_table(tmp_path / "plans.parquet", store.from_rows("plans", []))
     read = {
         "plans": str(tmp_path / "plans.parquet"),
         "patches": paths.patch_table(PRUNED.key, "mine", results),
@@ -110,10 +113,10 @@ def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results
     assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(
         row["refused"] for row in rows
     )
-    assert all(assembly.refused(variant(size), results) for size in (1, 2))
+    assert all(assembly.find_refusal(variant(size), results) for size in (1, 2))
 
 
 def test_methods_that_repair_any_run_are_not_refused(results: Path) -> None:
     plan(results, 1, ["0"])
     assert all(row["refused"] is None for row in fitted(results, "mine", method="ghost"))
-    assert assembly.refused(variant(1), results) is None
+    assert assembly.find_refusal(variant(1), results) is None

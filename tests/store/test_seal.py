@@ -37,8 +37,8 @@ def table(path: Path) -> Callable[[], Any]:
         "number": [draw.random() for _ in range(500)],
         "name": draw.choices(["a", "b", None], k=500),
     }
-    store.write(path, pa.table(columns), {"seed": "3"})
-    return lambda: (store.read(path).to_pylist(), store.metadata(path).get("seed"))
+    store.write_table(path, pa.table(columns), {"seed": "3"})
+    return lambda: (store.read_table(path).to_pylist(), store.read_metadata(path).get("seed"))
 
 
 def plan(path: Path) -> Callable[[], Any]:
@@ -52,13 +52,13 @@ def repair(path: Path) -> Callable[[], Any]:
     tensors = {
         "removed=2/1-3/operator": torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     }
-    patch.save(path, "ghost", tensors, {1: "no"})
+    patch.write_patch(path, "ghost", tensors, {1: "no"})
     return lambda: (
         [
             (at, fitted.method, fitted.tensors["operator"].tolist())
-            for at, fitted in patch.load(path, 2).items()
+            for at, fitted in patch.read_patch(path, 2).items()
         ],
-        patch.refused(path, 1),
+        patch.patch_refusal(path, 1),
     )
 
 
@@ -67,8 +67,10 @@ def samples(path: Path) -> Callable[[], Any]:
         Sample(n, "choice", 0, (Row((1, 2), (n,), 3), Row((1, 2), (5,), 3)), str(n))
         for n in range(40)
     ]
-    calibrations.write(path, calibrations.build(rows, 60, source="x", split="train", seed=0))
-    return lambda: calibrations.read(path)
+    calibrations.write_calibration(
+        path, calibrations.build_calibration(rows, 60, source="x", split="train", seed=0)
+    )
+    return lambda: calibrations.read_calibration(path)
 
 
 WRITTEN = [table, plan, repair, samples]
@@ -164,8 +166,8 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
     flipped[column.data_page_offset + column.total_compressed_size // 2] ^= 4
     file.write_bytes(flipped)
     for ask in (
-        database.connect,
-        lambda *told: database.build(*told, "results/lamina.duckdb", "mine"),
+        database.connect_views,
+        lambda *told: database.build_database(*told, "results/lamina.duckdb", "mine"),
     ):
         with pytest.raises(LaminaError, match="benchmarks.parquet is damaged"):
             ask(REPOSITORY / "sql/views.sql", study)
@@ -174,14 +176,14 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
 def test_another_studys_damage_is_left_out_with_warning(
     study: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
+    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
     kept = Path("results/studies/other")
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
     (kept / "plans.parquet").write_bytes(b"no table")
     Path("results/studies/notes").mkdir()
     Path("results/studies/notes.txt").write_text("mine")
     Path("results/.lamina.duckdb.1.tmp.wal").touch()  # of a build that was killed
-    database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
+    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     assert "study 'other' is left out" in capsys.readouterr().err
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         assert connection.execute("SELECT DISTINCT study FROM studies.plans").fetchall() == [
@@ -191,7 +193,7 @@ def test_another_studys_damage_is_left_out_with_warning(
 
 
 def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
-    database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
+    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     database.open_database("results/lamina.duckdb").close()
     Path("results/lamina.duckdb").write_bytes(b"\0" * 5000)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_table_says_what_a_row_is_and_what_each_column_means(table):
     described = TABLES[table]
     assert described.grain.startswith("One row per ")
-    assert store.schema(table).names == list(described.columns)
+    assert store.schema_of(table).names == list(described.columns)
     for name, column in described.columns.items():
         assert column.description.endswith("."), f"{table}.{name}"
 
@@ -59,9 +59,9 @@ def test_a_part_without_a_new_column_need_not_be_measured_again(tmp_path):
     )
     new = store.from_rows("efficiency", [dict(model="m", removed=2, runs=2, latency_ms=1.5)])
     for name, part in (("old", old), ("new", new)):
-        store.write(tmp_path / name, part)
-    found = store.gather("efficiency", [tmp_path / "old", tmp_path / "new"])
-    assert found.schema == store.schema("efficiency")
+        store.write_table(tmp_path / name, part)
+    found = store.gather_tables("efficiency", [tmp_path / "old", tmp_path / "new"])
+    assert found.schema == store.schema_of("efficiency")
     assert found.select(["removed", "runs", "latency_ms"]).to_pylist() == [
         dict(removed=1, runs=None, latency_ms=2.5),
         dict(removed=2, runs=2, latency_ms=1.5),
@@ -72,9 +72,9 @@ def test_lists_of_numbers_survive_gathering(tmp_path):
     part = store.from_rows(
         "activations", [dict(model="m", layer=0, span=0, channel_magnitude=[0.5, 1.5])]
     )
-    store.write(tmp_path / "a", part)
+    store.write_table(tmp_path / "a", part)
     assert (
-        store.gather("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist()
+        store.gather_tables("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist()
         == 2 * part.to_pylist()
     )
 
@@ -88,8 +88,8 @@ def test_lists_of_numbers_survive_gathering(tmp_path):
     ids=["unknown", "retyped"],
 )
 def test_a_part_with_unknown_or_retyped_columns_is_refused(change, tmp_path):
-    store.write(tmp_path / "part.parquet", change(store.from_rows("jobs", [dict(rule="r")])))
+    store.write_table(tmp_path / "part.parquet", change(store.from_rows("jobs", [dict(rule="r")])))
     with pytest.raises(
         LaminaError, match="part.parquet does not hold the columns of table 'jobs'.*Delete the file"
     ):
-        store.gather("jobs", [tmp_path / "part.parquet"])
+        store.gather_tables("jobs", [tmp_path / "part.parquet"])

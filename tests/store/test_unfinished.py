@@ -51,9 +51,9 @@ def test_a_sweep_goes_on_with_what_is_left(
     batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, asked = tiny.model(), make_samples(30)
-    wanted = engine.sweep(model, asked, UNITS, tokens=100).rows(UNITS)
+    wanted = engine.sweep_units(model, asked, UNITS, tokens=100).rows(UNITS)
     ran = count(model)
-    engine.sweep(model, asked, UNITS, tokens=100)
+    engine.sweep_units(model, asked, UNITS, tokens=100)
     whole, progress = len(ran), Progress(tmp_path / "unfinished", "key")
     save, saves = Progress.save, count_from(1)
 
@@ -65,15 +65,15 @@ def test_a_sweep_goes_on_with_what_is_left(
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Progress, "save", killing)
-        engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
+        engine.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
     ran.clear()
-    found = engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
+    found = engine.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
     assert found.rows(UNITS) == wanted
     assert len(ran) == whole - batches
     # What belongs to another job is no beginning of this one.
     ran.clear()
     other = Progress(progress.file, "other")
-    assert engine.sweep(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
+    assert engine.sweep_units(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
     assert len(ran) == whole
 
 
@@ -85,7 +85,7 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     distances of outputs are sums over these.
     """
     model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
-    wanted = engine.sweep(model, asked, UNITS, tokens=30).rows(UNITS)
+    wanted = engine.sweep_units(model, asked, UNITS, tokens=30).rows(UNITS)
     forward = Session._forward
 
     def killing(*given: Any) -> None:
@@ -98,8 +98,10 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     progress = Progress(tmp_path / "unfinished", "key")
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Session, "_forward", killing)
-        engine.sweep(model, asked, UNITS, tokens=30, progress=progress)
-    assert engine.sweep(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
+        engine.sweep_units(model, asked, UNITS, tokens=30, progress=progress)
+    assert (
+        engine.sweep_units(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
+    )
 
 
 def files(folder: Path, count: int) -> str:
@@ -112,10 +114,10 @@ def files(folder: Path, count: int) -> str:
         "trust_remote_code": False,
     }
     store.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
-    made = calibrations.build(
+    made = calibrations.build_calibration(
         make_samples(count), tiny.VOCABULARY, source="own", split="train", seed=0
     )
-    calibrations.write(folder / "own.parquet", made)
+    calibrations.write_calibration(folder / "own.parquet", made)
     return str(folder / "manifest.json")
 
 
@@ -159,7 +161,9 @@ def test_a_killed_sweep_goes_on_and_leaves_the_same_table(tmp_path: Path) -> Non
     assert not unfinished.exists()
     whole = SweepUnits(**given, keys=keys, output=str(tmp_path / "whole.parquet"))
     scripts.run(whole)
-    assert store.read(tmp_path / "killed.parquet").equals(store.read(tmp_path / "whole.parquet"))
+    assert store.read_table(tmp_path / "killed.parquet").equals(
+        store.read_table(tmp_path / "whole.parquet")
+    )
 
 
 def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
     scripts.run(job("whole"))
     for name in ("", "_samples"):
         one, other = (tmp_path / f"{each}{name}.parquet" for each in ("killed", "whole"))
-        assert store.read(one).equals(store.read(other))
+        assert store.read_table(one).equals(store.read_table(other))
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
@@ -210,11 +214,11 @@ def test_variants_that_were_scored_are_not_scored_again(
         ]
 
     with pytest.raises(Killed):
-        measuring.measure(
+        measuring.measure_variants(
             model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key")
         )
     unfinished = measuring.Unfinished(tmp_path / "b.unfinished", "key")
-    rows, samples = measuring.measure(model, variants, score, unfinished)
+    rows, samples = measuring.measure_variants(model, variants, score, unfinished)
     unfinished.remove()
     assert asked == ["the model 'm'", "the model 'other'", "the model 'other'"]
     assert [row["value"] for row in rows] == [0.1 + 0.2] * 2

@@ -43,10 +43,10 @@ def test_wildcards_allow_names_of_the_configuration_and_no_others() -> None:
 
 
 def test_a_study_is_called_as_its_configuration_files_are(tmp_path: Path) -> None:
-    assert paths.study(["config/mine.yaml", "more.yaml"], tmp_path) == "mine+more"
+    assert paths.study_name(["config/mine.yaml", "more.yaml"], tmp_path) == "mine+more"
     (tmp_path / "studies/Mine").mkdir(parents=True)
-    assert paths.study(["Mine.yaml"], tmp_path) == "Mine"
+    assert paths.study_name(["Mine.yaml"], tmp_path) == "Mine"
     with pytest.raises(
         LaminaError, match="already holds a study 'Mine'.*'mine' for the same.*Rename"
     ):
-        paths.study(["mine.yaml"], tmp_path)
+        paths.study_name(["mine.yaml"], tmp_path)

@@ -52,7 +52,7 @@ def saved(name: str, folder: Path) -> Path:
 def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
     attention, mlp, used, norms, beside, held = SHAPES[name]
     folder = saved(name, tmp_path / "model")
-    found = sizes.count_sizes(manifest.skeleton(folder, "model", False), 4)
+    found = sizes.count_sizes(manifest.load_skeleton(folder, "model", False), 4)
     layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
 
     whole, gone = found.amounts("parameters", CONTEXT)
@@ -98,7 +98,7 @@ def parameters_of(model: Any) -> int:
 def test_sizes_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
-    found = sizes.count_sizes(manifest.skeleton(tmp_path, family, False), 4)
+    found = sizes.count_sizes(manifest.load_skeleton(tmp_path, family, False), 4)
     whole, saved = found.amounts("parameters", CONTEXT)
     assert whole == parameters_of(model)
     for kind, suffix in (("layer", ""), ("attention", ".attention"), ("mlp", ".mlp")):
@@ -152,11 +152,11 @@ def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
         "selectors": ["accuracy"],
         "removed": list(removed),
     }
-    return configuration.load(put(raw, "studies", {"sized": own | changes}), root)
+    return configuration.load_configuration(put(raw, "studies", {"sized": own | changes}), root)
 
 
 def counts(config: Configuration) -> list[int]:
-    return [variant.removed for variant in studies.variants(config)]
+    return [variant.removed for variant in studies.list_variants(config)]
 
 
 def measured(what: str, removed: list[str]) -> float:
@@ -224,8 +224,8 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
             told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
             expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
-    assert studies.outcomes(config) == expected
-    assert configuration.load(copy.deepcopy(config.plain()), root) == config
+    assert studies.describe_sizes(config) == expected
+    assert configuration.load_configuration(copy.deepcopy(config.plain()), root) == config
 
 
 def weights_of(removed: frozenset[str]) -> float:
@@ -247,8 +247,8 @@ def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Pat
     whole = weights_of(frozenset())
     limit = 0.76 * whole
     study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
-    config = configuration.load(put(raw, "studies", {"sized": study}), root)
-    counts = {v.selector: v.removed for v in studies.variants(config) if v.model == "tiny"}
+    config = configuration.load_configuration(put(raw, "studies", {"sized": study}), root)
+    counts = {v.selector: v.removed for v in studies.list_variants(config) if v.model == "tiny"}
     assert counts["half"] < counts["mostly_attention"]
 
     # By brute force: the set of sub-layers that saves least of those that count enough.
@@ -261,7 +261,7 @@ def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Pat
         enough = [s for s in sets if sum(price[u] for u in s) >= counts[name] - 1e-9]
         lost = [sum(saved[u] + cache * u.endswith("attention") for u in s) for s in enough]
         assert whole + DEPTH * cache - min(lost) <= limit
-    told = studies.outcomes(config)
+    told = studies.describe_sizes(config)
     assert len(told) == 2 and all(f" by {name}: without" in " ".join(told) for name in costs)
 
 
@@ -320,5 +320,8 @@ def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)
-    expected = {variant.removed for variant in studies.variants(configuration.load(raw, root))}
+    expected = {
+        variant.removed
+        for variant in studies.list_variants(configuration.load_configuration(raw, root))
+    }
     assert {int(size) for size in healed} == expected == {1, 2, 3}

@@ -12,7 +12,7 @@ import yaml
 
 from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.options.metrics import METRICS, MODULES, carried, passes
+from lamina.options.metrics import METRICS, MODULES, carried_passes, passes_of
 from lamina.variant import Variant
 from lamina_workflow.checks import load as configuration
 from lamina_workflow.config.configuration import Configuration
@@ -83,13 +83,13 @@ def raw() -> Raw:
 
 @pytest.fixture
 def config(raw: Raw, root: Path) -> Configuration:
-    return configuration.load(raw, root)
+    return configuration.load_configuration(raw, root)
 
 
 def only(raw: Raw, root: Path, **study: Any) -> Configuration:
     """The configuration with one study instead of its own."""
     common = {"models": ["small"], "calibrations": ["recall"]}
-    return configuration.load(
+    return configuration.load_configuration(
         {**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root
     )
 
@@ -109,24 +109,24 @@ def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> Non
         for removed in (1, 2)
         for repair in ("ghost", "none")
     ]
-    assert studies.variants(config) == expected
+    assert studies.list_variants(config) == expected
 
 
 def test_studies_that_overlap_share_variants(config: Configuration) -> None:
-    listed = studies.variants(config)
+    listed = studies.list_variants(config)
     assert listed == sorted(set(listed))
     assert listed.count(Variant("small", "recall", "accuracy", 2, "none", "none")) == 1
 
 
 def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, root: Path) -> None:
     config = only(raw, root, selectors=["accuracy"], removed=[5], repairs=["none", "ghost"])
-    assert studies.plans(config) == [("small", "recall", "accuracy", 5)]
+    assert studies.list_plans(config) == [("small", "recall", "accuracy", 5)]
 
 
 def test_sizes_are_those_whose_patch_is_used(config: Configuration) -> None:
-    assert studies.sizes(config, "small", "recall", "accuracy", "ghost") == [1, 2]
-    assert studies.sizes(config, "other", "recall", "accuracy", "ghost") == []
-    assert studies.sizes(config, "small", "recall", "accuracy", "affine") == []
+    assert studies.sizes_of_patches(config, "small", "recall", "accuracy", "ghost") == [1, 2]
+    assert studies.sizes_of_patches(config, "other", "recall", "accuracy", "ghost") == []
+    assert studies.sizes_of_patches(config, "small", "recall", "accuracy", "affine") == []
 
 
 def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -> None:
@@ -146,7 +146,7 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(
         found = studies.block_variants(config, model, calibration, task, block)
         assert found, "no benchmark job may be empty"
         measured.setdefault((model, calibration, task), []).extend(found)
-    both = [v for v in studies.variants(config) if v.model == "small" and v.healing == "none"]
+    both = [v for v in studies.list_variants(config) if v.model == "small" and v.healing == "none"]
     recall = [v for v in both if v.calibration == "recall"]
     corpus = [v for v in both if v.calibration == "corpus"]
     share = [
@@ -194,7 +194,7 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina_workflow.checks.load import load; "
+        "import json, sys; from pathlib import Path; from lamina_workflow.checks.load import load_configuration; "
         "from lamina_workflow.study import requests as studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
@@ -209,17 +209,17 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
 
 
 def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
-    assert carried("removal") == ["removal", "stream"]
-    assert carried("gradient") == ["gradient", "weights"]
-    assert carried("stream") == ["stream"]
+    assert carried_passes("removal") == ["removal", "stream"]
+    assert carried_passes("gradient") == ["gradient", "weights"]
+    assert carried_passes("stream") == ["stream"]
     assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", *MODULES}
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:
-    assert passes(["cosine", "angular"]) == ["stream"]
-    assert passes(["cosine", "accuracy", "perplexity"]) == ["removal"]
-    assert passes(["cosine", "taylor", "magnitude", "accuracy"]) == ["gradient", "removal"]
-    assert passes([]) == []
+    assert passes_of(["cosine", "angular"]) == ["stream"]
+    assert passes_of(["cosine", "accuracy", "perplexity"]) == ["removal"]
+    assert passes_of(["cosine", "taylor", "magnitude", "accuracy"]) == ["gradient", "removal"]
+    assert passes_of([]) == []
 
 
 def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None:
@@ -233,7 +233,7 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
             "units": "mlp",
         },
     }
-    assert sweeps.maps(configuration.load(raw, root)) == [
+    assert sweeps.list_maps(configuration.load_configuration(raw, root)) == [
         ("small", "corpus", "removal", "layer"),
         ("small", "recall", "removal", "layer"),
         ("small", "recall", "stream", "mlp"),
@@ -258,11 +258,11 @@ def test_the_pass_of_a_step(config: Configuration) -> None:
 
 
 def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
-    assert studies.diagnoses(configuration.load(raw, root)) == []
+    assert studies.list_diagnoses(configuration.load_configuration(raw, root)) == []
     raw["diagnoses"] = {"spread": {"kind": "variance"}}
     raw["studies"]["maps"]["diagnoses"] = ["spread"]
     raw["studies"]["shares"]["diagnoses"] = ["spread"]
-    assert studies.diagnoses(configuration.load(raw, root)) == [
+    assert studies.list_diagnoses(configuration.load_configuration(raw, root)) == [
         *(
             ("other", "recall", "spread"),
             ("small", "corpus", "spread"),
@@ -290,7 +290,7 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
 def test_a_sweep_is_split_unless_it_runs_over_weights(raw: Raw, root: Path) -> None:
     raw["sweep"] = {"blocks": 3}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
-    config = configuration.load(raw, root)
+    config = configuration.load_configuration(raw, root)
     found = {
         name: sweeps.sweep_blocks(config, "small", name)
         for name in ("accuracy", "cosine", "taylor")
@@ -305,7 +305,7 @@ def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> 
         f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths
     }
     raw["models"]["of_unknown"] = {"source": "org/m", "revision": "main"}
-    config = configuration.load(raw, root)
+    config = configuration.load_configuration(raw, root)
     jobs = {depth: sweeps.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
     assert jobs == depths
     assert sweeps.sweep_blocks(config, "of_unknown", "accuracy") == 1

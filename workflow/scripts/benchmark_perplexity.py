@@ -6,34 +6,36 @@ from typing import Any
 import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.documents import perplexity_texts
 from lamina.evaluation import perplexity
-from lamina.evaluation.measuring import Unfinished, measure
+from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 
 Rows = list[dict[str, Any]]
 
 
-def measure_variants(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Rows, Rows]:
+def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Rows, Rows]:
     """Rows of tables `benchmarks` and `benchmark_samples`."""
     manifest = checksum.read_json(job.manifest)
     base = load_model(manifest, check=job.check)
     documents = perplexity_texts(job.text, Path.cwd())
-    score = perplexity.benchmark(job.name, documents, load_tokenizer(manifest), job.text)
+    score = perplexity.open_benchmark(job.name, documents, load_tokenizer(manifest), job.text)
     variants = [Variant.parse(text) for text in job.variants]
-    return measure(base, variants, score, unfinished)
+    return measure_variants(base, variants, score, unfinished)
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = BenchmarkPerplexity.read(snakemake)
         unfinished = Unfinished(f"{job.output}.unfinished", job.origin)
         rows: Rows = []
         samples: Rows = []
         if job.variants:
-            rows, samples = measure_variants(job, unfinished)
-        parquet.write(job.samples, parquet.from_rows("benchmark_samples", samples), job.provenance)
-        parquet.write(job.output, parquet.from_rows("benchmarks", rows), job.provenance)
+            rows, samples = measure_block(job, unfinished)
+        parquet.write_table(
+            job.samples, parquet.from_rows("benchmark_samples", samples), job.provenance
+        )
+        parquet.write_table(job.output, parquet.from_rows("benchmarks", rows), job.provenance)
         unfinished.remove()

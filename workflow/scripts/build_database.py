@@ -6,11 +6,11 @@ It holds the tables of the run, and what the views of `sql/views.sql` make of th
 from pathlib import Path
 
 from lamina_workflow.report import database
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import BuildDatabase
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = BuildDatabase.read(snakemake)
         tables = [Path(table) for table in job.tables]
-        database.build(Path(job.views[0]), tables, Path(job.output), job.study)
+        database.build_database(Path(job.views[0]), tables, Path(job.output), job.study)

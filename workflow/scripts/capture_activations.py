@@ -3,18 +3,18 @@
 import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.engine import memory
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.capture import CaptureActivations
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CaptureActivations.read(snakemake)
         model = load_model(checksum.read_json(job.manifest), check=job.check)
-        calibration = calibrations.read(job.calibration)
-        token_budget = memory.tokens(job.tokens, model, calibration.samples)
-        rows = capture(model, calibration.sequences(), token_budget)
+        calibration = calibrations.read_calibration(job.calibration)
+        token_budget = memory.choose_token_budget(job.tokens, model, calibration.samples)
+        rows = capture_similarities(model, calibration.sequences(), token_budget)
         table = parquet.from_rows("activations", rows, **job.keys)
-        parquet.write(job.output, table, job.provenance)
+        parquet.write_table(job.output, table, job.provenance)

@@ -3,7 +3,7 @@
 from lamina.data import overlap
 from lamina.errors import LaminaError
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import CheckOverlap
 
 # The share of a calibration that may be near duplicates of test documents: natural splits
@@ -14,7 +14,7 @@ MAX_NEAR_SHARE = 0.01
 def read_documents(path: str) -> list[tuple[str, list[int]]]:
     """Each document once: its hash, and the hashes of its runs of words."""
     runs_by_document: dict[str, list[int]] = {}
-    for row in parquet.read(path, ["document", "runs"]).to_pylist():
+    for row in parquet.read_table(path, ["document", "runs"]).to_pylist():
         # Only the first row of a question has its runs.
         runs_by_document.setdefault(row["document"], row["runs"])
     return list(runs_by_document.items())
@@ -37,11 +37,11 @@ def refuse_overlap(job: CheckOverlap, shared: overlap.Overlap, counts: str, limi
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CheckOverlap.read(snakemake)
         calibrated = read_documents(job.samples)
         tested = read_documents(job.documents)
-        shared = overlap.compare(calibrated, tested)
+        shared = overlap.count_shared_documents(calibrated, tested)
         counts = (
             f"of its {len(calibrated)} documents with the {len(tested)} test documents of "
             f"benchmark '{job.task}'"

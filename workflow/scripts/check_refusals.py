@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina.errors import LaminaError
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CheckRefusals
 
 Rows = list[dict[str, Any]]
@@ -28,10 +28,10 @@ def collect_refusals(plan_rows: Rows, patch_rows: Rows) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CheckRefusals.read(snakemake)
-        plan_rows = parquet.read(job.plans).to_pylist()
-        patch_rows = parquet.read(job.patches).to_pylist()
+        plan_rows = parquet.read_table(job.plans).to_pylist()
+        patch_rows = parquet.read_table(job.patches).to_pylist()
         reasons = collect_refusals(plan_rows, patch_rows)
         if reasons:
             lines = [f"  {key}: {reason}" for key, reason in reasons.items()]

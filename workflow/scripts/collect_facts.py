@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lamina.store import parquet
 from lamina.version import VERSION
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CollectFacts
 
 PACKAGES = (
@@ -37,7 +37,7 @@ def describe_commit() -> str:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CollectFacts.read(snakemake)
         now = time.time()
         started_file = Path(job.started)

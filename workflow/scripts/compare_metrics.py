@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset
 
-from lamina.relevance.metric_agreement import comparisons, reliabilities
+from lamina.relevance.metric_agreement import comparison_rows, reliabilities
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareMetrics
 
 
@@ -26,7 +26,7 @@ def _rows_against_accuracy(
     described: list[dict[str, Any]], sweeps: dataset.Dataset, metrics: list[str]
 ) -> Iterator[dict[str, Any]]:
     n_samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
-    for model, component, metric, names, agreement in comparisons(
+    for model, component, metric, names, agreement in comparison_rows(
         described, sweeps, "accuracy", metrics
     ):
         counts = {
@@ -70,11 +70,11 @@ def _estimate(interval: Sequence[float]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CompareMetrics.read(snakemake)
         rows = agreement_rows(
-            parquet.read(job.relevance),
+            parquet.read_table(job.relevance),
             dataset.dataset(job.sweeps),
-            parquet.read(job.calibrations),
+            parquet.read_table(job.calibrations),
         )
-        parquet.write(job.output, parquet.from_rows("agreements", rows))
+        parquet.write_table(job.output, parquet.from_rows("agreements", rows))

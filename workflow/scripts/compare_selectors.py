@@ -5,13 +5,13 @@ from pathlib import Path
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareSelectors
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CompareSelectors.read(snakemake)
         tables = [Path(table) for table in job.tables]
-        connection = database.connect(Path(job.views[0]), tables)
+        connection = database.connect_views(Path(job.views[0]), tables)
         rows = compare_selectors(connection)
-        parquet.write(job.output, parquet.from_rows("comparisons", rows))
+        parquet.write_table(job.output, parquet.from_rows("comparisons", rows))

@@ -2,14 +2,14 @@
 
 from pyarrow import dataset
 
-from lamina.relevance.dissociation import dissociations
+from lamina.relevance.dissociation import dissociation_rows
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareTasks
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = CompareTasks.read(snakemake)
-        calibrations = parquet.read(job.calibrations).to_pylist()
-        rows = dissociations(calibrations, dataset.dataset(job.sweeps))
-        parquet.write(job.output, parquet.from_rows("dissociations", rows))
+        calibrations = parquet.read_table(job.calibrations).to_pylist()
+        rows = dissociation_rows(calibrations, dataset.dataset(job.sweeps))
+        parquet.write_table(job.output, parquet.from_rows("dissociations", rows))

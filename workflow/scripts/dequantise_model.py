@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lamina.models.dequantise import dequantise
-from lamina_workflow.runtime.script import running
+from lamina.models.dequantise import dequantise_model
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import DequantiseModel
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = DequantiseModel.read(snakemake)
-        dequantise(Path(job.files[0]), Path(job.output), job.dtype)
+        dequantise_model(Path(job.files[0]), Path(job.output), job.dtype)

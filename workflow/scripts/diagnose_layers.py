@@ -8,11 +8,11 @@ from lamina.data import calibrations
 from lamina.engine import memory
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.capture import DiagnoseLayers
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = DiagnoseLayers.read(snakemake)
         method = import_module(f"lamina.diagnosis.{job.diagnosis.kind}")
         manifest = checksum.read_json(job.manifest)
@@ -21,10 +21,10 @@ if __name__ == "__main__":
             samples = method.read_samples(Path(job.samples), tokenizer, job.diagnosis)
             calibration_samples = []
         else:
-            samples = calibrations.read(job.samples).samples
+            samples = calibrations.read_calibration(job.samples).samples
             calibration_samples = samples
         model = load_model(manifest, check=job.check)
-        token_budget = memory.tokens(job.tokens, model, calibration_samples)
+        token_budget = memory.choose_token_budget(job.tokens, model, calibration_samples)
         rows = method.diagnose(model, samples, job.diagnosis, token_budget)
         table = parquet.from_rows("diagnoses", rows, **job.keys)
-        parquet.write(job.output, table, job.provenance)
+        parquet.write_table(job.output, table, job.provenance)

@@ -9,20 +9,20 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
-from lamina.models.export.card import ONWARD, Source
+from lamina.models.export.card import ONWARD, BaseSource
 from lamina.models.export.gguf_file import FILE
-from lamina.models.export.save import export
+from lamina.models.export.save import export_variant
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.export import ExportVariant
 
 
-def export_variant(job: ExportVariant) -> str:
+def export_job(job: ExportVariant) -> str:
     """Write the checkpoint of a job, and return the form that it has."""
     variant = Variant.parse(job.variant)
-    parts = assembly.read(variant)
+    parts = assembly.read_parts(variant)
     if parts.plan is None:
         raise LaminaError(
             f"{variant} is the base model, which is its own checkpoint. Name a variant."
@@ -31,12 +31,12 @@ def export_variant(job: ExportVariant) -> str:
     described_in_card = (variant, Variant.base(variant.model))
     measured = [
         row
-        for row in parquet.gather("benchmarks", job.benchmarks).to_pylist()
+        for row in parquet.gather_tables("benchmarks", job.benchmarks).to_pylist()
         if Variant.of(row) in described_in_card
     ]
-    return export(
+    return export_variant(
         load_model(manifest, torch.device("cpu")),
-        Source(variant, manifest, parts.plan, measured),
+        BaseSource(variant, manifest, parts.plan, measured),
         Path(job.output),
         parts.patches,
         parts.adapter,
@@ -59,7 +59,7 @@ def print_usage(folder: Path, form: str) -> None:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = ExportVariant.read(snakemake)
-        form = export_variant(job)
+        form = export_job(job)
         print_usage(Path(job.output), form)

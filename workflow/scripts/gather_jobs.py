@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import GatherJobs
 
 RECORDS = Path("results/jobs")
@@ -63,6 +63,6 @@ def _number(text: Any) -> float | None:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = GatherJobs.read(snakemake)
-        parquet.write(job.output, parquet.from_rows("jobs", job_rows(RECORDS)))
+        parquet.write_table(job.output, parquet.from_rows("jobs", job_rows(RECORDS)))

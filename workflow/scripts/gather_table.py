@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.models.units import replacement
+from lamina.models.units import donor_of
 from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import GatherTable
 
 Rows = Iterator[dict[str, Any]]
@@ -19,7 +19,7 @@ Rows = Iterator[dict[str, Any]]
 
 def model_rows(job: GatherTable) -> Rows:
     """Rows from manifests `models/{model}/manifest.json`."""
-    columns = parquet.schema("models").names
+    columns = parquet.schema_of("models").names
     for path in map(Path, job.parts):
         manifest = checksum.read_json(path)
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
@@ -27,9 +27,9 @@ def model_rows(job: GatherTable) -> Rows:
 
 def calibration_rows(job: GatherTable) -> Rows:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
-    columns = parquet.schema("calibrations").names
+    columns = parquet.schema_of("calibrations").names
     for path in map(Path, job.parts):
-        metadata = parquet.metadata(path)
+        metadata = parquet.read_metadata(path)
         if "calibration" not in metadata:
             raise LaminaError(
                 f"{path} is not a calibration of this version of lamina. Delete the file and run "
@@ -64,7 +64,7 @@ def plan_rows(job: GatherTable) -> Rows:
         for position, (unit, score, before, after) in enumerate(units, start=1):
             yield keys | {
                 "unit": str(unit),
-                "donor": replacement(str(unit)) or None,
+                "donor": donor_of(str(unit)) or None,
                 "position": position,
                 "score": score,
                 "accuracy_before": before,
@@ -91,10 +91,10 @@ def gather(job: GatherTable) -> pa.Table:
     """The whole table of a job from its parts."""
     if job.table in READERS:
         return parquet.from_rows(job.table, READERS[job.table](job))
-    return parquet.gather(job.table, job.parts)
+    return parquet.gather_tables(job.table, job.parts)
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = GatherTable.read(snakemake)
-        parquet.write(job.output, gather(job))
+        parquet.write_table(job.output, gather(job))

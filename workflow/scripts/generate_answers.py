@@ -4,24 +4,24 @@ from pathlib import Path
 
 import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
-from lamina.data.encoding import recorder
-from lamina.data.prepare import drawn
+from lamina.data.encoding import open_encoder
+from lamina.data.prepare import draw_tasks
 from lamina.data.prompts import Style
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import GenerateAnswers
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = GenerateAnswers.read(snakemake)
         manifest = checksum.read_json(job.manifest)
-        questions = calibrations.read(job.questions, runs=True)
+        questions = calibrations.read_calibration(job.questions, runs=True)
         model = load_model(manifest, check=job.check)
         tokenizer = load_tokenizer(manifest)
-        lm = recorder(model, tokenizer)
-        drawn_tasks = drawn(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
+        lm = open_encoder(model, tokenizer)
+        drawn_tasks = draw_tasks(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
         tasks = [task for task, _ in drawn_tasks]
         answered = own_answers(job.entry, questions, tasks, model, tokenizer)
-        calibrations.write(job.output, answered)
+        calibrations.write_calibration(job.output, answered)

@@ -16,9 +16,9 @@ from lamina.healing.training import TrainingRow
 from lamina.models.load import load_quantised
 from lamina.repair import patch
 from lamina.store import checksum, parquet
-from lamina.store.unfinished import Progress, digest
+from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.heal import HealVariant
 
 PROGRESS_FILE = ".progress.safetensors"
@@ -30,17 +30,17 @@ def can_be_trained(job: HealVariant, plan: dict[str, Any]) -> bool:
     """
     if not plan["units"]:
         return False
-    return not (job.patch and patch.refused(job.patch, plan["removed"]))
+    return not (job.patch and patch.patch_refusal(job.patch, plan["removed"]))
 
 
 def train_variant(job: HealVariant, plan: dict[str, Any], progress: Progress) -> list[TrainingRow]:
     """Train the variant, write its adapter, and return the training curve."""
     method = import_module(f"lamina.healing.{job.healing.method}")
-    patches = patch.load(job.patch, plan["removed"]) if job.patch else None
+    patches = patch.read_patch(job.patch, plan["removed"]) if job.patch else None
     manifest = checksum.read_json(job.manifest)
     base = load_quantised(manifest, job.healing.base_quantisation, job.check)
     sources = [
-        TrainingSource(calibrations.read(file).samples, weight)
+        TrainingSource(calibrations.read_calibration(file).samples, weight)
         for file, (_, weight) in zip(job.training_files, job.weights, strict=True)
     ]
     healed, rows = method.heal(base, plan, patches, sources, job.healing, progress)
@@ -49,12 +49,12 @@ def train_variant(job: HealVariant, plan: dict[str, Any], progress: Progress) ->
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = HealVariant.read(snakemake)
         folder = Path(job.output).parent
         plan = checksum.read_json(job.plan)
         files_read = [job.manifest, job.plan, *filter(None, [job.patch]), *job.training_files]
-        progress = Progress(folder / PROGRESS_FILE, digest(job.provenance, *files_read))
+        progress = Progress(folder / PROGRESS_FILE, digest_settings(job.provenance, *files_read))
         rows: list[TrainingRow] = []
         if can_be_trained(job, plan):
             rows = train_variant(job, plan, progress)
@@ -62,5 +62,5 @@ if __name__ == "__main__":
             write_empty_adapter(folder)
         variant = Variant.parse(job.variant)
         table = parquet.from_rows("training", rows, **variant.row())
-        parquet.write(job.output, table, job.provenance)
+        parquet.write_table(job.output, table, job.provenance)
         progress.remove()

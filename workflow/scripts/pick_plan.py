@@ -3,11 +3,11 @@
 from lamina.errors import LaminaError
 from lamina.selection.plans import Plan, write_plan
 from lamina.store import checksum
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import PickPlan
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = PickPlan.read(snakemake)
         searched = [Plan(**plan) for plan in checksum.read_json(job.plans)["plans"]]
         plan_by_size = {plan.removed: plan for plan in searched}

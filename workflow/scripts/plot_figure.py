@@ -6,16 +6,16 @@ from pathlib import Path
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.figures.drawing import draw_figure
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import PlotFigure
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = PlotFigure.read(snakemake)
         # The caption, the CSV file and the picture all use the views that the queries name, so
         # these are computed once.
         sql = "".join(Path(query).read_text(encoding="utf-8") for query in job.queries)
-        connection = database.connect(
+        connection = database.connect_views(
             Path(job.views[0]),
             [Path(table) for table in job.tables],
             computed=re.findall(r"\w+", sql),

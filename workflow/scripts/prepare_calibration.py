@@ -4,16 +4,16 @@ from pathlib import Path
 
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import calibrations
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare_calibration
 from lamina.store import checksum
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareCalibration
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = PrepareCalibration.read(snakemake)
         manifest = checksum.read_json(job.manifest)
-        calibration = prepare(
+        calibration = prepare_calibration(
             job.calibration, job.entry, manifest, Path.cwd(), job.parts, job.answers
         )
-        calibrations.write(job.output, calibration)
+        calibrations.write_calibration(job.output, calibration)

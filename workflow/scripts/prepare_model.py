@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
-from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation
-from lamina.models.manifest import describe, find_model
+from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation_method
+from lamina.models.manifest import describe_model, find_model
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareModel
 
 
@@ -27,18 +27,18 @@ def must_be_dequantised(folder: Path) -> bool:
     if not is_quantised(folder):
         return False
     settings = json.loads((folder / "config.json").read_text())
-    return quantisation(settings) in DEQUANTISED
+    return quantisation_method(settings) in DEQUANTISED
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = PrepareModel.read(snakemake)
         folder = find_folder(job)
         if must_be_dequantised(folder):
-            from lamina.models.dequantise import dequantise
+            from lamina.models.dequantise import dequantise_model
 
             checkpoint = Path.cwd() / Path(job.output).with_name("checkpoint")
             location = f"models.{job.model}.source"
-            dequantise(folder / "config.json", checkpoint, job.entry.dtype, location)
+            dequantise_model(folder / "config.json", checkpoint, job.entry.dtype, location)
             folder = checkpoint
-        parquet.write_json(job.output, describe(job.model, job.entry, folder))
+        parquet.write_json(job.output, describe_model(job.model, job.entry, folder))

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import documents, lm_tasks
-from lamina.data.overlap import document_hash, runs
+from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.store import parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareTask
 
 
@@ -29,13 +29,13 @@ def read_test_documents(job: PrepareTask) -> list[tuple[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = PrepareTask.read(snakemake)
         tested = read_test_documents(job)
         hashes = [document_hash(*document) for document in tested]
-        runs_of_words = [runs(*document) for document in tested]
+        runs_of_words = [hash_word_runs(*document) for document in tested]
         columns = {
             "document": pa.array(hashes, pa.string()),
             "runs": pa.array(runs_of_words, pa.list_(pa.uint64())),
         }
-        parquet.write(job.output, pa.table(columns))
+        parquet.write_table(job.output, pa.table(columns))

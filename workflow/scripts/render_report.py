@@ -5,15 +5,15 @@ from pathlib import Path
 from lamina.store import checksum, parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.page import render_report
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import RenderReport
 
 REPEATED_VIEWS = ("against_base", "repairs", "variants", "answers")  # many questions read them
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = RenderReport.read(snakemake)
-        connection = database.connect(
+        connection = database.connect_views(
             Path(job.views[0]),
             [Path(table) for table in job.tables],
             computed=REPEATED_VIEWS,

@@ -10,7 +10,7 @@ from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import running
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import SearchPlans
 
 
@@ -20,7 +20,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
     files = {job.keys["calibration"]: job.calibration} | job.data
     return SearchRequest(
         model=load_model(manifest, check=job.check),
-        calibrations={name: calibrations.read(file) for name, file in files.items()},
+        calibrations={name: calibrations.read_calibration(file) for name, file in files.items()},
         selector=job.selector,
         sizes=job.sizes,
         keys=job.keys,
@@ -42,11 +42,13 @@ def hash_origin(job: SearchPlans, files: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = SearchPlans.read(snakemake)
         log = Path(job.output).with_suffix(".log")
         method = import_module(job.selector.SEARCH)
         plans, rows = method.search_plans(search_request(job, log))
         parquet.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
-        parquet.write(job.output, parquet.from_rows("searches", rows, **job.keys), job.provenance)
+        parquet.write_table(
+            job.output, parquet.from_rows("searches", rows, **job.keys), job.provenance
+        )
         log.unlink(missing_ok=True)

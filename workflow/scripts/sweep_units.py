@@ -7,8 +7,8 @@ from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.selection import plans, removals
 from lamina.store import checksum, parquet
-from lamina.store.unfinished import Progress, digest
-from lamina_workflow.runtime.script import running
+from lamina.store.unfinished import Progress, digest_settings
+from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.sweep import SweepUnits
 
 
@@ -20,7 +20,7 @@ def measure_removals(
     removed: The units that were removed before the sweep.
     """
     manifest = checksum.read_json(job.manifest)
-    units = removals.share(
+    units = removals.share_units(
         manifest["n_layers"], job.units, removed, job.replacements, job.block, job.blocks
     )
     if not units:
@@ -28,9 +28,9 @@ def measure_removals(
     model = load_model(manifest, check=job.check)
     files = {job.keys["calibration"]: job.calibration} | job.data
     replacements = job.replacements.read_records(job.manifests) if job.replacements else None
-    return removals.rows(
+    return removals.removal_rows(
         model,
-        {name: calibrations.read(file) for name, file in files.items()},
+        {name: calibrations.read_calibration(file) for name, file in files.items()},
         units,
         removed,
         job.pass_,
@@ -44,12 +44,14 @@ def measure_removals(
 
 
 if __name__ == "__main__":
-    with running(snakemake):
+    with run_script(snakemake):
         job = SweepUnits.read(snakemake)
-        progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
+        progress = Progress(f"{job.output}.unfinished", digest_settings({"job": job.origin}))
         plan = plans.read_plan(job.plan) if job.plan else None
         rows = []
         if plan is None or plan.refused is None:
             rows = measure_removals(job, plan.units if plan else [], progress)
-        parquet.write(job.output, parquet.from_rows("sweeps", rows, **job.keys), job.provenance)
+        parquet.write_table(
+            job.output, parquet.from_rows("sweeps", rows, **job.keys), job.provenance
+        )
         progress.remove()

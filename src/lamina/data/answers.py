@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lm_eval.api import metrics
 from lm_eval.api.task import ConfigurableTask
 
-from lamina.data.files import choices_fault, shown
+from lamina.data.files import choices_fault, shorten_value
 from lamina.errors import LaminaError
 
 # The metrics that lm-eval measures on choices.
@@ -61,7 +61,7 @@ def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
     """
     choices = task.doc_to_choice(doc)
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
-        raise NoAnswer(f"its choices are {shown(choices)}, not a list of texts.")
+        raise NoAnswer(f"its choices are {shorten_value(choices)}, not a list of texts.")
     return [_choice_index(gold, choices) for gold in _as_list(_gold(task, doc))]
 
 
@@ -80,13 +80,13 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     texts: list[str] = []
     for answer in _as_list(gold):
         if isinstance(gold, list) and not isinstance(answer, str):
-            raise NoAnswer(f"its right answers are {shown(gold)}, which are not texts.")
+            raise NoAnswer(f"its right answers are {shorten_value(gold)}, which are not texts.")
         if isinstance(_undo_template(answer), dict):
             raise NoAnswer(
-                f"its right answer is {shown(answer)}, fields of which one is to be named."
+                f"its right answer is {shorten_value(answer)}, fields of which one is to be named."
             )
         if answer is None or not str(answer).strip():
-            raise NoAnswer(f"its right answer is {shown(answer)}, which is no text.")
+            raise NoAnswer(f"its right answer is {shorten_value(answer)}, which is no text.")
         texts.append(str(answer))
     return list(dict.fromkeys(texts))
 
@@ -154,7 +154,7 @@ def undecided_document(
             if index not in right_indices and rows[index] == rows[right_index]:
                 return (
                     f"'{document_start(task, doc)}' with its choices {right_index} "
-                    f"{shown(choices[right_index])} and {index} {shown(text)}"
+                    f"{shorten_value(choices[right_index])} and {index} {shorten_value(text)}"
                 )
     return None
 
@@ -283,7 +283,7 @@ def _choice_index(gold: Any, choices: list[str]) -> int:
         if gold in choices:
             return choices.index(gold)
         raise NoAnswer(
-            f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices."
+            f"its right answer is {shorten_value(gold)}, which is none of its {len(choices)} choices."
         )
     if not isinstance(gold, int):
         advice = ""
@@ -291,11 +291,11 @@ def _choice_index(gold: Any, choices: list[str]) -> int:
             # A column with empty cells makes 1.0 of 1, at which lm-eval itself stops.
             advice = ": write whole numbers, or `| int` behind it"
         raise NoAnswer(
-            f"its right answer is {shown(gold)}, which is no number of a choice{advice}."
+            f"its right answer is {shorten_value(gold)}, which is no number of a choice{advice}."
         )
     if not 0 <= gold < len(choices):
         raise NoAnswer(
-            f"its right answer is {shown(gold)}, but its choices are numbered 0 to "
+            f"its right answer is {shorten_value(gold)}, but its choices are numbered 0 to "
             f"{len(choices) - 1}."
         )
     return int(gold)

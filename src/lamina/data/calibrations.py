@@ -96,7 +96,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationSamples:
     """Samples, and the facts that the tables report about them."""
 
     samples: tuple[Sample, ...]
@@ -107,7 +107,7 @@ class Calibration:
         return [sample.sequence() for sample in self.samples]
 
 
-def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def encode_document(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     """Token ids of a document as in training: with BOS exactly if the tokenizer adds one."""
     return list(tokenizer(text, verbose=False)["input_ids"])
 
@@ -153,7 +153,9 @@ def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
     return sum(chances) / len(samples)
 
 
-def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibration:
+def build_calibration(
+    samples: Sequence[Sample], vocabulary: int, **facts: Any
+) -> CalibrationSamples:
     """A calibration of samples, with the facts that can be counted.
 
     facts: `source`, `split`, `seed` and others that cannot be counted; they replace counted ones.
@@ -167,35 +169,35 @@ def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibrati
         "n_undecided": 0,
         "chance_accuracy": chance_accuracy(samples, vocabulary),
     }
-    return Calibration(tuple(samples), counted | facts)
+    return CalibrationSamples(tuple(samples), counted | facts)
 
 
-def write(path: str | Path, calibration: Calibration) -> None:
+def write_calibration(path: str | Path, calibration: CalibrationSamples) -> None:
     """Write a calibration; its facts go into the file's metadata."""
     records: list[dict[str, Any]] = []
     for sample in calibration.samples:
         for row_index, row in enumerate(sample.rows):
             records.append(_make_record(sample, row_index, row))
-    parquet.write(
+    parquet.write_table(
         path,
         pa.Table.from_pylist(records, schema=_SCHEMA),
         {"calibration": json.dumps(calibration.facts)},
     )
 
 
-def read(path: str | Path, runs: bool = False) -> Calibration:
+def read_calibration(path: str | Path, runs: bool = False) -> CalibrationSamples:
     """Read what `write` wrote, with or without the runs of samples.
 
     Raises LaminaError if it is damaged.
     """
     columns = [field.name for field in _SCHEMA if runs or field.name != "runs"]
-    table = parquet.read(path, columns)
-    with parquet.reading(path):
+    table = parquet.read_table(path, columns)
+    with parquet.explaining_damage(path):
         facts = json.loads((table.schema.metadata or {})[METADATA_KEY])
     samples = []
     for sample_index, records in groupby(table.to_pylist(), itemgetter("sample")):
         samples.append(_restore_sample(sample_index, list(records)))
-    return Calibration(tuple(samples), facts)
+    return CalibrationSamples(tuple(samples), facts)
 
 
 def _make_record(sample: Sample, row_index: int, row: Row) -> dict[str, Any]:

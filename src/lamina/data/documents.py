@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lamina.data.files import json_lines, listed_values, read_text, shown, surrogate_fault
-from lamina.errors import LaminaError, at
+from lamina.data.files import json_lines, listed_values, read_text, shorten_value, surrogate_fault
+from lamina.errors import LaminaError, located_at
 from lamina.options import calibrations
 from lamina.options.benchmarks import Perplexity
 from lamina.options.calibrations import CORPUS, Hub
@@ -167,7 +167,7 @@ def _parse_json_list(content: str, location: str) -> list[str]:
         ) from error
     entries = listed_values(value, "text")
     if entries is None:
-        raise LaminaError(f"{location}: {shown(value)} is not a list. {_LIST_FORM}")
+        raise LaminaError(f"{location}: {shorten_value(value)} is not a list. {_LIST_FORM}")
     texts: list[str] = []
     for number, entry in enumerate(entries, 1):
         document = {"text": entry} if isinstance(entry, str) else entry
@@ -184,7 +184,7 @@ def _text_of(value: object, location: str, form: str) -> str:
         return text
     if isinstance(value, dict) and "text" not in value:
         raise LaminaError(f"{location}: `text` is missing. {form}")
-    raise LaminaError(f"{location}: {shown(value)} is no text. {form}")
+    raise LaminaError(f"{location}: {shorten_value(value)} is no text. {form}")
 
 
 def _open_rows(entry: Hub, root: Path, where: str) -> Iterable[dict[str, Any]]:
@@ -209,7 +209,7 @@ def _folder_rows(folder: Path, entry: Hub, location: str) -> Iterator[dict[str, 
     from lamina.data import folders
 
     for file in folders.find_files(folder, entry.name, entry.split, location):
-        with at(location):
+        with located_at(location):
             yield from folders.read_rows(file, entry.field)
 
 

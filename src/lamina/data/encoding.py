@@ -136,7 +136,7 @@ def _cannot_score(role: str, text: str, fault: str) -> LaminaError:
     )
 
 
-def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
+def open_encoder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
     """An lm-eval model that is used for its encodings only.
 
     `model` may be a skeleton without weights.

@@ -44,7 +44,7 @@ def read_text(path: Path, where: str, form: str) -> str:
     """
     if not path.is_file():
         raise LaminaError(f"{where}: there is no file {path}. Write the path of {form}.")
-    text = decode(path.read_bytes(), f"{where}: {path}")
+    text = decode_text(path.read_bytes(), f"{where}: {path}")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -56,7 +56,7 @@ def encoding_of(start: bytes) -> str:
     return "utf-8"
 
 
-def decode(data: bytes, location: str, first_line: int = 1) -> str:
+def decode_text(data: bytes, location: str, first_line: int = 1) -> str:
     """The text of a file's bytes, without a byte order mark.
 
     location: What messages begin with.
@@ -140,7 +140,7 @@ def json_lines(text: str, location: str, form: str) -> Iterator[tuple[str, Any]]
             ) from error
 
 
-def shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """A value as JSON writes it, short enough for a message.
 
     Halves of surrogate pairs, which nothing prints, are shown by number.
@@ -207,12 +207,12 @@ def choices_fault(choices: list[Any]) -> str | None:
     stripped: list[str] = []
     for index, choice in enumerate(choices):
         if not isinstance(choice, str):
-            return f"choice {index} is {shown(choice)}, not a text."
+            return f"choice {index} is {shorten_value(choice)}, not a text."
         if not choice.strip():
             return f"choice {index} is empty, so nothing could be scored."
         if choice.strip() in stripped:
             return (
-                f"choices {stripped.index(choice.strip())} and {index} are both {shown(choice)}, "
+                f"choices {stripped.index(choice.strip())} and {index} are both {shorten_value(choice)}, "
                 "so no score could tell them apart."
             )
         stripped.append(choice.strip())
@@ -226,20 +226,20 @@ def choices_fault(choices: list[Any]) -> str | None:
 def _find_question_fault(record: Any) -> str | None:
     """A sentence that says why a line is no question; None if it is one."""
     if not isinstance(record, dict):
-        return f"{shown(record)} is not a question."
+        return f"{shorten_value(record)} is not a question."
     for key in ("query", "choices", "gold"):
         if key not in record:
             return f"`{key}` is missing."
 
     query = record["query"]
     if not isinstance(query, str):
-        return f"query is {shown(query)}, not a text."
+        return f"query is {shorten_value(query)}, not a text."
     if query and not query.strip():
-        return f"query is {shown(query)}, which is white space only."
+        return f"query is {shorten_value(query)}, which is white space only."
 
     choices = record["choices"]
     if not isinstance(choices, list):
-        return f"choices is {shown(choices)}, not a list of texts."
+        return f"choices is {shorten_value(choices)}, not a list of texts."
     return (
         surrogate_fault([query, choices])
         or choices_fault(choices)
@@ -250,13 +250,13 @@ def _find_question_fault(record: Any) -> str | None:
 def _find_gold_fault(gold: Any, choices: list[str]) -> str | None:
     if isinstance(gold, bool) or not isinstance(gold, int):
         advice = f" Write {choices.index(gold)}." if gold in choices else ""
-        return f"gold is {shown(gold)}, not a whole number.{advice}"
+        return f"gold is {shorten_value(gold)}, not a whole number.{advice}"
     if not 0 <= gold < len(choices):
         return f"gold is {gold}, but the choices are numbered 0 to {len(choices) - 1}."
     return None
 
 
-def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
+def read_labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
     """Texts and their labels; `where` is the key that names the file.
 
     Raises LaminaError if a line has another form, or there are fewer than two labels with a line in
@@ -277,7 +277,7 @@ def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
     return texts
 
 
-def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
+def read_pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
     """Pairs of prompts, each after its location in the file.
 
     Raises LaminaError if a line has another form, or has two equal prompts or answers; or if there
@@ -289,7 +289,7 @@ def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
         for first, second in (("clean", "corrupt"), ("right", "foil")):
             if line[first].strip() == line[second].strip():
                 raise LaminaError(
-                    f"{location}: `{first}` and `{second}` are both {shown(line[first])}. Write "
+                    f"{location}: `{first}` and `{second}` are both {shorten_value(line[first])}. Write "
                     "two that differ."
                 )
     if not lines:

@@ -24,10 +24,10 @@ from huggingface_hub import metadata_load
 
 from lamina.data.files import (
     LONGEST_MARK,
-    decode,
+    decode_text,
     encoding_of,
     listed_values,
-    shown,
+    shorten_value,
     surrogate_fault,
 )
 from lamina.errors import LaminaError
@@ -296,7 +296,7 @@ def _arrow_batches(source: pa.NativeFile) -> Iterable[pa.RecordBatch]:
 def _json_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
     for location, row in _json_entries(file, field):
         if not isinstance(row, dict):
-            raise LaminaError(f"{location}: {shown(row)} is no object with fields.")
+            raise LaminaError(f"{location}: {shorten_value(row)} is no object with fields.")
         if fault := surrogate_fault(row.get(field)):
             raise LaminaError(f"{location}: {fault}")
         yield row
@@ -352,6 +352,6 @@ def _lines(file: Path) -> Iterator[str]:
         chunk += opened.readline() if encoding_of(chunk).startswith("utf-8") else opened.read()
         line_number = 1
         while chunk:
-            yield from io.StringIO(decode(chunk, str(file), line_number), newline="")
+            yield from io.StringIO(decode_text(chunk, str(file), line_number), newline="")
             line_number += chunk.count(b"\n")
             chunk = opened.readline()

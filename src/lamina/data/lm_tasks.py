@@ -25,7 +25,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import UNKNOWN_DATASET
 from lamina.data.encoding import EncodingLM, encode_pair, fit_row, scored_row
 from lamina.data.files import check_examples, read_questions
-from lamina.data.overlap import document_hash, runs
+from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, list_tasks
 from lamina.errors import LaminaError
@@ -88,7 +88,7 @@ def _load(
         # Paths in task files count from the root, whatever the current folder is.
         with chdir(root), fresh_modules:
             if not choices:
-                return task_groups.find_task(name, task_files.folder(root), trust_code)
+                return task_groups.find_task(name, task_files.find_task_folder(root), trust_code)
             task = _make_question_task(name, root / choices)
             check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             return task
@@ -173,7 +173,7 @@ def _use_split(task: ConfigurableTask, split: str) -> None:
 
 def is_own(name: str, root: Path) -> bool:
     """Whether a task is of the project's task files, so that its user can correct its data."""
-    return bool(task_files.reached(name, task_files.folder(root)))
+    return bool(task_files.list_reached_files(name, task_files.find_task_folder(root)))
 
 
 def eval_split(task: ConfigurableTask) -> str:
@@ -276,7 +276,7 @@ def _make_sample(
         gold,
         tuple(rows),
         document=document_hash(question, choices),
-        runs=runs(question, choices),
+        runs=hash_word_runs(question, choices),
         also=tuple(other_right),
         limit=lm.max_length,
     )

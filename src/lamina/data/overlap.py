@@ -78,7 +78,7 @@ class DocumentPairs(NamedTuple):
     are_near: np.ndarray  # whether they are near duplicates
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words by which documents are compared.
 
     They are in lower case, in the usual form of compatible characters such as full-width ones
@@ -104,17 +104,19 @@ def document_hash(text: str, choices: Sequence[str] = ()) -> str:
 
 def _normalise(text: str) -> str:
     """A text as its words; a text of punctuation alone, as it is but for white space."""
-    return " ".join(words(text)) or " ".join(text.split())
+    return " ".join(split_words(text)) or " ".join(text.split())
 
 
-def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
+def hash_word_runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     """Hashes (64 bits) of the runs of words in a document, sorted.
 
     Of a question, those in the question followed by each of its choices.
     """
     hashes: set[int] = set()
     for ending in choices or ("",):
-        codes = np.array([_word_code(word) for word in words(f"{text} {ending}")], dtype=np.uint64)
+        codes = np.array(
+            [_word_code(word) for word in split_words(f"{text} {ending}")], dtype=np.uint64
+        )
         if len(codes) < RUN_LENGTH:
             continue
         windows = np.lib.stride_tricks.sliding_window_view(codes, RUN_LENGTH)
@@ -125,11 +127,13 @@ def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     return tuple(sorted(hashes))
 
 
-def compare(calibration: Sequence[Document], benchmark: Sequence[Document]) -> Overlap:
+def count_shared_documents(
+    calibration: Sequence[Document], benchmark: Sequence[Document]
+) -> Overlap:
     """Count the documents of a calibration that are in a benchmark."""
     benchmark_hashes = {document for document, _ in benchmark}
     is_equal = np.array([document in benchmark_hashes for document, _ in calibration], dtype=bool)
-    found = pairs(calibration, benchmark)
+    found = find_shared_pairs(calibration, benchmark)
 
     is_near = is_equal.copy()
     is_near[found.first[found.are_near]] = True
@@ -138,7 +142,9 @@ def compare(calibration: Sequence[Document], benchmark: Sequence[Document]) -> O
     return Overlap(int(is_equal.sum()), int(is_near.sum()), int(is_sharing.sum()))
 
 
-def pairs(first_side: Sequence[Document], second_side: Sequence[Document]) -> DocumentPairs:
+def find_shared_pairs(
+    first_side: Sequence[Document], second_side: Sequence[Document]
+) -> DocumentPairs:
     """All pairs of a document of each side that share a run."""
     table = _tabulate_runs([*first_side, *second_side])
     first_table = table[: len(first_side)]

@@ -12,16 +12,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import calibrations, documents, encoding, lm_tasks
 from lamina.data.answers import check_undecided
-from lamina.data.calibrations import Calibration, Row, Sample, check_ids, encode
+from lamina.data.calibrations import CalibrationSamples, Row, Sample, check_ids, encode_document
 from lamina.data.files import check_limit
-from lamina.data.overlap import document_hash, runs
+from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.data.prompts import Style
 from lamina.data.task_files import check_written
 from lamina.data.task_groups import TaskOrGroup, list_tasks, split_in_proportion
-from lamina.errors import LaminaError, at
-from lamina.models.checkpoint import check_fits, context
+from lamina.errors import LaminaError, located_at
+from lamina.models.checkpoint import check_fits, stated_context
 from lamina.models.load import load_tokenizer
-from lamina.models.manifest import skeleton
+from lamina.models.manifest import load_skeleton
 from lamina.options import calibrations as entries
 
 FEWEST_RIGHT = 10
@@ -40,14 +40,14 @@ class DrawnSamples(NamedTuple):
     """Documents that were left out, since no score decides them for this model."""
 
 
-def prepare(
+def prepare_calibration(
     name: str,
     entry: entries.Calibration,
     manifest: dict[str, Any],
     root: Path,
     parts: Mapping[str, entries.Calibration] | None = None,
     written: Mapping[str, str] | None = None,
-) -> Calibration:
+) -> CalibrationSamples:
     """Tokenise the samples of calibration `name` for one model.
 
     Documents that no score decides for this model are left out and counted (`n_undecided`).
@@ -64,19 +64,19 @@ def prepare(
     """
     vocabulary = int(manifest["vocabulary"])
     if written and name in written:
-        own_answers = calibrations.read(written[name], runs=True)
+        own_answers = calibrations.read_calibration(written[name], runs=True)
         return _select_own_answers(f"calibrations.{name}", entry, own_answers, vocabulary)
 
     if isinstance(entry, entries.Mixture):
         prepared_parts = {
-            part_name: prepare(part_name, part, manifest, root, None, written)
+            part_name: prepare_calibration(part_name, part, manifest, root, None, written)
             for part_name, part in (parts or {}).items()
         }
         drawn_samples = _draw_from_parts(name, entry, parts or {}, prepared_parts)
     else:
         drawn_samples = _draw_from_source(name, entry, manifest, root)
 
-    return calibrations.build(
+    return calibrations.build_calibration(
         drawn_samples.samples,
         vocabulary,
         n_undecided=drawn_samples.n_undecided,
@@ -92,7 +92,7 @@ def _draw_from_source(
     """Samples of a calibration that is no mixture."""
     tokenizer = load_tokenizer(manifest)
     # Without weights: enough for lm-eval to know its context length.
-    model = skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
+    model = load_skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
     if manifest["chat_template"] and not tokenizer.chat_template:
         raise LaminaError(
             f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. "
@@ -100,7 +100,7 @@ def _draw_from_source(
         )
 
     if isinstance(entry, entries.Text | entries.Hub):
-        model_context = context(model.config.to_dict())
+        model_context = stated_context(model.config.to_dict())
         length_key = f"calibrations.{name}.length"
         check_fits(length_key, entry.length, model_context, manifest["source"])
         return _draw_from_texts(name, entry, tokenizer, int(manifest["vocabulary"]), root)
@@ -108,8 +108,8 @@ def _draw_from_source(
 
 
 def _select_own_answers(
-    where: str, entry: entries.Calibration, own_answers: Calibration, vocabulary: int
-) -> Calibration:
+    where: str, entry: entries.Calibration, own_answers: CalibrationSamples, vocabulary: int
+) -> CalibrationSamples:
     """What the model wrote itself; with `keep: right`, only its right answers."""
     is_right = own_answers.facts["right"]
     keeps_all = getattr(entry, "keep", "all") == "all"
@@ -124,7 +124,7 @@ def _select_own_answers(
             f"which are too few to calibrate on ({FEWEST_RIGHT} at least). Write keep: all, a "
             "larger limit, or more examples (num_fewshot)."
         )
-    return calibrations.build(
+    return calibrations.build_calibration(
         _renumber(kept),
         vocabulary,
         split=own_answers.facts["split"],
@@ -140,7 +140,7 @@ def _draw_from_parts(
     name: str,
     entry: entries.Mixture,
     part_entries: Mapping[str, entries.Calibration],
-    prepared_parts: Mapping[str, Calibration],
+    prepared_parts: Mapping[str, CalibrationSamples],
 ) -> DrawnSamples:
     """Samples of a mixture."""
     sources: list[str] = []
@@ -169,7 +169,7 @@ def _draw_from_texts(
         source = entry.text
         path = documents.corpus_file(entry.text, entry.split, root)
         texts = documents.read_documents(path, entry.documents, where)
-    with at(where):
+    with located_at(where):
         return DrawnSamples(text_samples(texts, tokenizer, entry.length, vocabulary), source)
 
 
@@ -184,8 +184,8 @@ def _draw_from_tasks(
     """Samples of lm-eval tasks or of a file of questions, without those that no score decides."""
     asked: list[Sample] = []
     undecided: list[str] = []
-    lm = encoding.recorder(model, tokenizer)
-    for task, samples in drawn(name, entry, lm, style, root):
+    lm = encoding.open_encoder(model, tokenizer)
+    for task, samples in draw_tasks(name, entry, lm, style, root):
         asked += samples
         undecided += lm_tasks.undecided_documents(task, samples)
     check_undecided(f"calibrations.{name}", undecided, len(asked))
@@ -195,7 +195,7 @@ def _draw_from_tasks(
     return DrawnSamples(_renumber(decided), source, len(undecided))
 
 
-def drawn(
+def draw_tasks(
     name: str, entry: entries.Calibration, lm: encoding.EncodingLM, style: Style, root: Path
 ) -> Iterator[tuple[ConfigurableTask, list[Sample]]]:
     """The tasks of calibration `name` with the samples that are drawn from each; none for texts.
@@ -266,7 +266,7 @@ def text_samples(
     """
     samples: list[Sample] = []
     for number, text in enumerate(documents):
-        token_ids = encode(tokenizer, text)[:length]
+        token_ids = encode_document(tokenizer, text)[:length]
         location = f"document {number} ('{text.strip()[:40]}…')"
         check_ids(tokenizer, token_ids, vocabulary, location)
         if len(token_ids) < 2:
@@ -279,7 +279,7 @@ def text_samples(
                 gold=0,
                 rows=(row,),
                 document=document_hash(text),
-                runs=runs(text),
+                runs=hash_word_runs(text),
             )
         )
     if not samples:
@@ -297,7 +297,7 @@ def text_samples(
 
 
 def mix_samples(
-    name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]
+    name: str, entry: entries.Mixture, parts: Mapping[str, CalibrationSamples]
 ) -> list[Sample]:
     """Samples drawn from `parts` by seed, in the shares of the entry's weights.
 

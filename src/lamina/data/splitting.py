@@ -15,7 +15,7 @@ Sequences = Sequence[Sequence[int]]
 """Token ids of the samples of one calibration."""
 
 
-def documents(sources: Sequence[Sequences]) -> list[list[int]]:
+def index_documents(sources: Sequence[Sequences]) -> list[list[int]]:
     """The document of every sample of every source, as an index.
 
     Documents are numbered from 0 over all sources, in order of appearance.
@@ -47,7 +47,7 @@ def _shortest_prefixes(sources: Sequence[Sequences]) -> dict[tuple[int, ...], tu
     return shortest
 
 
-def parts(
+def split_documents(
     sources: Sequence[Sequences],
     sizes: Callable[[int], Sequence[int]],
     seed: int,
@@ -66,7 +66,7 @@ def parts(
     Raises LaminaError if a source has fewer documents, or shares so many with others that one of
     its parts would be empty.
     """
-    documents_by_source = documents(sources)
+    documents_by_source = index_documents(sources)
     part_by_document: dict[int, int] = {}
     # The smallest source first, since its parts are the easiest to leave empty.
     for source in sorted(documents_by_source, key=lambda indices: len(set(indices))):
@@ -134,5 +134,5 @@ def held_out(
         n_held_out = min(max(1, round(share * n_documents)), n_documents - 1)
         return n_documents - n_held_out, n_held_out
 
-    part_by_sample = parts(sources, sizes, seed, least, purpose)
+    part_by_sample = split_documents(sources, sizes, seed, least, purpose)
     return [list(map(bool, source_parts)) for source_parts in part_by_sample]

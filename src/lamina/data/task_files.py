@@ -40,7 +40,7 @@ class TaskFile(NamedTuple):
     """By `!function` text, the Python file next to the task file; None if it is elsewhere."""
 
 
-def folder(root: str | Path) -> Path:
+def find_task_folder(root: str | Path) -> Path:
     """The task files of a project.
 
     Those of lamina itself if another workflow uses it as a module and has none.
@@ -49,7 +49,7 @@ def folder(root: str | Path) -> Path:
     return project_folder if project_folder.exists() else paths.REPOSITORY / "workflow/tasks"
 
 
-def read(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
+def read_task(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
     """Read a task file and what it includes.
 
     including: The files that lead to this one by their `include`.
@@ -73,7 +73,7 @@ def read(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
     keys: dict[str, Any] = {}
     all_files = [path]
     for name in included_names:
-        included = read(path.parent / str(name), (*including, path.resolve()))
+        included = read_task(path.parent / str(name), (*including, path.resolve()))
         keys |= included.keys
         keys.pop("task_list", None)
         all_files += included.files
@@ -81,13 +81,13 @@ def read(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
     return TaskFile(path, keys | own_keys, tuple(all_files), modules)
 
 
-def files(name: str, root: str | Path = ".") -> list[str]:
+def list_task_files(name: str, root: str | Path = ".") -> list[str]:
     """The task files of a task, group or tag under `root`, with their data and Python.
 
     Nothing of lm-eval's own tasks is among them.
     """
     listed: list[str] = []
-    for task_file in reached(name, folder(root)):
+    for task_file in list_reached_files(name, find_task_folder(root)):
         listed += [str(path) for path in task_file.files if not is_of_lm_eval(path)]
         listed += _list_data(task_file.keys, Path(root))
         for module in task_file.modules.values():
@@ -97,7 +97,7 @@ def files(name: str, root: str | Path = ".") -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def reached(name: str, folder: Path) -> list[TaskFile]:
+def list_reached_files(name: str, folder: Path) -> list[TaskFile]:
     """The files in `folder` of a task, or of a group or tag with everything that it names.
 
     Raises LaminaError if a file that is named after the task, or known to hold it, cannot be read.
@@ -110,19 +110,19 @@ def reached(name: str, folder: Path) -> list[TaskFile]:
         current = waiting.popleft()
         named_path = folder / f"{current}.yaml"
         if named_path.is_file() and named_path not in files_by_path:
-            files_by_path[named_path] = read(named_path)
+            files_by_path[named_path] = read_task(named_path)
         for task_file in files_by_name.get(current, ()):
             files_by_path.setdefault(task_file.path, task_file)
             if task_file.keys.get("group") != current:
                 continue
-            for member in members(task_file.keys):
+            for member in list_members(task_file.keys):
                 if member not in seen_names:
                     seen_names.add(member)
                     waiting.append(member)
     return list(files_by_path.values())
 
 
-def members(keys: Mapping[str, Any]) -> list[str]:
+def list_members(keys: Mapping[str, Any]) -> list[str]:
     """The tasks and groups that a group names.
 
     An entry is a name, or a mapping that changes some keys of what it names and may be a group of
@@ -135,7 +135,7 @@ def members(keys: Mapping[str, Any]) -> list[str]:
         if isinstance(entry, dict):
             name = entry.get("group") or entry.get("task")
             if isinstance(entry.get("task"), list):
-                nested_names += members(entry)
+                nested_names += list_members(entry)
         if isinstance(name, str):
             names.append(name)
     return names + nested_names
@@ -161,7 +161,7 @@ def check_choices(task_paths: Iterable[Path]) -> None:
     Raises LaminaError, which names the file, the value and how to write it.
     """
     for path in task_paths:
-        choices = read(path).keys.get("doc_to_choice")
+        choices = read_task(path).keys.get("doc_to_choice")
         if is_of_lm_eval(path) or not isinstance(choices, list):
             continue
         for choice in choices:
@@ -188,7 +188,7 @@ def check_code(task_paths: Iterable[Path], where: str) -> None:
     for path in task_paths:
         if is_of_lm_eval(path):
             continue
-        for function, module in read(path).modules.items():
+        for function, module in read_task(path).modules.items():
             if module is None or not is_of_lm_eval(module):
                 raise LaminaError(
                     f"{where}: the task file {path} runs Python (`!function {function}`), which "
@@ -273,7 +273,7 @@ def _index_files(folder: Path) -> Mapping[str, list[TaskFile]]:
     files_by_name: dict[str, list[TaskFile]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            task_file = read(path)
+            task_file = read_task(path)
         except LaminaError:
             continue
         names = [task_file.keys.get("group") or task_file.keys.get("task")]

@@ -149,7 +149,7 @@ def empty_cache(setting: CacheSetting) -> Iterator[None]:
 def _fresh_data(paths: Sequence[Path]) -> AbstractContextManager[None]:
     """While open, local data is read anew if a task file of the user's names any."""
     own_paths = [path for path in paths if not task_files.is_of_lm_eval(path)]
-    builders = {task_files.read(path).keys.get("dataset_path") for path in own_paths}
+    builders = {task_files.read_task(path).keys.get("dataset_path") for path in own_paths}
     return empty_cache(DATA_CACHE) if builders & FILE_BUILDERS else nullcontext()
 
 
@@ -199,7 +199,7 @@ def _list_members(entry: Any) -> list[str]:
     if entry is None:
         return []
     if entry.kind.name == "GROUP":
-        return sorted(task_files.members(entry.cfg))
+        return sorted(task_files.list_members(entry.cfg))
     if entry.kind.name == "TAG":
         return sorted(entry.tags)
     return []
@@ -221,7 +221,7 @@ def _check_metrics(path: Path, name: str) -> None:
     """
     if task_files.is_of_lm_eval(path):
         return
-    metric_list = task_files.read(path).keys.get("metric_list")
+    metric_list = task_files.read_task(path).keys.get("metric_list")
     if not isinstance(metric_list, list):
         return
     for entry in metric_list:

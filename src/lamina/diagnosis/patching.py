@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.data import files
-from lamina.data.splitting import documents
+from lamina.data.splitting import index_documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.errors import LaminaError
 from lamina.options.diagnoses import Diagnosis
@@ -67,28 +67,28 @@ def read_samples(
 ) -> list[PromptPair]:
     """Pairs from a file of JSON lines.
 
-    Raises LaminaError as `lamina.data.files.pairs` does, and if prompts differ in length or answers
+    Raises LaminaError as `lamina.data.files.read_pairs` does, and if prompts differ in length or answers
     begin alike.
     """
-    lines = files.pairs(path, "diagnosis patching, file")
+    lines = files.read_pairs(path, "diagnosis patching, file")
     return [_encode_pair(location, line, tokenizer) for location, line in lines]
 
 
 def _encode_pair(
     location: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> PromptPair:
-    from lamina.data.calibrations import encode
+    from lamina.data.calibrations import encode_document
 
-    clean = encode(tokenizer, line["clean"])
-    corrupt = encode(tokenizer, line["corrupt"])
+    clean = encode_document(tokenizer, line["clean"])
+    corrupt = encode_document(tokenizer, line["corrupt"])
     if len(clean) != len(corrupt):
         raise LaminaError(
             f"{location}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write "
             "prompts of equally many tokens."
         )
     # Encoded together with the prompt, the tokens of an answer are those after the prompt's own.
-    right = encode(tokenizer, f"{line['clean']} {line['right'].strip()}")[len(clean) :]
-    foil = encode(tokenizer, f"{line['clean']} {line['foil'].strip()}")[len(clean) :]
+    right = encode_document(tokenizer, f"{line['clean']} {line['right'].strip()}")[len(clean) :]
+    foil = encode_document(tokenizer, f"{line['clean']} {line['foil'].strip()}")[len(clean) :]
     if not right or not foil or right[0] == foil[0]:
         raise LaminaError(
             f"{location}: `right` and `foil` begin with the same token. Write answers whose first "
@@ -115,7 +115,7 @@ def diagnose(
     """
     import numpy as np
 
-    from lamina.relevance.statistics import ratios
+    from lamina.relevance.statistics import bootstrap_ratios
 
     shares = measure_shares(model, samples, tokens)
     is_usable = shares.logit_gap >= options.least
@@ -124,11 +124,11 @@ def diagnose(
             f"diagnosis patching: the model tells none of the {len(samples)} pairs apart by "
             f"{options.least} nats. Write pairs that it answers, or a smaller `least`."
         )
-    (indices,) = documents([[(*pair.clean, *pair.corrupt) for pair in samples]])
+    (indices,) = index_documents([[(*pair.clean, *pair.corrupt) for pair in samples]])
     document_indices = np.array(indices)
 
     usable_flags = is_usable.astype(float)[:, None]
-    (usable_share,) = ratios(usable_flags, np.ones(len(samples)), document_indices)
+    (usable_share,) = bootstrap_ratios(usable_flags, np.ones(len(samples)), document_indices)
     rows = [make_row("usable", usable_share)]
     used_documents = document_indices[is_usable]
     for index, positions in enumerate(POSITION_SETS):
@@ -147,9 +147,9 @@ def _average(shares: np.ndarray, document_indices: np.ndarray) -> list[EstimateR
     """The mean of shares (pairs, L) over pairs, with its interval, for each layer."""
     import numpy as np
 
-    from lamina.relevance.statistics import ratios
+    from lamina.relevance.statistics import bootstrap_ratios
 
-    return ratios(shares, np.ones(len(shares)), document_indices)
+    return bootstrap_ratios(shares, np.ones(len(shares)), document_indices)
 
 
 def _mean_of_known(values: np.ndarray) -> float | None:
@@ -212,18 +212,18 @@ class PairBatch:
     def __init__(self, model: PreTrainedModel, pairs: Sequence[PromptPair]) -> None:
         import torch
 
-        from lamina.engine.batches import padded
-        from lamina.engine.taps import tapped
+        from lamina.engine.batches import pad_sequences
+        from lamina.engine.taps import tap_boundaries
         from lamina.models.structure import layers_of
 
         self.model = model
         self.layers = layers_of(model)
         answer_ids = [(pair.right, pair.foil) for pair in pairs]
         self.answer_ids = torch.tensor(answer_ids, device=model.device)  # (pairs, 2)
-        self.clean_ids, self.is_real = padded([pair.clean for pair in pairs], model.device)
-        self.corrupt_ids, _ = padded([pair.corrupt for pair in pairs], model.device)
+        self.clean_ids, self.is_real = pad_sequences([pair.clean for pair in pairs], model.device)
+        self.corrupt_ids, _ = pad_sequences([pair.corrupt for pair in pairs], model.device)
 
-        with tapped(model, range(len(self.layers))) as streams:
+        with tap_boundaries(model, range(len(self.layers))) as streams:
             self.clean_difference = self.logit_difference(self.clean_ids)
             self.clean_streams: dict[float, torch.Tensor] = dict(streams)  # (pairs, T, C) each
             self.corrupt_difference = self.logit_difference(self.corrupt_ids)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lamina.data import files
-from lamina.data.splitting import documents, parts
+from lamina.data.splitting import index_documents, split_documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.options.diagnoses import Diagnosis
 from lamina.options.entry import UserPath, option, seed_option
@@ -59,10 +59,10 @@ def read_samples(
     path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe
 ) -> list[LabelledText]:
     """Labelled inputs from a file of JSON lines; `files.labelled` says what is refused."""
-    from lamina.data.calibrations import encode
+    from lamina.data.calibrations import encode_document
 
-    lines = files.labelled(path, "diagnosis probe, file", options.folds)
-    return [(encode(tokenizer, text), label) for text, label in lines]
+    lines = files.read_labelled(path, "diagnosis probe, file", options.folds)
+    return [(encode_document(tokenizer, text), label) for text, label in lines]
 
 
 def diagnose(
@@ -85,12 +85,12 @@ def diagnose(
 
     sequences = [token_ids for token_ids, _ in samples]
     labels = np.array([label for _, label in samples])
-    (document_indices,) = documents([sequences])
+    (document_indices,) = index_documents([sequences])
     shuffled_labels = _shuffle_labels(labels, document_indices, options.seed)
 
     n_boundaries = len(layers_of(model)) + 1
     last_tokens = LastTokenStreams(len(samples), n_boundaries)
-    taps.run(model, sequences, range(n_boundaries), last_tokens.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), last_tokens.add_batch, tokens)
 
     folds = assign_folds(sequences, labels, options)
     shuffled_folds = assign_folds(sequences, shuffled_labels, options)
@@ -132,7 +132,7 @@ class BoundaryAccuracy:
         """The rows `accuracy` and `selectivity`."""
         import numpy as np
 
-        from lamina.relevance.statistics import ratios
+        from lamina.relevance.statistics import bootstrap_ratios
 
         n_samples = len(self.is_right)
         low, high = self.interval
@@ -146,7 +146,7 @@ class BoundaryAccuracy:
             "control": float(self.is_right_shuffled.mean()),
         }
         gains = (self.is_right - self.is_right_shuffled)[:, None]
-        (selectivity,) = ratios(gains, np.ones(n_samples), self.document_indices)
+        (selectivity,) = bootstrap_ratios(gains, np.ones(n_samples), self.document_indices)
         return [accuracy_row, make_row("selectivity", selectivity, self.boundary)]
 
 
@@ -218,7 +218,9 @@ def assign_folds(
     for samples in samples_by_label:
         sequences_by_label.append([sequences[index] for index in samples])
     fold_sizes = partial(_split_evenly, n_folds=options.folds)
-    folds_by_label = parts(sequences_by_label, fold_sizes, options.seed, options.folds, purpose)
+    folds_by_label = split_documents(
+        sequences_by_label, fold_sizes, options.seed, options.folds, purpose
+    )
 
     folds = np.empty(len(labels), dtype=int)
     for samples, label_folds in zip(samples_by_label, folds_by_label, strict=True):

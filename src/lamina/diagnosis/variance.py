@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from lamina.data.splitting import documents
+from lamina.data.splitting import index_documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.options.diagnoses import Diagnosis
 from lamina.options.entry import option
@@ -63,9 +63,9 @@ def diagnose(
     hidden_size = int(text_config(model).hidden_size)
     sequences = [sample.sequence() for sample in samples]
     sums = StreamSums(len(sequences), n_layers, hidden_size, options.skip_first)
-    taps.run(model, sequences, range(n_layers + 1), sums.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), sums.add_batch, tokens)
 
-    (document_indices,) = documents([sequences])
+    (document_indices,) = index_documents([sequences])
     rows = []
     for scope, suffix in enumerate(SUFFIXES):
         rows += _summarise(sums, scope, suffix, document_indices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from lamina.data.splitting import documents
+from lamina.data.splitting import index_documents
 from lamina.diagnosis.rows import DiagnosisRow, make_row
 from lamina.options.diagnoses import Diagnosis
 from lamina.options.entry import option
@@ -53,19 +53,19 @@ def diagnose(
     """
     from lamina.engine import taps
     from lamina.models.structure import layers_of
-    from lamina.relevance.statistics import ratios
+    from lamina.relevance.statistics import bootstrap_ratios
 
     n_layers = len(layers_of(model))
     sequences = [sample.sequence() for sample in samples]
     counts = VoidCounts(samples, n_layers, options.alpha)
-    taps.run(model, sequences, range(n_layers + 1), counts.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), counts.add_batch, tokens)
 
-    (document_indices,) = documents([sequences])
+    (document_indices,) = index_documents([sequences])
     rows = []
     for index, measure in enumerate(MEASURES):
         n_tokens = counts.n_tokens[index]
-        shares = ratios(counts.n_void[index], n_tokens, document_indices)
-        controls = ratios(counts.n_void_shuffled[index], n_tokens, document_indices)
+        shares = bootstrap_ratios(counts.n_void[index], n_tokens, document_indices)
+        controls = bootstrap_ratios(counts.n_void_shuffled[index], n_tokens, document_indices)
         for layer, (share, control) in enumerate(zip(shares, controls, strict=True), start=1):
             rows.append(make_row(measure, share, layer, control["value"]))
     return rows

@@ -42,7 +42,7 @@ def logit_positions(vocabulary: int) -> int:
     return max(1, budgets.HOST // bytes_per_position)
 
 
-def padded(
+def pad_sequences(
     sequences: Sequence[Sequence[int]], device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, zeros on the right, and the mask of real tokens, (lines, T) each, on `device`."""
@@ -58,7 +58,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def halved(
+def run_in_halves(
     work: Callable[[Part], object], part: Part, halves: Callable[[Part], Sequence[Part]]
 ) -> None:
     """Do `work` on a part; if memory runs out, do it on smaller and smaller parts.
@@ -77,10 +77,10 @@ def halved(
     # Outside `except`, whose traceback would keep the failed work's tensors alive.
     torch.cuda.empty_cache()
     for smaller_part in smaller_parts:
-        halved(work, smaller_part, halves)
+        run_in_halves(work, smaller_part, halves)
 
 
-def fitting(
+def shrink_to_memory(
     work: Callable[[int], Result],
     size: int,
     least: int = 1,
@@ -112,7 +112,7 @@ def in_two(part: list[Part]) -> list[list[Part]]:
     return [part[:middle], part[middle:]]
 
 
-def reserve(*shape: int, count: int, on: torch.device) -> None:
+def reserve_sums(*shape: int, count: int, on: torch.device) -> None:
     """Ask at once for the memory of `count` tensors in float64: it runs out here or not at all."""
     tensors = [torch.empty(shape, dtype=torch.float64, device=on) for _ in range(count)]
     del tensors

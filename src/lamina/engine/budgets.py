@@ -33,13 +33,13 @@ def sums_budget(n_channels: int) -> int:
     return max(SUMS, sums_bytes(RUNS, RUNS, n_channels))
 
 
-def fitting(n_channels: int, n_runs: int) -> int:
+def fit_bytes(n_channels: int, n_runs: int) -> int:
     """Bytes of the sums of so many runs in turns, and of the matrices of one fit."""
     sums = min(sums_bytes(n_runs, n_runs, n_channels), sums_budget(n_channels))
     return sums + _FIT_MATRICES * n_channels**2 * _DOUBLE_BYTES
 
 
-def repairing(n_channels: int) -> int:
+def repair_peak_bytes(n_channels: int) -> int:
     """Bytes beyond those of a pass that applies repairs: for their fits and waiting patches."""
     many_runs = 1 + SUMS // sums_bytes(1, 1, n_channels)
-    return fitting(n_channels, many_runs + RUNS) - HOST + PATCHES
+    return fit_bytes(n_channels, many_runs + RUNS) - HOST + PATCHES

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
@@ -52,8 +52,8 @@ class Candidate:
 
     def with_layer_changed(self, unit: str) -> "Candidate":
         """This candidate with a layer removed or replaced, whatever was done to it before."""
-        changed_layer, _ = parse(unit)
-        others = {other for other in self.removed if parse(other)[0] != changed_layer}
+        changed_layer, _ = parse_unit(unit)
+        others = {other for other in self.removed if parse_unit(other)[0] != changed_layer}
         return replace(self, removed=frozenset({unit, *others}))
 
     def operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
@@ -65,8 +65,8 @@ class Candidate:
         removed_components: defaultdict[int, set[str]] = defaultdict(set)
         donors: dict[int, str] = {}
         for unit in self.removed:
-            layer, component = parse(unit)
-            donor = replacement(unit)
+            layer, component = parse_unit(unit)
+            donor = donor_of(unit)
             if donor:
                 donors[layer] = donor
             else:
@@ -98,7 +98,7 @@ class Observation:
     """Whose stream is the unit's output."""
 
 
-def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
+def observe_unit(model: Candidate, unit: str, parallel: bool) -> Observation:
     """The streams that show what a unit does.
 
     The contribution of a sub-layer is read off the stream without the other sub-layer.
@@ -106,7 +106,7 @@ def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
     parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
         attention.
     """
-    layer, component = parse(unit)
+    layer, component = parse_unit(unit)
     complete = replace(model, until=layer + 1)
     without_attention = complete.without(f"{layer}.attention")
     without_mlp = complete.without(f"{layer}.mlp")
@@ -119,7 +119,7 @@ def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
     return Observation(model, layer, None, complete)
 
 
-def swept(
+def plan_sweep(
     current: Candidate, units: Sequence[str], parallel: Collection[int] = (), removing: bool = True
 ) -> tuple[dict[str, Candidate], dict[str, Observation]]:
     """What a sweep measures: its candidates and its observations, by unit.
@@ -135,17 +135,17 @@ def swept(
     candidates = {CURRENT: current}
     observations: dict[str, Observation] = {}
     for unit in units:
-        layer, component = parse(unit)
+        layer, component = parse_unit(unit)
         if removing and component in SUBLAYERS:
             candidates[unit] = current.without(unit)
         elif removing:
             candidates[unit] = current.with_layer_changed(unit)
-        if not replacement(unit):
-            observations[unit] = observation(current, unit, layer in parallel)
+        if not donor_of(unit):
+            observations[unit] = observe_unit(current, unit, layer in parallel)
     return candidates, observations
 
 
-def carried(candidates: Iterable[Candidate], outputs: bool) -> list[Candidate]:
+def carried_models(candidates: Iterable[Candidate], outputs: bool) -> list[Candidate]:
     """The models of a pass: candidates, and the base model if `outputs` are compared with it."""
     models = list(candidates)
     if outputs:
@@ -204,7 +204,7 @@ class Tree:
         return sum(level.n_running for level in self.levels)
 
 
-def grow(
+def grow_tree(
     candidates: Sequence[Candidate],
     observations: Sequence[Observation],
     depth: int,

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.engine import taps
-from lamina.engine.batches import TOKENS, padded
+from lamina.engine.batches import TOKENS, pad_sequences
 from lamina.errors import LaminaError
 from lamina.models import check
 from lamina.models.structure import layers_of, text_config
@@ -40,7 +40,7 @@ class ActivationRow(TypedDict):
     l2_relative: NotRequired[float]  # |h_{l+n} - h_l| / |h_l|
 
 
-def capture(
+def capture_similarities(
     model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS
 ) -> list[ActivationRow]:
     """Rows of table `activations`, one per boundary and one per pair of boundaries.
@@ -50,15 +50,15 @@ def capture(
     Raises LaminaError if the streams are not finite, if the model is not a causal one whose layers
     can be cut, or if its numbers depend on what runs together with a sequence.
     """
-    short_sequence = check.short(sequences)
+    short_sequence = check.shorten_sequence(sequences)
     longest_sequence = max(sequences, key=len)
-    check.check(model, short_sequence, longest_sequence)
+    check.check_model(model, short_sequence, longest_sequence)
     check_padding(model, short_sequence, longest_sequence)
 
     n_boundaries = len(layers_of(model)) + 1
     hidden_size = int(text_config(model).hidden_size)
     distances = BoundaryDistances(len(sequences), n_boundaries, hidden_size, model.device)
-    taps.run(model, sequences, range(n_boundaries), distances.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), distances.add_batch, tokens)
     if not np.isfinite(distances.cosine).all():
         raise LaminaError(
             f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not "
@@ -79,25 +79,25 @@ def check_padding(
     Raises LaminaError, which says how far the logits move.
     """
     is_padded = len(token_ids) != len(longest_ids)
-    if not is_padded or check.finding(model, PADDING_FINDING, len(longest_ids)):
+    if not is_padded or check.read_finding(model, PADDING_FINDING, len(longest_ids)):
         return
 
-    batch_ids, is_real = padded([longest_ids, token_ids], model.device)
-    n_compared = check.places(model, token_ids)
+    batch_ids, is_real = pad_sequences([longest_ids, token_ids], model.device)
+    n_compared = check.compared_positions(model, token_ids)
     compared = slice(len(token_ids) - n_compared, len(token_ids))
-    with check.scored(model, compared):
+    with check.score_only(model, compared):
         output = model(input_ids=batch_ids, attention_mask=is_real.long(), use_cache=False)
         logits_in_batch = output.logits[1, -n_compared:].clone()
-    logits_alone = check.logits(model, token_ids, n_compared)
-    distance = check.distance(logits_in_batch, logits_alone, model.dtype)
-    if distance > check.tolerance(model):
+    logits_alone = check.last_logits(model, token_ids, n_compared)
+    distance = check.logit_distance(logits_in_batch, logits_alone, model.dtype)
+    if distance > check.dtype_tolerance(model):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' gives a text other logits in a "
             f"batch with one of {len(longest_ids)} tokens than alone (by {distance:.2g} of their "
             "spread), so its activations would depend on the other texts of a batch. Calibrate on "
             "texts of one length, or on shorter ones."
         )
-    check.note(model, PADDING_FINDING, True, len(longest_ids))
+    check.store_finding(model, PADDING_FINDING, True, len(longest_ids))
 
 
 class BoundaryDistances:

@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import capture, memory, sweep
-from lamina.models.check import probe
+from lamina.models.check import probe_sequence
 from lamina.models.structure import text_config
 
 LENGTH = 512  # tokens of the longest text, or as many as the model has positions
@@ -28,7 +28,7 @@ def check_model(model: PreTrainedModel, tokens: int | str) -> None:
     questions = [_make_question(model, index, length) for index, length in enumerate(lengths)]
     for samples in (texts, questions):
         # Opening a session proves it.
-        with sweep.opened(model, samples, memory.tokens(tokens, model, samples)):
+        with sweep.open_session(model, samples, memory.choose_token_budget(tokens, model, samples)):
             pass
     capture.check_padding(model, texts[0].sequence(), texts[1].sequence())
 
@@ -54,7 +54,7 @@ def _make_question(model: PreTrainedModel, index: int, length: int) -> Sample:
 
 def _make_rows(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[Row, ...]:
     """Rows of these lengths with one context; their continuations differ."""
-    token_ids = probe(model)
+    token_ids = probe_sequence(model)
     n_ids = len(token_ids)
     n_context = max(lengths) - CHOICE_LENGTH
     # After each round, one token is left out, so that the text does not repeat itself.

@@ -15,7 +15,7 @@ from typing import Any
 from lamina.engine import budgets
 from lamina.engine.budgets import LOGITS
 from lamina.engine.moments import BATCH
-from lamina.engine.taps import positions
+from lamina.engine.taps import count_positions
 
 FLOAT = 4
 DOUBLE = 8
@@ -85,10 +85,12 @@ class Shape:
         return self.channels * self.size
 
 
-def capture(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
+def capture_bytes(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
     """Bytes of `capture.capture`: all streams, and three numbers per pair and sample."""
     n_boundaries = shape.layers + 1
-    n_positions = _batch_positions(positions(token_budget, n_boundaries), line_length, n_lines)
+    n_positions = _batch_positions(
+        count_positions(token_budget, n_boundaries), line_length, n_lines
+    )
     stream_numbers = n_positions * n_boundaries * shape.channels
     # A chunk: gathered, stacked, and its magnitudes in float64.
     chunk = (2 * FLOAT + DOUBLE) * min(stream_numbers, _STREAM_CHUNK)
@@ -100,7 +102,7 @@ def capture(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> 
     )
 
 
-def sweep(
+def sweep_bytes(
     shape: Shape,
     token_budget: int,
     lengths: Collection[int],
@@ -173,7 +175,9 @@ def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: in
     return held_logits * shape.size + head_input + read_logits * n_arrays * FLOAT
 
 
-def moments(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int) -> int:
+def moment_bytes(
+    shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int
+) -> int:
     """Bytes of sums for patches.
 
     Four matrices for each run of a turn, and two streams of a batch in float64.
@@ -182,30 +186,32 @@ def moments(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_r
     n_runs_together = min(n_runs, max(1, budgets.sums_budget(shape.channels) // run_bytes))
     # Runs share boundaries: there is one before every layer, within it, and after the last.
     n_boundaries = min(2 * n_runs_together, 2 * shape.layers + 1)
-    budget = positions(min(token_budget, BATCH // shape.channels), n_boundaries)
+    budget = count_positions(min(token_budget, BATCH // shape.channels), n_boundaries)
     n_positions = _batch_positions(budget, line_length, n_lines)
     converted = 3 * shape.channels * DOUBLE
     position_bytes = n_boundaries * shape.stream() + max(shape.passing(line_length), converted)
     return n_runs_together * run_bytes + n_positions * position_bytes
 
 
-def fit(shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int = 1) -> int:
+def fit_peak_bytes(
+    shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int = 1
+) -> int:
     """Bytes of patches with their second pass.
 
     First the sums, then the matrices of one decomposition together with the other sums.
     """
     return max(
-        moments(shape, token_budget, line_length, n_lines, n_runs),
-        budgets.fitting(shape.channels, n_runs),
+        moment_bytes(shape, token_budget, line_length, n_lines, n_runs),
+        budgets.fit_bytes(shape.channels, n_runs),
     )
 
 
-def waiting(shape: Shape, n_patches: int) -> int:
+def waiting_patch_bytes(shape: Shape, n_patches: int) -> int:
     """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
     return min(budgets.PATCHES, n_patches * shape.channels**2 * FLOAT)
 
 
-def heal(
+def healing_bytes(
     shape: Shape,
     n_layers: int,
     line_length: int,
@@ -219,7 +225,7 @@ def heal(
     n_lines: Of a step.
     max_bytes: Of the parts that it is run in, unless a single line needs more.
     """
-    position_bytes = trained(shape, n_layers, is_distilled)
+    position_bytes = trained_position_bytes(shape, n_layers, is_distilled)
     max_positions = int(min(max_bytes // position_bytes, line_length * n_lines))
     n_positions = _batch_positions(max_positions, line_length, n_lines)
     chunk = 0
@@ -228,7 +234,7 @@ def heal(
     return round(n_positions * position_bytes) + chunk
 
 
-def trained(shape: Shape, n_layers: int, is_distilled: bool) -> float:
+def trained_position_bytes(shape: Shape, n_layers: int, is_distilled: bool) -> float:
     """Bytes of a trained position: what the backward pass of the layers needs, and the logits."""
     layer_numbers = n_layers * (5.25 * shape.inner + 8.6 * shape.channels)
     n_logits = 4 if is_distilled else 3
@@ -237,7 +243,7 @@ def trained(shape: Shape, n_layers: int, is_distilled: bool) -> float:
     return max(shape.size, FLOAT) * (layer_numbers + n_logits * shape.vocabulary)
 
 
-def stepped(size: int) -> float:
+def optimizer_bytes(size: int) -> float:
     """Bytes in addition to a trained number of `size` bytes.
 
     Its gradient and Adam's two moments in float32, a copy of its best value, and a float32 copy for
@@ -247,15 +253,15 @@ def stepped(size: int) -> float:
     return 3 * FLOAT + size + master
 
 
-def full(shape: Shape, n_layers: int) -> float:
+def full_training_bytes(shape: Shape, n_layers: int) -> float:
     """Bytes of all weights of a model with so many layers, and of what their steps keep.
 
     They are not shared with the base model.
     """
-    return shape.parameters(n_layers) * (shape.size + stepped(shape.size))
+    return shape.parameters(n_layers) * (shape.size + optimizer_bytes(shape.size))
 
 
-def benchmark(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
+def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
     """Bytes of the log-likelihoods of `n_lines` lines at a time, out of `n_total`.
 
     Logits, log-probabilities, and those of the last batch.
@@ -265,7 +271,7 @@ def benchmark(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int
     return line_length * n_lines * max(shape.passing(line_length), logits)
 
 
-def efficiency(shape: Shape, line_length: int, n_lines: int) -> int:
+def efficiency_bytes(shape: Shape, line_length: int, n_lines: int) -> int:
     """Bytes of `n_lines` prompts at a time, and of the keys and values that they leave."""
     # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole where
     # it was.
@@ -289,7 +295,7 @@ def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
     return line_length * min(n_lines, max(1, budget // line_length))
 
 
-def budget(memory: int, predicted: Callable[[int], int]) -> int:
+def largest_token_budget(memory: int, predicted: Callable[[int], int]) -> int:
     """The most tokens whose prediction is at most `memory` bytes, at least LEAST_BUDGET."""
     most = LEAST_BUDGET
     while predicted(2 * most) <= memory:

@@ -23,7 +23,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
 from lamina.models.families import FAMILIES
-from lamina.models.structure import halves, layers_of, stream_of, text_config
+from lamina.models.structure import layers_of, stream_of, sublayers_of, text_config
 
 Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
@@ -108,7 +108,7 @@ class ForkingLayer(nn.Module):
         self.layer = layer
         self.wrapped_index = index
         self.wrapped_device = place_of(layer)
-        self.sublayers = halves(layer)
+        self.sublayers = sublayers_of(layer)
         # Layers of other models, by model, that streams may run through instead. A plain dict, so
         # that they are no part of the model.
         self.donors: dict[str, nn.Module] = {}
@@ -296,7 +296,7 @@ class ForkingLayer(nn.Module):
                 if not lacking:
                     continue
                 for sublayer in sublayers:
-                    hook = silencer(lacking, len(branches), sublayer.residual)
+                    hook = silence_sublayer(lacking, len(branches), sublayer.residual)
                     handle = sublayer.module.register_forward_hook(hook, with_kwargs=True)
                     hooks.enter_context(handle)
             yield
@@ -355,7 +355,9 @@ def _repeat_rows(value: torch.Tensor, n_copies: int) -> torch.Tensor:
     return value.repeat(n_copies, *[1] * (value.ndim - 1))
 
 
-def silencer(numbers: list[int], n_streams: int, residual_inside: bool) -> Callable[..., Any]:
+def silence_sublayer(
+    numbers: list[int], n_streams: int, residual_inside: bool
+) -> Callable[..., Any]:
     """A hook that removes a sub-layer's contribution from some of the streams in its output.
 
     Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual
@@ -401,7 +403,7 @@ class SelectingHead(nn.Module):
 
 
 @contextmanager
-def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], SelectingHead]]:
+def wrap_layers(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], SelectingHead]]:
     """While open, every layer and the head of the model are wrapped.
 
     Raises LaminaError if the model has no head.
@@ -422,7 +424,7 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
 
 
 @contextmanager
-def unwrapped(
+def unwrap_layers(
     model: PreTrainedModel, wrappers: Sequence[ForkingLayer], head: SelectingHead
 ) -> Iterator[None]:
     """While open, the model is as it was before its layers and its head were wrapped."""
@@ -441,7 +443,7 @@ def _install(model: PreTrainedModel, modules: Sequence[nn.Module], head: nn.Modu
     model.set_output_embeddings(head)
 
 
-def parallel(layers: Iterable[nn.Module]) -> list[int]:
+def find_parallel_layers(layers: Iterable[nn.Module]) -> list[int]:
     """Indices of the layers whose attention and MLP read the same input.
 
     GPT-NeoX and Falcon decide it by an option of the model.
@@ -459,7 +461,7 @@ def _is_parallel(layer: nn.Module) -> bool:
     return False
 
 
-def windows(model: PreTrainedModel) -> list[int | None] | None:
+def attention_windows(model: PreTrainedModel) -> list[int | None] | None:
     """How far back each layer's attention looks, in positions; None for all the way.
 
     None instead of the list where a mask of our own cannot say what the layers see: mixers other

@@ -14,7 +14,7 @@ from lamina.engine.packing import Line
 DEFAULT_LINE = 512  # tokens of a line where there are no samples
 
 
-def tokens(
+def choose_token_budget(
     asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None
 ) -> int:
     """The budget of a pass in token positions.
@@ -28,7 +28,7 @@ def tokens(
     shape = Shape.of(model.config, model.dtype.itemsize)
     lines: list[Line] = []
     for sample_index, sample in enumerate(samples):
-        lines += packing.pack(sample_index, sample)
+        lines += packing.pack_sample(sample_index, sample)
     lengths = {len(line.tokens) for line in lines} or {DEFAULT_LINE}
     n_scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
@@ -37,13 +37,13 @@ def tokens(
         # their number.
         n_lines = max(len(lines), budget)
         if streams is None:
-            return footprint.capture(shape, budget, max(lengths), n_lines)
-        return footprint.sweep(shape, budget, lengths, n_lines, n_scored, streams)
+            return footprint.capture_bytes(shape, budget, max(lengths), n_lines)
+        return footprint.sweep_bytes(shape, budget, lengths, n_lines, n_scored, streams)
 
-    return footprint.budget(room(model), predict_bytes)
+    return footprint.largest_token_budget(available_bytes(model), predict_bytes)
 
 
-def room(model: PreTrainedModel) -> int:
+def available_bytes(model: PreTrainedModel) -> int:
     """Bytes that a pass may take: half of the free memory of the model's fullest device.
 
     On a CPU, HOST.

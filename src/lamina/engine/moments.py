@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.engine import budgets, sources, taps
-from lamina.engine.batches import TOKENS, reserve
+from lamina.engine.batches import TOKENS, reserve_sums
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import text_config
@@ -145,7 +145,7 @@ class Statistics(Generic[SplitSums]):
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
-def collect(
+def collect_moments(
     model: PreTrainedModel,
     calibrations: Sequence[Source],
     boundaries: Sequence[Boundary],
@@ -153,7 +153,7 @@ def collect(
     tokens: int = TOKENS,
     memory: int | None = None,
     regressors: Mapping[float, nn.Module] | None = None,
-    run: taps.Run = taps.run,
+    run: taps.Run = taps.run_sequences,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the base model, in the order of the boundaries.
 
@@ -170,13 +170,15 @@ def collect(
         memory = budgets.sums_budget(n_channels)
     tokens = min(tokens, BATCH // n_channels)
     input_modules = dict(regressors or {})
-    n_samples = sources.counted(calibrations)
-    for turn in turns(sorted(set(boundaries)), n_channels, memory):
+    n_samples = sources.count_samples(calibrations)
+    for turn in split_boundaries(sorted(set(boundaries)), n_channels, memory):
         input_starts = sorted({start for start, _ in turn if start in input_modules})
         modules = [input_modules[start] for start in input_starts]
         sums = _TurnSums(turn, input_starts, n_channels, model.device)
         positions = [position for boundary in turn for position in boundary]
-        sources.run(model, calibrations, positions, sums.add_batch, seed, tokens, modules, run)
+        sources.run_sources(
+            model, calibrations, positions, sums.add_batch, seed, tokens, modules, run
+        )
         for boundary in turn:
             # No local names: whoever asks for the next boundary is done with this one.
             yield (
@@ -208,11 +210,13 @@ class _TurnSums:
     ) -> None:
         """Add the tokens of a batch to the sums of their split."""
         inputs = dict(zip(self.input_starts, batch.outputs, strict=True))
-        accumulate(self.fit, streams, inputs, batch.real & ~is_heldout[:, None], weight)
-        accumulate(self.heldout, streams, inputs, batch.real & is_heldout[:, None], weight)
+        add_to_sums(self.fit, streams, inputs, batch.real & ~is_heldout[:, None], weight)
+        add_to_sums(self.heldout, streams, inputs, batch.real & is_heldout[:, None], weight)
 
 
-def turns(boundaries: Sequence[Boundary], n_channels: int, memory: int) -> Iterator[list[Boundary]]:
+def split_boundaries(
+    boundaries: Sequence[Boundary], n_channels: int, memory: int
+) -> Iterator[list[Boundary]]:
     """The boundaries, in their order, in turns whose sums fit into `memory` bytes.
 
     A turn has at least one boundary.
@@ -228,7 +232,9 @@ def turns(boundaries: Sequence[Boundary], n_channels: int, memory: int) -> Itera
         yield turn
 
 
-def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+def iterate_token_rows(
+    *streams: torch.Tensor, wanted: torch.Tensor
+) -> Iterator[list[torch.Tensor]]:
     """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time.
 
     wanted: (lines, T), boolean.
@@ -270,7 +276,7 @@ def zero_moments(
     return moments
 
 
-def accumulate(
+def add_to_sums(
     sums: Mapping[Boundary, Moments],
     streams: Mapping[float, torch.Tensor],
     inputs: Mapping[float, torch.Tensor],
@@ -288,7 +294,7 @@ def accumulate(
     # Memory must run out before anything is added: h, Y, another X, and two copies. The amount is
     # the same for any wanted tokens of a batch, so that it cannot run out for the second split.
     n_tokens = min(wanted.numel(), max(1, BATCH // n_channels))
-    reserve(n_tokens, n_channels, count=5 if inputs else 4, on=wanted.device)
+    reserve_sums(n_tokens, n_channels, count=5 if inputs else 4, on=wanted.device)
 
     summed_starts: set[float] = set()
     for (start, end), moments in sums.items():

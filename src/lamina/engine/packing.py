@@ -43,7 +43,7 @@ class Line:
     """Line indices of the context and the gold continuation, each token once, in order."""
 
 
-def pack(sample_index: int, sample: Sample, share: bool = True) -> list[Line]:
+def pack_sample(sample_index: int, sample: Sample, share: bool = True) -> list[Line]:
     """Lines of a sample: one if its rows `share` their context, else one per row.
 
     A row's input ends before its last token, which is predicted and never read. Only the gold row

@@ -24,9 +24,9 @@ from lamina.engine.packing import Line
 from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.models import check
-from lamina.models.boundary import share
-from lamina.models.structure import family_of, halves, layers_of, text_config
-from lamina.models.surgery import remove
+from lamina.models.boundary import share_weights
+from lamina.models.structure import family_of, layers_of, sublayers_of, text_config
+from lamina.models.surgery import remove_units
 
 N_COMPARED = 8  # positions at the end of a row
 SHORT_LENGTH = 16  # tokens, at least, of the row that runs without each layer
@@ -65,14 +65,14 @@ class Proof:
 
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
         self.model = model
-        self.tolerance = check.tolerance(model)
-        self.windows = forking.windows(model)
+        self.tolerance = check.dtype_tolerance(model)
+        self.windows = forking.attention_windows(model)
         self.longest = max(_longest_row(sample) for sample in samples)
         has_several_rows = any(len(sample.rows) > 1 for sample in samples)
         n_rows = "several rows" if has_several_rows else "one row"
         self.finding_name = f"swept, in lines of {n_rows}"
         self.known_result: ProofResult | None = None
-        finding = check.finding(model, self.finding_name, self.longest)
+        finding = check.read_finding(model, self.finding_name, self.longest)
         if finding is None:
             self._run_plain_model(samples)
         else:
@@ -85,13 +85,13 @@ class Proof:
         self.samples = _choose_samples(samples)
         short_ids = self.samples[0].sequence()[:LONG_LENGTH]
         longest_ids = max((sample.sequence() for sample in self.samples), key=len)
-        check.check(model, short_ids, longest_ids)
+        check.check_model(model, short_ids, longest_ids)
 
         row_logits: list[torch.Tensor] = []
         for sample in self.samples:
             for row in sample.rows:
                 token_ids = (row.context + row.continuation)[:-1]
-                row_logits.append(check.logits(model, token_ids, len(row.continuation)))
+                row_logits.append(check.last_logits(model, token_ids, len(row.continuation)))
         if any(logits.isnan().any() for logits in row_logits):
             # The model is refused later, when its numbers are needed.
             contexts = self.windows is not None
@@ -101,9 +101,11 @@ class Proof:
 
         self.short_sample = Sample(0, "text", 0, (_score_end(short_ids),), "")
         n_scored = len(self.short_sample.rows[0].continuation)
-        self.removed_layers = check.removals(model)
+        self.removed_layers = check.tested_removals(model)
         layer_sets = [frozenset({layer}) for layer in self.removed_layers]
-        self.logits_without = check.without(model, short_ids[:-1], n_scored, layer_sets)
+        self.logits_without = check.logits_without_layers(
+            model, short_ids[:-1], n_scored, layer_sets
+        )
 
     def prove(self, session: Session) -> None:
         """Make the session share contexts if that gives the plain model's numbers.
@@ -114,7 +116,7 @@ class Proof:
         """
         if self.known_result is None:
             sharing, reason = self._find_sharing(session)
-            check.note(self.model, self.finding_name, [*sharing, reason], self.longest)
+            check.store_finding(self.model, self.finding_name, [*sharing, reason], self.longest)
         else:
             sharing, reason = self.known_result
             session.share(*sharing)
@@ -196,7 +198,7 @@ def _measure_distances(
     shares_contexts = session.windows is not None
     lines: list[Line] = []
     for sample_index, sample in enumerate(samples):
-        lines += packing.pack(sample_index, sample, shares_contexts)
+        lines += packing.pack_sample(sample_index, sample, shares_contexts)
 
     # One batch has lines of any length, because a line's numbers may depend on the longest line.
     n_lines = 1
@@ -216,7 +218,7 @@ def _measure_distances(
 
     dtype = session.model.dtype
     return [
-        check.distance(torch.cat(candidate_parts), plain_logits, dtype)
+        check.logit_distance(torch.cat(candidate_parts), plain_logits, dtype)
         for candidate_parts, plain_logits in zip(parts, expected, strict=True)
     ]
 
@@ -229,7 +231,7 @@ def check_sublayers(session: Session) -> None:
     Raises LaminaError if a layer cannot run without a sub-layer, or if engine and cut model differ.
     """
     model = session.model
-    if check.finding(model, SUBLAYER_FINDING):
+    if check.read_finding(model, SUBLAYER_FINDING):
         return
     # The text of the proof, from the same samples.
     short_ids = _choose_samples(session.scores.samples)[0].sequence()[:LONG_LENGTH]
@@ -241,21 +243,23 @@ def check_sublayers(session: Session) -> None:
     refusal = f"a layer of the model family '{family}' cannot lose its attention or its MLP alone"
 
     layer_tokens = session.layer_tokens
-    with check.refused(f"{refusal}, use units: layer. Without one it does not run"):
-        with forking.unwrapped(model, session.layers, session.head):
+    with check.refusing_errors(f"{refusal}, use units: layer. Without one it does not run"):
+        with forking.unwrap_layers(model, session.layers, session.head):
             _check_completeness(model, short_ids)
-            cut_logits = check.logits(remove(share(model), units), short_ids[:-1], n_scored)
+            cut_logits = check.last_logits(
+                remove_units(share_weights(model), units), short_ids[:-1], n_scored
+            )
         with torch.inference_mode():
             candidate = Candidate(frozenset(units))
             distance = _measure_distances(session, [sample], [candidate], [cut_logits])[0]
     session.layer_tokens = layer_tokens
 
-    if distance > check.tolerance(model):
+    if distance > check.dtype_tolerance(model):
         raise LaminaError(
             f"{refusal}: without {units[0]} and {units[1]} the logits of engine and cut model are "
             f"{distance:.2g} of their spread apart. Use units: layer."
         )
-    check.note(model, SUBLAYER_FINDING, True)
+    check.store_finding(model, SUBLAYER_FINDING, True)
 
 
 def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
@@ -278,15 +282,15 @@ def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> Non
 
 def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str | None:
     """How tokens see each other in a model without attention; None if they do not."""
-    n_compared = check.places(model, token_ids)
+    n_compared = check.compared_positions(model, token_ids)
     depth = len(layers_of(model))
-    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
+    tokenwise = remove_units(share_weights(model), [f"{layer}.attention" for layer in range(depth)])
     reversed_start = token_ids[:-n_compared][::-1]
     changed_ids = [*reversed_start, *token_ids[-n_compared:]]
-    changed_logits = check.logits(tokenwise, changed_ids, n_compared)
-    logits = check.logits(tokenwise, token_ids, n_compared)
-    distance = check.distance(changed_logits, logits, model.dtype)
-    if distance <= check.tolerance(model):
+    changed_logits = check.last_logits(tokenwise, changed_ids, n_compared)
+    logits = check.last_logits(tokenwise, token_ids, n_compared)
+    distance = check.logit_distance(changed_logits, logits, model.dtype)
+    if distance <= check.dtype_tolerance(model):
         return None
     return (
         "without attention tokens still see each other (logits move by "
@@ -299,31 +303,33 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
 
     A layer that removes its other sub-layer together with one of them is wrong too.
     """
-    n_compared = check.places(model, token_ids)
-    tolerance = check.tolerance(model)
+    n_compared = check.compared_positions(model, token_ids)
+    tolerance = check.dtype_tolerance(model)
     dtype = model.dtype
     layer = len(layers_of(model)) // 2
-    skipped_logits = check.without(model, token_ids, n_compared, [frozenset({layer})])[0]
+    skipped_logits = check.logits_without_layers(
+        model, token_ids, n_compared, [frozenset({layer})]
+    )[0]
 
-    without_attention = remove(share(model), [f"{layer}.attention"])
-    mlp_logits = check.logits(without_attention, token_ids, n_compared)
-    for sublayer in halves(layers_of(without_attention)[layer])["mlp"]:
+    without_attention = remove_units(share_weights(model), [f"{layer}.attention"])
+    mlp_logits = check.last_logits(without_attention, token_ids, n_compared)
+    for sublayer in sublayers_of(layers_of(without_attention)[layer])["mlp"]:
         # The MLP still runs, so that its output keeps its own form.
-        hook = forking.silencer([0], 1, sublayer.residual)
+        hook = forking.silence_sublayer([0], 1, sublayer.residual)
         sublayer.module.register_forward_hook(hook, with_kwargs=True)
-    empty_logits = check.logits(without_attention, token_ids, n_compared)
-    distance = check.distance(empty_logits, skipped_logits, dtype)
+    empty_logits = check.last_logits(without_attention, token_ids, n_compared)
+    distance = check.logit_distance(empty_logits, skipped_logits, dtype)
     if distance > tolerance:
         return (
             f"layer {layer} without both does not return its input (logits are {distance:.2g} of "
             "their spread off)"
         )
 
-    without_mlp = remove(share(model), [f"{layer}.mlp"])
-    attention_logits = check.logits(without_mlp, token_ids, n_compared)
+    without_mlp = remove_units(share_weights(model), [f"{layer}.mlp"])
+    attention_logits = check.last_logits(without_mlp, token_ids, n_compared)
     logits_alone = {"mlp": mlp_logits, "attention": attention_logits}
     for component, logits in logits_alone.items():
-        does_nothing = check.distance(logits, skipped_logits, dtype) <= tolerance
+        does_nothing = check.logit_distance(logits, skipped_logits, dtype) <= tolerance
         if does_nothing and _has_output(model, layer, component, token_ids):
             return f"layer {layer} loses its {component} too when the other sub-layer is removed"
     return None
@@ -336,9 +342,9 @@ def _has_output(
 
     In an export with removed sub-layers it gives zeros.
     """
-    modules = [sublayer.module for sublayer in halves(layers_of(model)[layer])[component]]
-    with taps.recording(modules, model.device) as recorder:
-        check.logits(model, token_ids, 1)
+    modules = [sublayer.module for sublayer in sublayers_of(layers_of(model)[layer])[component]]
+    with taps.record_outputs(modules, model.device) as recorder:
+        check.last_logits(model, token_ids, 1)
     return any(bool(output.any()) for output in recorder.outputs.values())
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import candidates, forking, packing, readings
-from lamina.engine.batches import halved
+from lamina.engine.batches import run_in_halves
 from lamina.engine.budgets import LOGITS
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.forking import ForkingLayer, Observe, PassState, SelectingHead
@@ -20,7 +20,7 @@ from lamina.models.boundary import check_patches
 from lamina.models.check import not_numbers
 from lamina.models.structure import family_of, text_config
 from lamina.models.surgery import check_removal
-from lamina.models.units import parse
+from lamina.models.units import parse_unit
 from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
@@ -96,7 +96,7 @@ class Session:
         self.outputs = outputs
         self.scores = Scores(samples)
         self.layer_tokens = 0
-        self.windows = forking.windows(model)
+        self.windows = forking.attention_windows(model)
         self.is_causal_unmasked = forking.causal_alone(model)
         self.is_batch_fixed = False
         self.mixes_lengths = True
@@ -125,7 +125,7 @@ class Session:
         self.is_batch_fixed = fixed
         self.mixes_lengths = mixed
         self._lines = [
-            packing.pack(sample_index, sample, contexts)
+            packing.pack_sample(sample_index, sample, contexts)
             for sample_index, sample in enumerate(self.scores.samples)
         ]
         self._learn_layer_arguments(contexts)
@@ -172,8 +172,8 @@ class Session:
         All samples are run; see `measure`.
         """
         current = Candidate(frozenset(removed))
-        parallel = forking.parallel(self.layers)
-        wanted, observed = candidates.swept(current, units, parallel, pass_ == "removal")
+        parallel = forking.find_parallel_layers(self.layers)
+        wanted, observed = candidates.plan_sweep(current, units, parallel, pass_ == "removal")
         self.measure(range(len(self.scores.samples)), wanted, observed, progress)
 
     @torch.inference_mode()
@@ -216,14 +216,14 @@ class Session:
                 lines, self.tokens / max(1, n_streams), self._head_cost, self.mixes_lengths
             )
         )
-        for batch in resumable(batches, self.scores, progress):
+        for batch in resume_batches(batches, self.scores, progress):
             n_tokens = len(batch[0].tokens) * len(batch)
             plan = PassPlan(batch, wanted, observed)
-            name_groups = groups(forking_names, n_tokens, self.tokens, len(carried))
+            name_groups = group_candidates(forking_names, n_tokens, self.tokens, len(carried))
             for group_number, group in enumerate(name_groups):
                 is_first = group_number == 0
                 names = [*carried_names, *group] if is_first else group
-                halved(self._forward, plan.select(names, is_first), PassPlan.halves)
+                run_in_halves(self._forward, plan.select(names, is_first), PassPlan.halves)
 
         if CURRENT in wanted and self.scores.has_nan(CURRENT):
             raise not_numbers(self.model)
@@ -234,9 +234,9 @@ class Session:
             return
         units = sorted(candidate.removed)
         if units:
-            with forking.unwrapped(self.model, self.layers, self.head):
+            with forking.unwrap_layers(self.model, self.layers, self.head):
                 check_removal(self.model, units)
-        if any(parse(unit)[1] in candidates.SUBLAYERS for unit in units):
+        if any(parse_unit(unit)[1] in candidates.SUBLAYERS for unit in units):
             self._check_sublayers(self)
         if candidate.patches:
             check_patches(self.model, units, candidate.patches)
@@ -255,7 +255,7 @@ class Session:
                 batch, before.flatten(2), after.flatten(2)
             )
 
-        models = candidates.carried(plan.candidates.values(), self.outputs)
+        models = candidates.carried_models(plan.candidates.values(), self.outputs)
         logit_parts, leaves = self.logit_parts(
             batch, scored, models, list(plan.observations.values()), compare
         )
@@ -287,7 +287,7 @@ class Session:
         A part is (streams, some positions, V), in the order of the positions, and has at most
         `LOGITS` numbers or one position.
         """
-        tree = candidates.grow(wanted, observed, len(self.layers), self._empty_is_identity)
+        tree = candidates.grow_tree(wanted, observed, len(self.layers), self._empty_is_identity)
         n_copies = tree.width if self.is_batch_fixed else 1
         n_streams = max(1 + max(tree.leaves), n_copies)
         max_positions = len(scored.position_lines)
@@ -324,7 +324,7 @@ class Session:
         batch = packing.collate_lines((line,), self.model.device, self.mixes_lengths)
         layer_units = [str(layer) for layer in range(len(self.layers))]
         no_layers = Candidate(frozenset(layer_units))
-        tree = candidates.grow([no_layers], [], len(self.layers), empty_is_identity=True)
+        tree = candidates.grow_tree([no_layers], [], len(self.layers), empty_is_identity=True)
         state = PassState(batch, tree, self.windows, self.is_causal_unmasked)
         for part in hidden.split(max_positions, dim=1):
             head_input = part.flatten(0, 1)[None]
@@ -384,7 +384,7 @@ def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return head_input
 
 
-def groups(
+def group_candidates(
     names: list[Name], batch_tokens: int, token_budget: int, n_carried: int
 ) -> list[list[Name]]:
     """Split candidates so that a line with all its streams stays in the budget, at the least cost.
@@ -406,7 +406,7 @@ def groups(
     return name_groups
 
 
-def resumable(
+def resume_batches(
     batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
 ) -> Iterator[tuple[Line, ...]]:
     """The batches that are left, one by one; `scores` gets the results of the earlier ones.

@@ -30,7 +30,7 @@ Consumer = Callable[[taps.Batch, Mapping[float, torch.Tensor], torch.Tensor, flo
 """As `taps.Consumer`, with whether each line is held out, (lines,), and the source's weight."""
 
 
-def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
+def draw_held_out(sources: Sequence[Source], seed: int) -> list[list[bool]]:
     """Whether each sample of each source is held out, drawn by document over all sources together.
 
     Raises LaminaError if a source has fewer than two documents.
@@ -41,12 +41,12 @@ def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
     )
 
 
-def counted(sources: Sequence[Source]) -> int:
+def count_samples(sources: Sequence[Source]) -> int:
     """How many samples a fit runs over."""
     return sum(len(source.sequences) for source in sources if source.weight)
 
 
-def run(
+def run_sources(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundaries: Sequence[float],
@@ -54,13 +54,13 @@ def run(
     seed: int,
     tokens: int = TOKENS,
     outputs: Sequence[nn.Module] = (),
-    run: taps.Run = taps.run,
+    run: taps.Run = taps.run_sequences,
 ) -> None:
     """`taps.run` over the samples of each source in turn, except for sources of weight 0.
 
     run: Used instead of `taps.run`.
     """
-    for source, flags in zip(sources, split(sources, seed), strict=True):
+    for source, flags in zip(sources, draw_held_out(sources, seed), strict=True):
         if not source.weight:
             continue
         is_heldout = torch.tensor(flags, device=model.device)

@@ -12,7 +12,7 @@ from lamina.engine.batches import TOKENS
 from lamina.engine.scores import Scores
 from lamina.engine.session import Pass, Session
 from lamina.models.structure import layers_of
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 from lamina.store.unfinished import Progress
 
 
@@ -25,15 +25,15 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int
     """
     loads = [0] * n_blocks
     units_of_block: list[str] = []
-    for unit in sorted(units, key=lambda unit: parse(unit)[0]):
+    for unit in sorted(units, key=lambda unit: parse_unit(unit)[0]):
         job = loads.index(min(loads))
-        loads[job] += n_layers - parse(unit)[0]
+        loads[job] += n_layers - parse_unit(unit)[0]
         if job == block:
             units_of_block.append(unit)
     return units_of_block
 
 
-def sweep(
+def sweep_units(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],
@@ -54,13 +54,13 @@ def sweep(
 
     Raises LaminaError if the model itself yields logits that are not numbers.
     """
-    with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
+    with open_session(model, samples, tokens, outputs and pass_ == "removal") as session:
         session.sweep(units, removed, pass_, progress)
     return session.scores
 
 
 @contextmanager
-def opened(
+def open_session(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     tokens: int = TOKENS,
@@ -75,10 +75,10 @@ def opened(
     `lamina.engine.proof`.
     """
     model_proof = proof.Proof(model, samples)
-    with forking.forking(model) as (layers, head):
+    with forking.wrap_layers(model) as (layers, head):
         for unit, module in (replacements or {}).items():
-            layer_index, _ = parse(unit)
-            layers[layer_index].donors[replacement(unit)] = module
+            layer_index, _ = parse_unit(unit)
+            layers[layer_index].donors[donor_of(unit)] = module
         session = Session(model, layers, head, samples, tokens, outputs, proof.check_sublayers)
         model_proof.prove(session)
         yield session

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine.batches import by_length, halved, in_two, padded
-from lamina.engine.forking import ForkingLayer, parallel, silencer
+from lamina.engine.batches import by_length, in_two, pad_sequences, run_in_halves
+from lamina.engine.forking import ForkingLayer, find_parallel_layers, silence_sublayer
 from lamina.errors import LaminaError
 from lamina.models import check, cutting
 from lamina.models.boundary import assert_finite
 from lamina.models.devices import move_tensors, place_of
-from lamina.models.structure import halves, layers_of, stream_of, text_config
+from lamina.models.structure import layers_of, stream_of, sublayers_of, text_config
 
 CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 """Calls a layer on a stream (lines, T, C) with the other arguments of a call that was seen."""
@@ -56,7 +56,7 @@ Run = Callable[
 
 
 @torch.no_grad()
-def run(
+def run_sequences(
     model: PreTrainedModel,
     sequences: Sequence[Sequence[int]],
     boundaries: Sequence[float],
@@ -82,15 +82,15 @@ def run(
     with ExitStack() as contexts:
         contexts.enter_context(_ending_at(model, sorted_boundaries))
         tap = contexts.enter_context(_open_tap(model, sorted_boundaries, layers_without_mlp))
-        recorder = contexts.enter_context(recording(outputs, model.device))
+        recorder = contexts.enter_context(record_outputs(outputs, model.device))
         runner = _BatchRunner(model, sequences, consumer, tap, recorder)
 
-        budget = positions(tokens, len(sorted_boundaries) + len(outputs))
+        budget = count_positions(tokens, len(sorted_boundaries) + len(outputs))
         for samples in by_length([len(sequence) for sequence in sequences], budget):
             if whole:
                 runner.run_batch(samples)
             else:
-                halved(runner.run_batch, samples, in_two)
+                run_in_halves(runner.run_batch, samples, in_two)
 
 
 class _BatchRunner:
@@ -115,7 +115,7 @@ class _BatchRunner:
         """Run the sequences with these indices. Nothing of the batch is kept."""
         try:
             batch_sequences = [self.sequences[index] for index in samples]
-            token_ids, is_real = padded(batch_sequences, self.model.device)
+            token_ids, is_real = pad_sequences(batch_sequences, self.model.device)
             self.body(input_ids=token_ids, attention_mask=is_real.long(), use_cache=False)
             _check_streams(self.model, self.tap.streams, is_real)
             outputs = self.recorder.shaped_like(token_ids)
@@ -144,7 +144,7 @@ def _check_streams(
         )
 
 
-def entering(variant: PreTrainedModel, position: float, boundary: float) -> Run:
+def enter_at_boundary(variant: PreTrainedModel, position: float, boundary: float) -> Run:
     """A `run` that replaces the model's stream at `boundary` by one of a variant.
 
     This is the stream that enters layer `position` of the variant. The variant runs over each batch
@@ -171,7 +171,7 @@ class _VariantRun:
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         add_batch = partial(self._replace_stream, sequences, consumer)
-        run(model, sequences, boundaries, add_batch, tokens, outputs)
+        run_sequences(model, sequences, boundaries, add_batch, tokens, outputs)
 
     def _replace_stream(
         self,
@@ -189,7 +189,7 @@ class _VariantRun:
         # same order.
         lines = [sequences[index] for index in batch.samples]
         tokens = 2 * batch.real.numel()
-        run(self.variant, lines, [self.position], consume_both, tokens, whole=True)
+        run_sequences(self.variant, lines, [self.position], consume_both, tokens, whole=True)
 
 
 def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
@@ -214,19 +214,19 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
         layer_ends += [index, index + 1]
     body: Any = model.base_model
     with _open_tap(model, layer_ends, {}) as tap:
-        token_ids = torch.tensor([check.probe(model)], device=model.device)
+        token_ids = torch.tensor([check.probe_sequence(model)], device=model.device)
         body(input_ids=token_ids, use_cache=False)
 
     # The same arithmetic in the same order gives the same numbers.
     tolerance = max(1e-5, torch.finfo(model.dtype).eps)
-    parallel_layers = parallel(layers)
+    parallel_layers = find_parallel_layers(layers)
     for index in layer_indices:
         call_layer = tap.calls[index]
         stream = tap.streams[index].to(place_of(without_mlp[index]))
         stream = call_layer(without_mlp[index], stream)
         stream = call_layer(without_attention[index], stream)
         layer_output = tap.streams[index + 1]
-        distance = check.distance(stream[0], layer_output[0], torch.float32)
+        distance = check.logit_distance(stream[0], layer_output[0], torch.float32)
         if index in parallel_layers or not distance <= tolerance:
             raise LaminaError(
                 f"no stream lies between attention and MLP in layer {index} of the model family "
@@ -244,13 +244,13 @@ def _copy_without(layer: nn.Module, component: str) -> nn.Module:
     tensors = (*layer.parameters(), *layer.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     copied = copy.deepcopy(layer, memo)
-    for sublayer in halves(copied)[component]:
-        hook = silencer([0], 1, sublayer.residual)
+    for sublayer in sublayers_of(copied)[component]:
+        hook = silence_sublayer([0], 1, sublayer.residual)
         sublayer.module.register_forward_hook(hook, with_kwargs=True)
     return copied
 
 
-def positions(token_budget: int, n_kept_streams: int) -> int:
+def count_positions(token_budget: int, n_kept_streams: int) -> int:
     """Token positions of a batch of which some streams are kept, so that memory follows the budget.
 
     A position on its way through a layer takes about eight times the memory of one that is kept.
@@ -279,7 +279,7 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[
 
 
 @contextmanager
-def tapped(
+def tap_boundaries(
     model: PreTrainedModel, boundaries: Sequence[float]
 ) -> Iterator[dict[float, torch.Tensor]]:
     """While open, every forward pass puts the stream at each boundary into the mapping.
@@ -376,7 +376,7 @@ class OutputRecorder:
 
 
 @contextmanager
-def recording(modules: Sequence[nn.Module], device: torch.device) -> Iterator[OutputRecorder]:
+def record_outputs(modules: Sequence[nn.Module], device: torch.device) -> Iterator[OutputRecorder]:
     """While open, the recorder keeps the outputs of the modules in every forward pass."""
     recorder = OutputRecorder(len(modules), device)
     with ExitStack() as hooks:

@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine.batches import by_length, fitting, padded
-from lamina.models.boundary import assert_finite, share
-from lamina.models.structure import halves, layers_of
-from lamina.models.surgery import remove
-from lamina.models.units import parse
+from lamina.engine.batches import by_length, pad_sequences, shrink_to_memory
+from lamina.models.boundary import assert_finite, share_weights
+from lamina.models.structure import layers_of, sublayers_of
+from lamina.models.surgery import remove_units
+from lamina.models.units import parse_unit
 
 BACKWARD = 8
 """The memory of a backward pass, which keeps what every layer computed, in forward passes."""
@@ -30,7 +30,7 @@ NO_LABEL = -100  # of a position that is not scored
 AddGradient = Callable[[nn.Parameter, torch.Tensor], Any]
 
 
-def rows(
+def weight_rows(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],
@@ -45,10 +45,10 @@ def rows(
 
     tokens: The budget of a batch; the backward pass uses an eighth of it.
     """
-    magnitudes = magnitude(model, units)
+    magnitudes = sum_magnitudes(model, units)
     if pass_ == "weights":
         return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in magnitudes.items()]
-    shares = taylor(model, samples, units, removed, max(1, tokens // BACKWARD))
+    shares = taylor_relevance(model, samples, units, removed, max(1, tokens // BACKWARD))
     records: list[dict[str, Any]] = []
     for unit, unit_shares in shares.items():
         for sample, share_of_sample in zip(samples, unit_shares, strict=True):
@@ -64,7 +64,7 @@ def rows(
     return records
 
 
-def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
+def sum_magnitudes(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
     """Sum of abs(w) over the weights of each unit of the base model, in float64."""
     unit_of_sum: list[str] = []
     sums: list[torch.Tensor] = []
@@ -81,7 +81,7 @@ def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
     return magnitudes
 
 
-def taylor(
+def taylor_relevance(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],
@@ -95,7 +95,7 @@ def taylor(
 
     Raises LaminaError if the loss of a sample is NaN.
     """
-    current_model = remove(share(model), list(removed)) if removed else model
+    current_model = remove_units(share_weights(model), list(removed)) if removed else model
     weights_by_unit = {unit: _weights_of(model, unit) for unit in units}
     weights = [weight for group in weights_by_unit.values() for weight in group]
     gradient_sums = summed_gradients(current_model, samples, weights, tokens)
@@ -145,7 +145,7 @@ def summed_gradients(
     """
     sums = _GradientSums(model, samples, wanted)
     # A backward pass that fails has already added some of its gradients; `clear` undoes this.
-    fitting(sums.add_samples, tokens, max(sums.lengths), sums.clear)
+    shrink_to_memory(sums.add_samples, tokens, max(sums.lengths), sums.clear)
     return sums.by_weight
 
 
@@ -210,12 +210,14 @@ def _hand_over_gradient(add: AddGradient, weight: nn.Parameter) -> None:
 
 def _weights_of(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
     """The parameters of a unit: a layer's, or those of its attention or MLP without their norms."""
-    layer_index, component = parse(unit)
+    layer_index, component = parse_unit(unit)
     layer = layers_of(model)[layer_index]
     if component == "layer":
         return list(layer.parameters())
     return [
-        weight for sublayer in halves(layer)[component] for weight in sublayer.module.parameters()
+        weight
+        for sublayer in sublayers_of(layer)[component]
+        for weight in sublayer.module.parameters()
     ]
 
 
@@ -223,7 +225,7 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     """Mean negative log-likelihood of each sample's gold continuation, (samples,)."""
     gold_rows = [sample.rows[sample.gold] for sample in samples]
     sequences = [row.context + row.continuation for row in gold_rows]
-    token_ids, is_real = padded(sequences, model.device)
+    token_ids, is_real = pad_sequences(sequences, model.device)
     context_lengths = torch.tensor([len(row.context) for row in gold_rows], device=model.device)
     indices = torch.arange(token_ids.shape[1], device=model.device)
     is_scored = is_real & (indices >= context_lengths[:, None])

@@ -25,53 +25,53 @@ class Parts(NamedTuple):
     """A folder."""
 
 
-def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
+def read_plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
     """The plan of a variant; None for the base model. A plan without units was refused."""
     path = paths.variant_files(variant, results).plan
     return checksum.read_json(path) if path else None
 
 
-def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
+def find_refusal(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
     """Why a variant does not exist: its plan, or the repair of its plan, was refused.
 
     None if the variant exists.
     """
-    variant_plan = plan(variant, results)
+    variant_plan = read_plan(variant, results)
     if variant_plan is not None and not variant_plan["units"]:
         return str(variant_plan["refused"])
     patch_path = paths.variant_files(variant, results).patch
-    return patch.refused(patch_path, variant.removed) if patch_path else None
+    return patch.patch_refusal(patch_path, variant.removed) if patch_path else None
 
 
-def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
+def read_parts(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
     """The contents of a variant's files under `results`.
 
     Raises LaminaError if the variant was refused.
     """
-    if reason := refused(variant, results):
+    if reason := find_refusal(variant, results):
         raise LaminaError(f"there is no {variant}. {reason}")
     files = paths.variant_files(variant, results)
-    patches = patch.load(files.patch, variant.removed) if files.patch else None
-    return Parts(plan(variant, results), patches, files.adapter)
+    patches = patch.read_patch(files.patch, variant.removed) if files.patch else None
+    return Parts(read_plan(variant, results), patches, files.adapter)
 
 
-def read_all(
+def read_all_parts(
     variants: Iterable[Variant], results: str | Path = paths.RESULTS
 ) -> Iterator[tuple[Variant, Parts]]:
     """Each variant that was not refused, with the contents of its files, one at a time."""
     for variant in variants:
-        if not refused(variant, results):
-            yield variant, read(variant, results)
+        if not find_refusal(variant, results):
+            yield variant, read_parts(variant, results)
 
 
-def in_turn(
+def materialise_in_turn(
     base: PreTrainedModel, variants: Iterable[Variant], results: str | Path = paths.RESULTS
 ) -> Iterator[tuple[Variant, PreTrainedModel]]:
     """Each variant that was not refused, with its model, one at a time."""
-    for variant, parts in read_all(variants, results):
+    for variant, parts in read_all_parts(variants, results):
         yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
 
 
-def title(variant: Variant) -> str:
+def name_variant(variant: Variant) -> str:
     """The name of a variant in messages."""
     return f"the model '{variant.model}'" if variant.is_base else f"the variant {variant}"

@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import weights_and_patches
-from lamina.models.checkpoint import check_generation, context
+from lamina.models.checkpoint import check_generation, stated_context
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import NoAttention, runs
-from lamina.models.units import parse
+from lamina.models.surgery import NoAttention, find_runs
+from lamina.models.units import parse_unit
 from lamina.options.benchmarks import Efficiency
 from lamina.variant import Variant
 
@@ -71,7 +71,7 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
             continue
         n_runs = _count_runs(units)
         n_repairs = None if variant.repair == "none" else n_runs
-        cost = (composition(units), variant.repair, n_repairs)
+        cost = (describe_composition(units), variant.repair, n_repairs)
         if cost not in seen_costs:
             seen_costs.add(cost)
             n_runs_by_variant[replace(variant, healing="none")] = n_runs
@@ -79,24 +79,24 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
 
 
 def _count_runs(units: Sequence[str]) -> int:
-    layer_indices = [parse(unit)[0] for unit in units]
-    return len(runs(units, 1 + max(layer_indices, default=0)))
+    layer_indices = [parse_unit(unit)[0] for unit in units]
+    return len(find_runs(units, 1 + max(layer_indices, default=0)))
 
 
-def composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
+def describe_composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
     """How many layers lack what, as column `composition` of the view `removal_order` says it.
 
     A layer that lacks attention and MLP leaves with its norms; two layers that lack one of them
     each keep theirs.
     """
     components_by_layer: dict[int, set[str]] = {}
-    for layer_index, component in map(parse, units):
+    for layer_index, component in map(parse_unit, units):
         components_by_layer.setdefault(layer_index, set()).add(component)
     counts = Counter(frozenset(components) for components in components_by_layer.values())
     return frozenset(counts.items())
 
 
-def measure(
+def measure_efficiency(
     base: PreTrainedModel,
     variants: Iterable[tuple[dict[str, Any], PreTrainedModel]],
     options: Efficiency,
@@ -112,7 +112,7 @@ def measure(
 
     Raises LaminaError if prompt and generated tokens are more than the model's context.
     """
-    model_context = context(base.config.to_dict())
+    model_context = stated_context(base.config.to_dict())
     model_name = str(base.config.name_or_path)
     check_generation(options.prompt, options.generate, model_context, model_name)
     generator = torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def measure(
     return rows
 
 
-def sizes(model: PreTrainedModel) -> dict[str, int]:
+def measure_sizes(model: PreTrainedModel) -> dict[str, int]:
     """Parameters and their bytes, and key-value bytes per token and sequence.
 
     Patches are included, and tied weights count once.
@@ -248,8 +248,8 @@ def _summarise(
     options: Efficiency,
 ) -> dict[str, Any]:
     """The values of a row of table `efficiency`."""
-    base_sizes = sizes(base)
-    variant_sizes = sizes(variant)
+    base_sizes = measure_sizes(base)
+    variant_sizes = measure_sizes(variant)
     latency_ratio, latency_stderr = _mean_ratio(
         [repeat.variant.prefill / repeat.base.prefill for repeat in repeats]
     )

@@ -27,7 +27,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lamina.data.calibrations import Calibration, Row
+from lamina.data.calibrations import CalibrationSamples, Row
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
@@ -71,7 +71,7 @@ def pass_at(k: int, samples: int, correct: int) -> float:
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
-def repetition(tokens: Sequence[int], n: int) -> float:
+def repeated_share(tokens: Sequence[int], n: int) -> float:
     """Share of an answer's n-grams that occur earlier in it: 1 - distinct / all.
 
     It is 0 for fewer than n tokens.
@@ -355,7 +355,7 @@ class GenerationBenchmark(TaskBenchmark):
         lengths: dict[int, float] = {}
         for document, prompt in self.prompts.items():
             answer = self.writer.answers[prompt]
-            repetitions[document] = repetition(answer.tokens, self.options.ngram)
+            repetitions[document] = repeated_share(answer.tokens, self.options.ngram)
             unstopped[document] = float(not answer.stop)
             lengths[document] = float(len(answer.tokens))
         return {"repetition": repetitions, "unstopped": unstopped, "length": lengths}
@@ -403,17 +403,17 @@ def _average(metric: str, values: Sequence[float]) -> dict[str, Any]:
 
 def own_answers(
     entry: Task | Tasks | Text | Hub,
-    questions: Calibration,
+    questions: CalibrationSamples,
     tasks: Iterable[ConfigurableTask],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-) -> Calibration:
+) -> CalibrationSamples:
     """The questions of a calibration with the answers that the model itself writes, token by token.
 
     Fact `right` says of each sample whether its task's exact match calls it right; null where there
     is none.
 
-    tasks: Those of the questions, with their requests (`lamina.data.prepare.drawn`). There are none
+    tasks: Those of the questions, with their requests (`lamina.data.prepare.draw_tasks`). There are none
         for texts, which are continued after the first tokens of each of `questions`.
     """
     seed = entry.seed if isinstance(entry, Task | Tasks) else 0
@@ -436,7 +436,7 @@ def own_answers(
         for sample, answer in zip(questions.samples, judged, strict=True)
     ]
     is_right = [answer.is_right for answer in judged]
-    return Calibration(tuple(samples), questions.facts | {"right": is_right})
+    return CalibrationSamples(tuple(samples), questions.facts | {"right": is_right})
 
 
 def _answer_task(task: ConfigurableTask, writer: WritingLM) -> Iterator[JudgedRow]:

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from lamina import paths
 from lamina.evaluation import assembly
-from lamina.evaluation.together import Together, candidate
+from lamina.evaluation.together import Together, candidate_of
 from lamina.models.materialise import materialise
-from lamina.store.unfinished import Progress, digest
+from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant
 
 Rows = Sequence[dict[str, Any]]
@@ -35,7 +35,7 @@ class Unfinished:
 
     def __init__(self, file: str | Path, key: str) -> None:
         self._file = str(file)
-        self._key = digest({"job": key})
+        self._key = digest_settings({"job": key})
         self._progress = Progress(self._file, self._key)
         self._passes: list[Progress] = []
         self.scored: dict[str, tuple[Rows, Rows]] = {}
@@ -51,7 +51,7 @@ class Unfinished:
 
     def of_pass(self, rows_hash: str) -> Progress:
         """The file that keeps a pass over the rows with this hash."""
-        key = digest({"pass": self._key, "rows": rows_hash})
+        key = digest_settings({"pass": self._key, "rows": rows_hash})
         progress = Progress(f"{self._file}.{len(self._passes)}", key)
         self._passes.append(progress)
         return progress
@@ -63,7 +63,7 @@ class Unfinished:
             progress.remove()
 
 
-def measure(
+def measure_variants(
     base: PreTrainedModel,
     variants: Sequence[Variant],
     score: Score,
@@ -80,15 +80,15 @@ def measure(
     for parts_by_variant in _group_by_patch_size(variants, results):
         candidates = {}
         for variant, parts in parts_by_variant.items():
-            variant_candidate = candidate(base, parts)
+            variant_candidate = candidate_of(base, parts)
             if variant_candidate is not None:
-                candidates[assembly.title(variant)] = variant_candidate
+                candidates[assembly.name_variant(variant)] = variant_candidate
         together = Together(base, candidates, unfinished.of_pass)
 
         for variant, parts in parts_by_variant.items():
             if str(variant) not in unfinished.scored:
                 model = materialise(base, parts.plan, parts.patches, parts.adapter)
-                unfinished.note(variant, score(model, assembly.title(variant), together))
+                unfinished.note(variant, score(model, assembly.name_variant(variant), together))
             variant_rows, variant_samples = unfinished.scored[str(variant)]
             benchmark_rows += [variant.row() | row for row in variant_rows]
             sample_rows += [variant.row() | row for row in variant_samples]
@@ -104,7 +104,7 @@ def _group_by_patch_size(
     """
     group: dict[Variant, assembly.Parts] = {}
     group_bytes = 0
-    for variant, parts in assembly.read_all(variants, results):
+    for variant, parts in assembly.read_all_parts(variants, results):
         patch_bytes = _count_patch_bytes(parts)
         if group and group_bytes + patch_bytes > _PATCH_BYTES:
             yield group

@@ -8,14 +8,14 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.calibrations import check_ids, encode
-from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
+from lamina.data.calibrations import check_ids, encode_document
+from lamina.engine.batches import by_length, in_two, logit_positions, pad_sequences, run_in_halves
 from lamina.errors import LaminaError
 from lamina.evaluation.measuring import Rows, Score
 from lamina.evaluation.together import Together
 from lamina.models import check
 from lamina.models.boundary import assert_finite
-from lamina.models.checkpoint import check_fits, context
+from lamina.models.checkpoint import check_fits, stated_context
 from lamina.models.structure import text_config
 from lamina.options.benchmarks import Perplexity
 
@@ -53,7 +53,7 @@ def joined_windows(
 
     Raises LaminaError if the stream does not fill a window.
     """
-    token_ids = encode(tokenizer, between.join(documents))
+    token_ids = encode_document(tokenizer, between.join(documents))
     n_windows = len(token_ids) // window
     if not n_windows:
         raise LaminaError(
@@ -68,7 +68,7 @@ def joined_windows(
     return cut_windows
 
 
-def windows(
+def split_windows(
     documents: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
     window: int,
@@ -86,7 +86,7 @@ def windows(
     """
     cut_windows: list[Window] = []
     for index, text in enumerate(documents):
-        token_ids = encode(tokenizer, text)
+        token_ids = encode_document(tokenizer, text)
         n_scored = 1
         for start in range(0, len(token_ids) - 1, stride or window):
             # `window` inputs and `window` targets, which are one further to the right.
@@ -102,7 +102,7 @@ def windows(
     return cut_windows
 
 
-def benchmark(
+def open_benchmark(
     name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
 ) -> Score:
     """What scores a model on the documents of benchmark `name`."""
@@ -122,7 +122,7 @@ class PerplexityBenchmark:
         self.name = name
         self.tokenizer = tokenizer
         if options.joined is None:
-            self.windows = windows(documents, tokenizer, options.window, options.stride)
+            self.windows = split_windows(documents, tokenizer, options.window, options.stride)
             self.n_documents = len(documents)
             stride = options.stride or options.window
             self.version = f"window={options.window} stride={stride}"
@@ -163,7 +163,7 @@ def document_nll(
     Raises LaminaError if a window is longer than the model's context, or the model gives NaN.
     """
     longest = max(len(window.tokens) for window in cut) - 1
-    check_fits("window", longest, context(model.config.to_dict()), name)
+    check_fits("window", longest, stated_context(model.config.to_dict()), name)
     rows = [(window.tokens[: window.first], window.tokens[window.first :]) for window in cut]
     likelihoods = together.likelihoods(name, rows, _STAGE) if together else None
     if likelihoods:
@@ -193,7 +193,7 @@ class _WindowLosses:
         """The sum of each window."""
         lengths = [len(window.tokens) for window in self.windows]
         for batch in by_length(lengths, min(_BATCH_POSITIONS, self.most_logits)):
-            halved(self._measure_batch, batch, in_two)
+            run_in_halves(self._measure_batch, batch, in_two)
         return self.sums
 
     @torch.no_grad()
@@ -201,8 +201,8 @@ class _WindowLosses:
         """Measure the windows with these indices in one batch."""
         device = self.model.device
         batch = [self.windows[index] for index in indices]
-        inputs, mask = padded([window.tokens[:-1] for window in batch], device)
-        targets, _ = padded([window.tokens[1:] for window in batch], device)
+        inputs, mask = pad_sequences([window.tokens[:-1] for window in batch], device)
+        targets, _ = pad_sequences([window.tokens[1:] for window in batch], device)
         first_scored = torch.tensor([[window.first - 1] for window in batch], device=device)
         is_scored = mask & (torch.arange(mask.shape[1], device=device) >= first_scored)
         totals = torch.zeros(len(batch), dtype=torch.float64, device=device)
@@ -221,7 +221,7 @@ class _WindowLosses:
         self, inputs: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor, positions: slice
     ) -> torch.Tensor:
         """Negative log-likelihoods of targets at some positions: (windows, positions), float32."""
-        with check.scored(self.model, positions):
+        with check.score_only(self.model, positions):
             logits = self.model(
                 input_ids=inputs, attention_mask=mask.long(), use_cache=False
             ).logits.float()

@@ -31,7 +31,7 @@ from lamina.data.answers import check_undecided, undecided_document
 from lamina.data.encoding import Encoded, EncodingLM
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, advise_single_tasks, list_tasks
-from lamina.engine.batches import fitting, logit_positions
+from lamina.engine.batches import logit_positions, shrink_to_memory
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
@@ -103,7 +103,7 @@ class VariantLM(EncodingLM):
             lengths = [len(context) + len(continuation) for _, context, continuation in encoded]
             self._note_cut(requests, [length - 1 for length in lengths])
             vocabulary = self.config.get_text_config(decoder=True).vocab_size
-            self.batch_size_per_gpu = lines(max(lengths), vocabulary)
+            self.batch_size_per_gpu = count_lines(max(lengths), vocabulary)
             self._encoded_lists[key] = encoded
         return self._loglikelihood_tokens(self._encoded_lists[key], disable_tqdm=True)
 
@@ -177,7 +177,7 @@ class VariantLM(EncodingLM):
             self.batch_size_per_gpu = batch_size
             return run()
 
-        result, _ = fitting(run_in_batches, int(self.batch_size_per_gpu))
+        result, _ = shrink_to_memory(run_in_batches, int(self.batch_size_per_gpu))
         return result
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -219,7 +219,7 @@ def likeliest_tokens(model: PreTrainedModel) -> Iterator[None]:
         model.generation_config = published
 
 
-def lines(longest: int, vocabulary: int) -> int:
+def count_lines(longest: int, vocabulary: int) -> int:
     """Requests of at most `longest` tokens in one batch."""
     return max(1, min(_LARGEST_BATCH, logit_positions(vocabulary) // longest))
 

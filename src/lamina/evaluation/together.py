@@ -20,8 +20,8 @@ from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import assert_finite
-from lamina.models.checkpoint import context
-from lamina.models.units import parse
+from lamina.models.checkpoint import stated_context
+from lamina.models.units import parse_unit
 from lamina.store.unfinished import Progress
 
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
@@ -40,7 +40,7 @@ class Likelihood(NamedTuple):
     """Whether each of its tokens was the likeliest."""
 
 
-def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
+def candidate_of(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass.
 
     None if its weights or layers are not those of the model, or a repair is no linear map.
@@ -79,7 +79,9 @@ class Together:
         self.model = model
         self._progress = progress
         # Where one pass cannot hold all of them, neighbours that agree in many layers share one.
-        names = sorted(candidates, key=lambda name: sorted(map(parse, candidates[name].removed)))
+        names = sorted(
+            candidates, key=lambda name: sorted(map(parse_unit, candidates[name].removed))
+        )
         self.candidates = {name: candidates[name] for name in names}
         self._measured: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
         self._engine_refused = False
@@ -111,11 +113,11 @@ class Together:
 
     def _measure(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """The likelihoods of the rows on every candidate, by name."""
-        samples = shared(rows, context(self.model.config.to_dict()))
-        budget = memory.tokens("auto", self.model, samples, len(self.candidates))
+        samples = pack_shared_rows(rows, stated_context(self.model.config.to_dict()))
+        budget = memory.choose_token_budget("auto", self.model, samples, len(self.candidates))
         rows_hash = hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest()
         progress = self._progress(rows_hash)
-        with sweep.opened(self.model, samples, min(TOKENS, budget), outputs=False) as session:
+        with sweep.open_session(self.model, samples, min(TOKENS, budget), outputs=False) as session:
             session.measure(range(len(samples)), self.candidates, progress=progress)
 
         scores = session.scores
@@ -130,7 +132,7 @@ class Together:
         return likelihoods
 
 
-def shared(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
+def pack_shared_rows(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
     """Rows in order, as samples whose rows share their contexts.
 
     Rows that follow each other are one sample if they share enough of their contexts. Two contexts

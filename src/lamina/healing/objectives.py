@@ -22,13 +22,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine.batches import padded
-from lamina.engine.taps import tapped
+from lamina.engine.batches import pad_sequences
+from lamina.engine.taps import tap_boundaries
 from lamina.errors import LaminaError
 from lamina.models.boundary import Place
 from lamina.models.export.modeling_lamina import Patched, repair
 from lamina.models.structure import final_norm_of, layers_of
-from lamina.models.surgery import kept_layers, runs
+from lamina.models.surgery import find_runs, kept_layers
 
 CHUNK_SIZE = 1 << 23  # logits that are converted to float32 at a time, 32 MiB
 
@@ -45,7 +45,9 @@ class ScoredBatch:
     def of(cls, samples: Sequence[Sample], device: torch.device) -> ScoredBatch:
         """The batch of some samples: their contexts and gold continuations."""
         gold_rows = [sample.rows[sample.gold] for sample in samples]
-        token_ids, is_real = padded([row.context + row.continuation for row in gold_rows], device)
+        token_ids, is_real = pad_sequences(
+            [row.context + row.continuation for row in gold_rows], device
+        )
         first_scored = torch.tensor([[_first_scored(sample)] for sample in samples], device=device)
         positions = torch.arange(is_real.shape[1], device=device)
         is_scored = is_real & (positions >= first_scored)
@@ -112,7 +114,7 @@ class Objective:
             return cls(name, variant, base, temperature)
         compared_layers = {}
         kept = kept_layers(base, plan["units"])
-        for start, end in runs(plan["units"], len(layers_of(base))):
+        for start, end in find_runs(plan["units"], len(layers_of(base))):
             if start % 1 or end % 1:
                 raise LaminaError(
                     "objective: lm+hidden compares the streams after removed layers, and this "
@@ -140,8 +142,8 @@ class Objective:
         batch = ScoredBatch.of(samples, self.variant.device)
         with ExitStack() as taps:
             variant_boundaries = list(self.compared_layers.values())
-            variant_streams = taps.enter_context(tapped(self.variant, variant_boundaries))
-            base_streams = taps.enter_context(tapped(self.base, list(self.compared_layers)))
+            variant_streams = taps.enter_context(tap_boundaries(self.variant, variant_boundaries))
+            base_streams = taps.enter_context(tap_boundaries(self.base, list(self.compared_layers)))
             logits = batch.select_predictions(self.variant(**batch.model_inputs).logits)
             teacher_logits = self._run_teacher(batch)
 

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from lamina.data.calibrations import Sample
-from lamina.engine.batches import by_length, fitting, halved, in_two
-from lamina.engine.footprint import Shape, stepped, trained
-from lamina.engine.memory import room
+from lamina.engine.batches import by_length, in_two, run_in_halves, shrink_to_memory
+from lamina.engine.footprint import Shape, optimizer_bytes, trained_position_bytes
+from lamina.engine.memory import available_bytes
 from lamina.errors import LaminaError
 from lamina.healing.batches import (
     OptimiserStep,
@@ -165,7 +165,7 @@ class Trainer:
         lengths = [count_tokens(sample) for group in sample_groups for sample in group]
         longest = max(lengths)
         n_positions = min(self.max_positions, len(lengths) * longest)
-        loss, n_fitting = fitting(
+        loss, n_fitting = shrink_to_memory(
             partial(accumulate_gradients, self.objective, sample_groups),
             n_positions,
             longest,
@@ -188,7 +188,9 @@ class Trainer:
 
     def _validation_loss(self) -> float:
         with self.as_saved():
-            loss = validate(self.objective, self.validation_sources, self.max_positions)
+            loss = measure_validation_loss(
+                self.objective, self.validation_sources, self.max_positions
+            )
         if math.isnan(loss):
             raise LaminaError(
                 f"{self._family} gives NaN during the validation of a healing. Write dtype: "
@@ -313,14 +315,14 @@ def position_budget(objective: Objective, weights: Mapping[str, nn.Parameter]) -
     On a GPU, the memory that the optimiser will need for `weights` does not count as free.
     """
     model = objective.variant
-    free_bytes = room(model)
+    free_bytes = available_bytes(model)
     if model.device.type == "cuda":
         optimiser_bytes = 0
         for weight in weights.values():
-            optimiser_bytes += round(weight.numel() * stepped(weight.dtype.itemsize))
+            optimiser_bytes += round(weight.numel() * optimizer_bytes(weight.dtype.itemsize))
         free_bytes -= optimiser_bytes // 2
     shape = Shape.of(model.config, model.dtype.itemsize)
-    bytes_per_position = trained(shape, shape.layers, objective.name == "distill")
+    bytes_per_position = trained_position_bytes(shape, shape.layers, objective.name == "distill")
     return int(free_bytes // bytes_per_position)
 
 
@@ -351,7 +353,9 @@ def accumulate_gradients(
 
 
 @torch.no_grad()
-def validate(objective: Objective, sources: Sequence[TrainingSource], max_positions: int) -> float:
+def measure_validation_loss(
+    objective: Objective, sources: Sequence[TrainingSource], max_positions: int
+) -> float:
     """The objective on validation samples, a mean per token, weighted by source.
 
     The batches have at most `max_positions` token positions.
@@ -361,7 +365,7 @@ def validate(objective: Objective, sources: Sequence[TrainingSource], max_positi
     for source in sources:
         lengths = [count_tokens(sample) for sample in source.samples]
         for batch in by_length(lengths, max_positions):
-            halved(partial(losses.add_batch, source), batch, in_two)
+            run_in_halves(partial(losses.add_batch, source), batch, in_two)
     return losses.mean()
 
 

@@ -125,12 +125,12 @@ def _read_adapter(folder: Path) -> _StoredAdapter:
 
     file = folder / "adapter_model.safetensors"
     config_file = folder / "adapter_config.json"
-    with parquet.reading(file), safe_open(str(file), framework="pt") as handle:
+    with parquet.explaining_damage(file), safe_open(str(file), framework="pt") as handle:
         metadata = parquet.tensors_metadata(handle)
         tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
     config_sha256 = hashlib.sha256(config_file.read_bytes()).hexdigest()
     if metadata.get(CONFIG_SHA256_KEY) not in (None, config_sha256):
-        raise checksum.damaged(
+        raise checksum.damaged_file(
             folder, f"{config_file.name} is not what was written together with the weights"
         )
     return _StoredAdapter(metadata.get(TARGETS_KEY, "mlp"), tensors)

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import family_of, final_norm_of, layers_of
-from lamina.models.surgery import kept_layers, runs
-from lamina.models.units import parse
+from lamina.models.surgery import find_runs, kept_layers
+from lamina.models.units import parse_unit
 
 Boundary = tuple[float, float]
 """(start, end): layers start … end-1 of the base model are removed as one run.
@@ -101,7 +101,7 @@ class Patch:
         return replace(self, **moved)
 
 
-def share(model: PreTrainedModel) -> PreTrainedModel:
+def share_weights(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the module tree and the configuration that shares all parameters and buffers."""
     tensors = (*model.parameters(), *model.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
@@ -166,14 +166,14 @@ def check_boundaries(
 ) -> None:
     """Refuse, by a LaminaError, repairs that do not belong to the runs that `units` leave."""
     family = family_of(model)
-    removes_sublayer = any(parse(unit)[1] in ("attention", "mlp") for unit in units)
+    removes_sublayer = any(parse_unit(unit)[1] in ("attention", "mlp") for unit in units)
     if family.stream_norm and removes_sublayer:
         raise LaminaError(
             f"the model family '{family.name}' has a norm on the stream itself, which still runs "
             "where sub-layers were removed, so no repair fits removed sub-layers. Write "
             "repairs: [none], or units: layer in the selector."
         )
-    boundaries = runs(units, len(layers_of(model)))
+    boundaries = find_runs(units, len(layers_of(model)))
     if set(repairs) != set(boundaries):
         raise LaminaError(
             f"the patch repairs boundaries {sorted(repairs)} but the plan leaves {boundaries}. "

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import devices
-from lamina.models.boundary import share
+from lamina.models.boundary import share_weights
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import remove
+from lamina.models.surgery import remove_units
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 """The largest `distance` of logits that is allowed, by dtype of the model; else `COARSE`."""
@@ -47,7 +47,7 @@ class Finding(TypedDict):
 _findings: "WeakKeyDictionary[PreTrainedModel, dict[str, Finding]]" = WeakKeyDictionary()
 
 
-def removals(model: PreTrainedModel) -> list[int]:
+def tested_removals(model: PreTrainedModel) -> list[int]:
     """Layers whose removal is tested: an early and a late one, and one of each other kind."""
     layers = layers_of(model)
     layer_types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
@@ -63,7 +63,7 @@ def removals(model: PreTrainedModel) -> list[int]:
 
 
 @contextmanager
-def refused(saying: str) -> Iterator[None]:
+def refusing_errors(saying: str) -> Iterator[None]:
     """Turn any error of a model's code into a LaminaError.
 
     A lack of memory is not the model's fault, and stays what it is.
@@ -76,7 +76,7 @@ def refused(saying: str) -> Iterator[None]:
         raise LaminaError(f"{saying} ({type(error).__name__}: {error}).") from error
 
 
-def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
+def shorten_sequence(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
     """The sequence on which a model is checked, cut to at most 64 tokens.
 
     It is the shortest one of at least 16 tokens, or the longest if there is none.
@@ -88,7 +88,7 @@ def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
     return by_length[-1][:_LONGEST_TEXT]
 
 
-def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
+def compared_positions(model: PreTrainedModel, ids: Sequence[int]) -> int:
     """How many last positions of a row are compared: half of it, and at most 64.
 
     With a large vocabulary they are fewer.
@@ -97,13 +97,13 @@ def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
     return max(1, min(_LONGEST_TEXT, len(ids) // 2, most_rows))
 
 
-def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
+def last_logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
     """Logits of the last positions of one row, run alone: (last, V)."""
-    return without(model, ids, last, [frozenset()])[0]
+    return logits_without_layers(model, ids, last, [frozenset()])[0]
 
 
 @contextmanager
-def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
+def score_only(model: PreTrainedModel, places: slice) -> Iterator[None]:
     """While open, only the positions in the slice `places` are multiplied by the output embedding.
 
     So long rows fit into memory.
@@ -121,7 +121,7 @@ def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def without(
+def logits_without_layers(
     model: PreTrainedModel, ids: Sequence[int], last: int, bypassed: Sequence[frozenset[int]]
 ) -> torch.Tensor:
     """Logits (len(bypassed), last, V) of one row where the layers of each set are bypassed."""
@@ -130,7 +130,7 @@ def without(
     for start in range(0, len(bypassed), n_rows):
         layer_sets = bypassed[start : start + n_rows]
         rows = torch.tensor([ids], device=model.device).expand(len(layer_sets), -1)
-        with _bypassing(layers_of(model), layer_sets), scored(model, slice(-last, None)):
+        with _bypassing(layers_of(model), layer_sets), score_only(model, slice(-last, None)):
             row_logits = model(input_ids=rows, use_cache=False).logits
         chunks.append(row_logits[:, -last:].clone())
     return torch.cat(chunks)
@@ -172,12 +172,12 @@ class _Bypass:
         return stream if is_stream else type(output)((stream, *output[1:]))
 
 
-def tolerance(model: PreTrainedModel) -> float:
+def dtype_tolerance(model: PreTrainedModel) -> float:
     """The largest `distance` that rounding explains in the dtype of a model."""
     return ROUNDING.get(model.dtype, COARSE)
 
 
-def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
+def logit_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
     """How far logits `found` (positions, V) are from `wanted`.
 
     Relative to how far `wanted` is from its mean; the largest value over positions. In 16 bits it
@@ -194,7 +194,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
     return float(distances.max() if dtype in ROUNDING else distances.median())
 
 
-def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
+def check_model(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
     """Refuse a model that looks ahead, or whose layers cannot be cut.
 
     Logits must not depend on later tokens, and must be the same whether layers are cut or bypassed.
@@ -203,26 +203,26 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
 
     Raises LaminaError, which says which of them fails, and by how much.
     """
-    if finding(model, _CAUSAL, len(longest)):
+    if read_finding(model, _CAUSAL, len(longest)):
         return
     # Without the second half, and without the last token: a model that keeps the best tokens may
     # change anywhere.
-    for n_left_out in (places(model, longest), 1):
+    for n_left_out in (compared_positions(model, longest), 1):
         _check_causal(model, ids, longest, n_left_out)
     depth = len(layers_of(model))
     if depth >= 3:
         check_cut(model, [depth // 3, depth - 1], longest)
-    note(model, _CAUSAL, True, len(longest))
+    store_finding(model, _CAUSAL, True, len(longest))
 
 
 def _check_causal(
     model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int], n_left_out: int
 ) -> None:
     """Refuse a model whose logits depend on the last tokens of a row."""
-    most = tolerance(model)
-    before = logits(model, longest[:-n_left_out] or ids, places(model, longest))
-    again = logits(model, longest, n_left_out + len(before))[: len(before)]
-    far = distance(before, again, model.dtype)
+    most = dtype_tolerance(model)
+    before = last_logits(model, longest[:-n_left_out] or ids, compared_positions(model, longest))
+    again = last_logits(model, longest, n_left_out + len(before))[: len(before)]
+    far = logit_distance(before, again, model.dtype)
     if far <= most:
         return
 
@@ -249,9 +249,9 @@ def _distance_with_other_ending(model: PreTrainedModel, ids: Sequence[int]) -> f
     """How far the logits of tokens move when the tokens after them change."""
     n_changed = max(1, len(ids) // 2)
     changed_ids = [*ids[:-n_changed], *reversed(ids[:n_changed])]
-    moved = logits(model, changed_ids, len(ids))[:-n_changed]
-    unchanged = logits(model, ids, len(ids))[:-n_changed]
-    return distance(moved, unchanged, model.dtype)
+    moved = last_logits(model, changed_ids, len(ids))[:-n_changed]
+    unchanged = last_logits(model, ids, len(ids))[:-n_changed]
+    return logit_distance(moved, unchanged, model.dtype)
 
 
 def not_numbers(model: PreTrainedModel) -> LaminaError:
@@ -269,18 +269,18 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     Raises LaminaError, which says by how much.
     """
     what = f"cut by {list(gone)}"
-    if not gone or finding(model, what, len(ids)):
+    if not gone or read_finding(model, what, len(ids)):
         return
     family = text_config(model).model_type
     cannot = f"the model family '{family}' cannot be cut: without {_name_layers(gone)}"
-    n_compared = places(model, ids)
-    with refused(f"{cannot} it does not run"):
-        [bypassed_logits] = without(model, ids, n_compared, [frozenset(gone)])
-        cut_model = remove(share(model), [str(layer_index) for layer_index in gone])
-        cut_logits = logits(cut_model, ids, n_compared)
-        far = distance(cut_logits, bypassed_logits, model.dtype)
+    n_compared = compared_positions(model, ids)
+    with refusing_errors(f"{cannot} it does not run"):
+        [bypassed_logits] = logits_without_layers(model, ids, n_compared, [frozenset(gone)])
+        cut_model = remove_units(share_weights(model), [str(layer_index) for layer_index in gone])
+        cut_logits = last_logits(cut_model, ids, n_compared)
+        far = logit_distance(cut_logits, bypassed_logits, model.dtype)
 
-    most = tolerance(model)
+    most = dtype_tolerance(model)
     if far > most:
         dtype = str(model.dtype).removeprefix("torch.")
         raise LaminaError(
@@ -288,7 +288,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
             f"spread of its logits; {most:g} would be rounding in {dtype}). Its layers depend on "
             "their number, on the depth or on each other."
         )
-    note(model, what, True, len(ids))
+    store_finding(model, what, True, len(ids))
 
 
 def _name_layers(layers: Sequence[int]) -> str:
@@ -299,7 +299,7 @@ def _name_layers(layers: Sequence[int]) -> str:
     return f"layers {', '.join(map(str, first_layers))} and {last_layer}"
 
 
-def probe(model: PreTrainedModel) -> list[int]:
+def probe_sequence(model: PreTrainedModel) -> list[int]:
     """At most 24 tokens that mean nothing special."""
     config = text_config(model)
     special_ids: set[Any] = set()
@@ -313,7 +313,7 @@ def probe(model: PreTrainedModel) -> list[int]:
     return [token_id for token_id in token_ids if token_id not in special_ids][:24]
 
 
-def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
+def read_finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
     """The value found under a name for texts of at least this number of tokens; else None."""
     stored = _findings.get(model, {}).get(what)
     if stored is None or stored["tokens"] < tokens:
@@ -321,13 +321,13 @@ def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
     return stored["value"]
 
 
-def note(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
+def store_finding(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
     """Store a value, which JSON can hold, under a name. A finding on longer texts stays."""
-    if finding(model, what, tokens) is None:
+    if read_finding(model, what, tokens) is None:
         _findings.setdefault(model, {})[what] = {"tokens": tokens, "value": value}
 
 
-def findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def collect_findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """All findings on a model, with the conditions under which they hold."""
     return {"conditions": _conditions(model, manifest), "findings": _findings.get(model, {})}
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from lamina.errors import LaminaError, at
+from lamina.errors import LaminaError, located_at
 
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
@@ -103,7 +103,7 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
         raise LaminaError(
             f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file."
         ) from error
-    with at(where):
+    with located_at(where):
         for key in LAYER_KEYS:
             check_depth(file, key, decoder_settings(settings).get(key))
     return settings
@@ -178,7 +178,7 @@ def _check_is_decoder(settings: Mapping[str, Any], config: str) -> None:
 
 
 def _check_can_be_dequantised(settings: Mapping[str, Any], model: str) -> None:
-    method = quantisation(settings)
+    method = quantisation_method(settings)
     if method and method not in DEQUANTISED:
         raise LaminaError(
             f"{model} is quantised ({method}), and layers are measured and cut in floating point. "
@@ -234,7 +234,7 @@ def _check_has_weights(folder: Path, model: str, source: str) -> None:
     )
 
 
-def quantisation(settings: Mapping[str, Any]) -> str | None:
+def quantisation_method(settings: Mapping[str, Any]) -> str | None:
     """The method by which weights are quantised, as a config.json says; None if they are not."""
     decoder = decoder_settings(settings)
     if isinstance(decoder.get("quantization"), dict):
@@ -256,7 +256,7 @@ def is_quantised(source: str | Path) -> bool:
     if not file.is_file():
         return False
     try:
-        return quantisation(json.loads(file.read_text(encoding="utf-8"))) is not None
+        return quantisation_method(json.loads(file.read_text(encoding="utf-8"))) is not None
     except (ValueError, AttributeError, TypeError):  # which `read_settings` refuses
         return False
 
@@ -355,7 +355,7 @@ def read_weights(folder: Path, where: str) -> dict[str, TensorHeader]:
     not in the file that the index says, or a wrapper of training has left its prefix on all names.
     """
     tensors: dict[str, TensorHeader] = {}
-    with at(where):
+    with located_at(where):
         file_by_tensor = _read_index(folder)
         for shard in weight_files(folder):
             header = _read_header(shard)
@@ -423,7 +423,7 @@ def check_names(
     among them, or there are more or fewer layers than config.json says. The rest is compared when
     the model is loaded.
     """
-    if quantisation(settings) is None:
+    if quantisation_method(settings) is None:
         _check_not_quantised(tensors, folder, where)
     adapted = sorted(filter(_ADAPTED_TENSOR.search, tensors))
     if adapted:
@@ -484,7 +484,7 @@ def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Te
     return _LOADED_WIDTHS.get(dtype) or _LOADED_WIDTHS.get(stated) or most_common
 
 
-def context(settings: Mapping[str, Any]) -> int | None:
+def stated_context(settings: Mapping[str, Any]) -> int | None:
     """The context, in tokens, that a config.json states; None if it states none.
 
     Models with ALiBi need none.

@@ -34,7 +34,7 @@ _INDEX_LIST = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
 _LEADING_COUNT = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
 
 
-def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
+def cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
     """Make the configuration of a model of `depth` layers that of its `kept` layers, in place."""
     layer_settings = config.to_dict().get("per_layer_config") or {}
     if layer_settings:
@@ -149,7 +149,7 @@ def set_depth(config: PretrainedConfig, depth: int) -> None:
             setattr(config, name, depth)
 
 
-def kinds(config: PretrainedConfig, depth: int) -> list[int]:
+def kinds_by_layer(config: PretrainedConfig, depth: int) -> list[int]:
     """For each layer, the first one of its kind; 0 for all layers if all are alike.
 
     Kinds are what the lists and counts of a configuration tell apart: full or sliding attention,
@@ -158,7 +158,7 @@ def kinds(config: PretrainedConfig, depth: int) -> list[int]:
     settings_by_layer: list[dict[str, Any]] = []
     for layer in range(depth):
         single_layer = copy.deepcopy(config)
-        cut(single_layer, [layer], depth)
+        cut_config(single_layer, [layer], depth)
         settings: dict[str, Any] = {}
         for name, value in vars(single_layer).items():
             if isinstance(value, (list, tuple)):
@@ -175,10 +175,10 @@ def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
     config: PretrainedConfig = AutoConfig.from_pretrained(
         manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
     )
-    return kinds(config.get_text_config(decoder=True), manifest["n_layers"])
+    return kinds_by_layer(config.get_text_config(decoder=True), manifest["n_layers"])
 
 
-def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:
+def shifts_kinds(kinds: Sequence[int], kept: Sequence[int]) -> bool:
     """Whether a cut gives an index to a layer of another kind than the base model has there.
 
     Programs that tell a layer's kind from its index then run another model.

@@ -31,13 +31,18 @@ from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.quantizers import AutoQuantizationConfig
 
-from lamina.errors import LaminaError, at, explained
+from lamina.errors import LaminaError, located_at, report_errors
 from lamina.models import gguf
-from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings
+from lamina.models.checkpoint import (
+    check_loadable,
+    decoder_settings,
+    quantisation_method,
+    read_settings,
+)
 from lamina.models.gguf import Header, Setting
 from lamina.models.gguf_tokenizer import UnknownTokenizerError, build_tokenizer
 from lamina.models.load import check_whole, load_folder
-from lamina.models.manifest import loading
+from lamina.models.manifest import explaining_load_errors
 from lamina.models.structure import text_config
 from lamina.models.tokenizer import read_tokenizer, special_tokens_after
 from lamina.store import parquet as store
@@ -69,7 +74,7 @@ _COMPARED = ("attention.value_length", "rope.dimension_count", "rope.freq_base_s
 _SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 
 
-def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
+def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
     """Write the model in a GGUF file, or beside a config.json, to `folder` in `dtype`; nothing stays quantised.
 
     `auto` is float32 for a GGUF file, and else the type that config.json says. A tokenizer.json beside a GGUF file
@@ -84,7 +89,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     tokenizer = read_gguf_tokenizer(path, where)
     model = read_model(path, dtype, where, folder.parent)
     _forget_quantisation(model)
-    with store.replacing(folder) as temporary:
+    with store.replace_file(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -111,8 +116,8 @@ def read_model(
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=".gguf-") as temporary:
         file = Path(temporary, "model.gguf")
-        gguf.write(file, settings, tensors.items())
-        with at(where), loading(path.name, path.parent):
+        gguf.write_gguf(file, settings, tensors.items())
+        with located_at(where), explaining_load_errors(path.name, path.parent):
             config = AutoConfig.from_pretrained(
                 temporary, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
@@ -120,7 +125,7 @@ def read_model(
             _set_rope(config, header)
         _check_stated(config, header, path, where)
         kind: Any = AutoModelForCausalLM
-        with at(where), loading(path.name, path.parent):
+        with located_at(where), explaining_load_errors(path.name, path.parent):
             model, loading_info = kind.from_pretrained(
                 temporary,
                 config=config,
@@ -135,7 +140,7 @@ def read_model(
     model.config.name_or_path = str(path)
     sizes = {name: tensor.n_numbers for name, tensor in tensors.items()}
     _check_tensors(model, sizes, path, where)
-    with at(where):  # a tensor of another name, and the one that it should be
+    with located_at(where):  # a tensor of another name, and the one that it should be
         check_whole(path.name, loading_info)
     loaded: PreTrainedModel = model.eval()
     return loaded
@@ -336,7 +341,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
     check_loadable(source, settings, where, str(source))
     stated = decoder_settings(settings)["quantization_config"]
     options: dict[str, Any] = {}
-    if quantisation(settings) != "bitsandbytes":
+    if quantisation_method(settings) != "bitsandbytes":
         options["quantization_config"] = AutoQuantizationConfig.from_dict(
             stated | {"dequantize": True}
         )
@@ -348,7 +353,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
             f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from."
         )
     _forget_quantisation(model)
-    with store.replacing(folder) as temporary:
+    with store.replace_file(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         # Names as transformers has them: the original format is the quantised one.
         model.save_pretrained(temporary, save_original_format=False)
@@ -391,5 +396,5 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
 
 
 if __name__ == "__main__":
-    with explained():
-        dequantise(Path(sys.argv[1]), Path(sys.argv[2]))
+    with report_errors():
+        dequantise_model(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -31,7 +31,7 @@ _NO_LIMIT = 1 << 62  # bytes
 _logger = logging.getLogger(__name__)
 
 
-def visible() -> list[tuple[torch.device, int]]:
+def visible_devices() -> list[tuple[torch.device, int]]:
     """The devices of this job, each with the bytes of weights that it has room for.
 
     A CPU has room for all.
@@ -48,7 +48,9 @@ def visible() -> list[tuple[torch.device, int]]:
     return devices
 
 
-def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) -> PreTrainedModel:
+def spread_model(
+    model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]
+) -> PreTrainedModel:
     """Move a model that was loaded into host memory to `devices`, in place.
 
     Raises LaminaError if the first device has no room for one layer and everything that is not in

@@ -101,7 +101,7 @@ def _hash_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(folder: Path) -> str | None:
+def fingerprint_model(folder: Path) -> str | None:
     """A hash that changes when a local model changes, but not when it is only touched.
 
     It is None if there is no folder, and cheap enough for every start of the workflow. Small files
@@ -132,7 +132,7 @@ def checkpoint_name(source: str | Path, dtype: str) -> str:
     """
     path = Path(source)
     if path.is_dir():
-        return f"{str(fingerprint(path))[:16]}-{dtype}"
+        return f"{str(fingerprint_model(path))[:16]}-{dtype}"
     digest = hashlib.sha256()
     tokenizer_files = [path.with_name("tokenizer.json"), path.with_name("tokenizer_config.json")]
     for file in (*gguf.shard_files(path), *filter(Path.is_file, tokenizer_files)):

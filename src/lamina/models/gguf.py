@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina.errors import LaminaError, at
+from lamina.errors import LaminaError, located_at
 from lamina.models.checkpoint import check_depth
 from lamina.variant import Variant
 
@@ -202,7 +202,7 @@ def read_header(path: Path, where: str) -> Header:
     return Header(header.settings, tensors)
 
 
-def shape(path: Path, where: str) -> tuple[int, int | None]:
+def read_shape(path: Path, where: str) -> tuple[int, int | None]:
     """Decoder layers, and the longest context in tokens (None if the file does not say).
 
     Raises LaminaError as `read_header` does, or if the file does not say how many layers there are, or stores others.
@@ -212,7 +212,7 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
     layers = header.get(key)
     if not isinstance(layers, int):
         raise LaminaError(f"{where}: {path} does not say how many layers its model has ({key}).")
-    with at(where):
+    with located_at(where):
         check_depth(path, key, layers)
     stored = {int(found[1]) for found in map(LAYER.match, header.tensors) if found}
     if stored and stored != {*range(layers)}:
@@ -229,7 +229,7 @@ def read_texts(setting: Setting) -> list[str]:
     Raises UnicodeDecodeError if one is not UTF-8.
     """
     texts: list[str] = []
-    with setting.file.open("rb") as stream, mapped(stream) as data:
+    with setting.file.open("rb") as stream, map_bytes(stream) as data:
         position = setting.start + 12  # behind the kind of the members and their number
         while position < setting.end:
             (length,) = struct.unpack_from("<Q", data, position)
@@ -275,7 +275,7 @@ def with_value(setting: Setting, value: Any) -> Setting:
     return replace(setting, is_list=True, value=value, replaced=encoded)
 
 
-def write(
+def write_gguf(
     path: Path, settings: Mapping[str, Setting], tensors: Iterable[tuple[str, StoredTensor]]
 ) -> None:
     """Write a GGUF file of these settings and tensors, with the bits that their files hold.
@@ -318,7 +318,7 @@ def _encode_text(text: str) -> bytes:
     return struct.pack("<Q", len(encoded)) + encoded
 
 
-def mapped(stream: Any) -> mmap.mmap:
+def map_bytes(stream: Any) -> mmap.mmap:
     """A file's bytes, which are read from the disk when they are looked at."""
     return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -334,7 +334,7 @@ class _HeaderReader:
     def read(self) -> Header:
         if self.path.stat().st_size < 24:
             raise self._damaged("is too short for a GGUF file")
-        with self.path.open("rb") as stream, mapped(stream) as self.data:
+        with self.path.open("rb") as stream, map_bytes(stream) as self.data:
             return self._read_header()
 
     def _read_header(self) -> Header:

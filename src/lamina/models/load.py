@@ -20,7 +20,7 @@ from lamina.errors import LaminaError
 from lamina.models import devices, workload
 from lamina.models.check import use_findings
 from lamina.models.digests import check_files
-from lamina.models.manifest import auto_class, loading
+from lamina.models.manifest import auto_class, explaining_load_errors
 from lamina.models.tokenizer import read_tokenizer, special_tokens_after, try_template
 from lamina.store import checksum
 
@@ -74,10 +74,10 @@ def load_model(
     model = load_folder(
         manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"]
     )
-    workload.watch(model)
+    workload.count_work(model)
     if on is not None:
         return nn.Module.to(model, on)
-    model = devices.spread(model, devices.visible())
+    model = devices.spread_model(model, devices.visible_devices())
     if check is not None:
         use_findings(model, manifest, checksum.read_json(check))
     return model
@@ -95,9 +95,9 @@ def load_quantised(
         dtype,
         manifest["trust_remote_code"],
         name=manifest["source"],
-        **placement(None, True, dtype),
+        **placement_options(None, True, dtype),
     )
-    workload.watch(model)
+    workload.count_work(model)
     return model
 
 
@@ -122,7 +122,7 @@ def load_folder(
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
     _check_is_no_adapter(Path(folder))
     name = name or str(folder)
-    with loading(name, str(folder)):
+    with explaining_load_errors(name, str(folder)):
         if classes is None:
             config = AutoConfig.from_pretrained(
                 folder, trust_remote_code=trust_remote_code, local_files_only=True
@@ -309,7 +309,7 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
             )
 
 
-def placement(
+def placement_options(
     device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str
 ) -> dict[str, Any]:
     """Options of `load_folder` for several devices or for weights in 4 bits."""
@@ -341,7 +341,7 @@ def load_tokenizer(
     options = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
     if config is None and Path(folder, "config.json").is_file():
         # A tokenizer needs it, and its faults are not those of the tokenizer.
-        with loading(source, folder):
+        with explaining_load_errors(source, folder):
             config = AutoConfig.from_pretrained(folder, **options)
     try:
         tokenizer = read_tokenizer(folder, config=config, **options)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina.errors import LaminaError, cause
+from lamina.errors import LaminaError, explain_machine_error
 from lamina.models import checkpoint, sizes
 from lamina.models.digests import describe_files
 from lamina.options.models import Model
@@ -94,7 +94,7 @@ def _download_model(name: str, entry: Model) -> Path:
             "write its folder here."
         ) from error
     except (HTTPError, OSError) as error:
-        if cause(str(error)):
+        if explain_machine_error(str(error)):
             raise
         raise LaminaError(
             f"models.{name}.source: the download of '{source}' broke off "
@@ -103,7 +103,7 @@ def _download_model(name: str, entry: Model) -> Path:
         ) from error
 
 
-def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
+def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     """The manifest of the model in `folder`.
 
     Returns dict:
@@ -144,7 +144,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     _check_causal(settings, f"{where}: {entry.source}")
     _check_entry(name, entry, n_layers, settings.get("model_type"))
 
-    model = skeleton(folder, entry.source, entry.trust_remote_code)
+    model = load_skeleton(folder, entry.source, entry.trust_remote_code)
     n_parameters = sum(weight.numel() for weight in model.parameters())
     width = checkpoint.stored_width(entry.dtype, decoder, tensors)
     counted = sizes.count_sizes(model, width)
@@ -249,7 +249,7 @@ def auto_class(config: Any) -> Any:
     return AutoModelForCausalLM
 
 
-def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTrainedModel":
+def load_skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTrainedModel":
     """The model that a folder describes, with no weights (meta tensors) and nothing quantised.
 
     Raises LaminaError if transformers cannot build it from config.json.
@@ -257,7 +257,7 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
     import torch
     from transformers import AutoConfig
 
-    with loading(source, folder):
+    with explaining_load_errors(source, folder):
         config = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code, local_files_only=True
         )
@@ -281,7 +281,7 @@ def count_layer_parameters(model: "PreTrainedModel") -> int:
 
 
 @contextmanager
-def loading(name: str, folder: str | Path) -> Iterator[None]:
+def explaining_load_errors(name: str, folder: str | Path) -> Iterator[None]:
     """Turn an error of transformers on a folder into a LaminaError that says what to correct."""
     try:
         yield

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import check, replacements
 from lamina.models.adapters import apply_adapter
-from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, share
+from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, share_weights
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import layers_of
-from lamina.models.surgery import kept_layers, remove
+from lamina.models.surgery import kept_layers, remove_units
 
 
 def materialise(
@@ -39,7 +39,7 @@ def materialise(
     Raises LaminaError if the plan was refused, the model cannot be cut like this, patches and plan
     do not fit together, or the adapter belongs to another variant.
     """
-    variant = share(model)
+    variant = share_weights(model)
     if plan is None:
         return variant
     if plan.get("refused") or not plan["units"]:
@@ -48,10 +48,10 @@ def materialise(
     units = plan["units"]
     if plan.get("replacements"):
         replacements.put_donor_layers(variant, model, plan)
-    remove(variant, units)
+    remove_units(variant, units)
     kept = kept_layers(model, units)
     removed = [layer for layer in range(len(layers_of(model))) if layer not in kept]
-    check.check_cut(model, removed, check.probe(model))
+    check.check_cut(model, removed, check.probe_sequence(model))
 
     if patches is not None:
         check_boundaries(model, units, patches)
@@ -74,7 +74,7 @@ class _Unsavable:
         """
         raise LaminaError(
             "a plain save_pretrained of a variant with patches or removed sub-layers would lose "
-            "them on reload. Write it with lamina.models.export.save.save(model, folder), or with "
+            "them on reload. Write it with lamina.models.export.save.save_variant(model, folder), or with "
             "`make export VARIANT=…`."
         )
 

@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 
 Records = Mapping[str, Mapping[str, Any]]
 """What is known of each donor, by name."""
@@ -37,16 +37,18 @@ _POSITION_KEYS = (
 )
 
 
-def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dict[str, nn.Module]:
+def replacement_layers(
+    base: PreTrainedModel, units: Iterable[str], records: Records
+) -> dict[str, nn.Module]:
     """The modules that units such as `7.@math` put in the places of the base model's layers.
 
     Raises LaminaError if a donor is no sibling of the base model.
     """
     modules: dict[str, nn.Module] = {}
     for unit in units:
-        donor = replacement(unit)
+        donor = donor_of(unit)
         if donor:
-            layer_index, _ = parse(unit)
+            layer_index, _ = parse_unit(unit)
             modules[unit] = _donor_layer(base, layer_index, donor, records)
     return modules
 
@@ -56,7 +58,7 @@ def put_donor_layers(
 ) -> None:
     """Put the layers that a plan takes from donors into a variant that still has all layers."""
     variant_layers = layers_of(variant)
-    donor_layers = layers(base, plan["units"], plan.get("replacements", {}))
+    donor_layers = replacement_layers(base, plan["units"], plan.get("replacements", {}))
     for unit, donor_layer in donor_layers.items():
         tensors = (*donor_layer.parameters(), *donor_layer.buffers())
         memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
@@ -64,7 +66,7 @@ def put_donor_layers(
         layer = copy.deepcopy(donor_layer, memo)
         if hasattr(layer, "config"):
             setattr(layer, "config", text_config(variant))  # noqa: B010
-        layer_index, _ = parse(unit)
+        layer_index, _ = parse_unit(unit)
         variant_layers[layer_index] = layer
 
 

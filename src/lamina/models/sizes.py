@@ -156,10 +156,10 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
 
 def _count_layer(layer: "nn.Module", counts: "Mapping[Tensor, float]") -> LayerAmounts:
     """The parameters of a layer by component; what is in no sub-layer counts as norm."""
-    from lamina.models.structure import halves
+    from lamina.models.structure import sublayers_of
 
     by_component: dict[str, float] = {}
-    for component, sublayers in halves(layer).items():
+    for component, sublayers in sublayers_of(layer).items():
         weights: list[Tensor] = []
         for sublayer in sublayers:
             weights += sublayer.module.parameters()

@@ -105,7 +105,7 @@ def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
     return norms[0] if len(norms) == 1 else None
 
 
-def halves(layer: nn.Module) -> dict[str, tuple[SublayerModule, ...]]:
+def sublayers_of(layer: nn.Module) -> dict[str, tuple[SublayerModule, ...]]:
     """The modules of the sub-layers that a layer has now, by `attention` and `mlp`."""
     sublayers: dict[str, list[SublayerModule]] = {"attention": [], "mlp": []}
     for name, module in layer.named_children():
@@ -133,7 +133,7 @@ def why_no_sublayers(model: PreTrainedModel) -> str | None:
     if option and getattr(config, option):
         return f"with {option}, the output of a norm is the residual"
     for layer_index, layer in enumerate(layers_of(model)):
-        missing = [component for component, modules in halves(layer).items() if not modules]
+        missing = [component for component, modules in sublayers_of(layer).items() if not modules]
         if missing:
             return f"layer {layer_index} has no {' and no '.join(missing)} of its own"
     return None
@@ -169,7 +169,7 @@ def _nested_modules(model: PreTrainedModel, component: str) -> Iterator[_NestedM
     """Every module inside of one component of the layers that a model has now."""
     list_name = _layer_list_name(model)
     for layer_index, layer in enumerate(layers_of(model)):
-        for sublayer in halves(layer)[component]:
+        for sublayer in sublayers_of(layer)[component]:
             prefix = f"{list_name}.{layer_index}.{sublayer.name}"
             for name, module in sublayer.module.named_modules(prefix=prefix):
                 yield _NestedModule(name, module, sublayer.module)

@@ -19,12 +19,12 @@ from lamina.models.export.modeling_lamina import NoAttention, NoMLP
 from lamina.models.structure import (
     SublayerModule,
     family_of,
-    halves,
     layers_of,
+    sublayers_of,
     text_config,
     why_no_sublayers,
 )
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 
 # Attributes in which modules keep the index of their layer; by it they find their part of a cache.
 LAYER_INDEX_ATTRIBUTES = ("layer_idx", "layer_id")
@@ -49,7 +49,7 @@ class _RemovedModule(NamedTuple):
     sublayer: SublayerModule
 
 
-def runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
+def find_runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
     """Contiguous runs of removed units as boundaries (start, end).
 
     Boundary l is before layer l; l + ½ is between the attention and the MLP of layer l.
@@ -62,9 +62,9 @@ def runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
     # The sub-layers of all layers, counted from 0: attention is even, MLP is odd.
     removed: set[int] = set()
     for unit in units:
-        if replacement(unit):
+        if donor_of(unit):
             continue
-        layer_index, component = parse(unit)
+        layer_index, component = parse_unit(unit)
         _check_exists(layer_index, depth)
         if component != "mlp":
             removed.add(2 * layer_index)
@@ -105,7 +105,7 @@ def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
     A layer that loses both sub-layers is removed whole, unless a norm acts on the stream itself:
     there, a layer without its sub-layers still does something.
     """
-    parsed = [parse(unit) for unit in units]
+    parsed = [parse_unit(unit) for unit in units]
     removed = {layer for layer, component in parsed if component == "layer"}
     if not family_of(model).stream_norm:
         without_attention = {layer for layer, component in parsed if component == "attention"}
@@ -114,7 +114,7 @@ def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
     return [layer for layer in range(len(layers_of(model))) if layer not in removed]
 
 
-def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
+def remove_units(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     """Remove units from a base model, in place, and return it.
 
     A layer that loses both sub-layers is removed whole. The layers that stay are renumbered from 0,
@@ -134,7 +134,7 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     _replace_modules(model, _list_removed_modules(layers, units, kept))
     if len(kept) < depth:
         _remove_layers(layers, kept)
-        cutting.cut(text_config(model), kept, depth)
+        cutting.cut_config(text_config(model), kept, depth)
     return model
 
 
@@ -144,9 +144,9 @@ def _list_removed_modules(
     """The modules of the sub-layers that are removed from layers that stay."""
     removed: list[_RemovedModule] = []
     for unit in units:
-        layer_index, component = parse(unit)
+        layer_index, component = parse_unit(unit)
         if layer_index in kept and component in ("attention", "mlp"):
-            for sublayer in halves(layers[layer_index])[component]:
+            for sublayer in sublayers_of(layers[layer_index])[component]:
                 removed.append(_RemovedModule(layer_index, component, sublayer))
     return removed
 
@@ -184,7 +184,7 @@ def check_removal(model: PreTrainedModel, units: Sequence[str]) -> None:
     Raises LaminaError if a unit does not exist or is named twice, or if the model or its family
     cannot lose it.
     """
-    parsed = [parse(unit) for unit in units]
+    parsed = [parse_unit(unit) for unit in units]
     for layer_index, _ in parsed:
         _check_exists(layer_index, len(layers_of(model)))
     if any(component in ("attention", "mlp") for _, component in parsed):
@@ -214,9 +214,9 @@ def _check_has_sublayers(model: PreTrainedModel) -> None:
 def _check_unique(units: Sequence[str]) -> None:
     checked: set[tuple[int, str]] = set()
     for unit in units:
-        if parse(unit) in checked:
+        if parse_unit(unit) in checked:
             raise LaminaError(f"unit '{unit}' is named twice.")
-        checked.add(parse(unit))
+        checked.add(parse_unit(unit))
 
 
 def _check_is_no_export(config: PretrainedConfig) -> None:

@@ -11,7 +11,7 @@ from lamina.errors import LaminaError
 COMPONENTS = ("layer", "attention", "mlp")
 
 
-def parse(unit: str) -> tuple[int, str]:
+def parse_unit(unit: str) -> tuple[int, str]:
     """Layer index and component of a unit; the component of `"7.@math"` is `"@math"`.
 
     >>> parse("7"), parse("7.mlp")
@@ -29,7 +29,7 @@ def parse(unit: str) -> tuple[int, str]:
     return int(layer_index), component
 
 
-def replacement(unit: str) -> str:
+def donor_of(unit: str) -> str:
     """The name of the donor whose layer a unit brings in; empty for a unit that is removed."""
     return unit.partition(".@")[2]
 

@@ -60,7 +60,7 @@ class Workload:
 done = Workload()
 
 
-def watch(model: "PreTrainedModel") -> None:
+def count_work(model: "PreTrainedModel") -> None:
     """Count what the layers of a model run from now on, also in variants that share or copy them."""
     from lamina.models.structure import layers_of
 

@@ -14,7 +14,7 @@ from lamina.options.entry import (
     UserPath,
     option,
 )
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 
 
 class Generate(Entry):
@@ -40,7 +40,7 @@ class Generate(Entry):
     def _check_pass_at(self) -> Self:
         largest_k = max(self.pass_at, default=0)
         if largest_k > self.samples:
-            raise wrong(
+            raise invalid(
                 f"pass@{largest_k} needs {largest_k} samples, but there are {self.samples}. Write "
                 f"samples: {largest_k} or more, or a smaller k.",
                 "pass_at",
@@ -104,12 +104,12 @@ class Perplexity(Entry):
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
         if self.joined is not None and self.stride not in (None, self.window):
-            raise wrong(
+            raise invalid(
                 "windows of joined documents do not overlap. Leave `stride` or `joined` out.",
                 "stride",
             )
         if self.stride is not None and self.stride > self.window:
-            raise wrong(
+            raise invalid(
                 f"{self.stride} would skip tokens between windows of {self.window}. Write at most "
                 f"{self.window}, or leave it out.",
                 "stride",

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, model_validator
 
 from lamina.options import entry
 from lamina.options.entry import Choice, Documents, Filled, UserPath, Weights, option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 
 CORPUS = "microworld_corpus"
 
@@ -122,7 +122,7 @@ class Calibration(Choice):
         if not self.own:
             self._check_no_answer_options()
         elif getattr(self, "prompt", 0) >= getattr(self, "length", 1):
-            raise wrong(
+            raise invalid(
                 "the prompt leaves no room for an answer. Write a prompt shorter than `length`.",
                 "prompt",
             )
@@ -132,7 +132,7 @@ class Calibration(Choice):
         for key in ("keep", "temperature", "prompt"):
             field = type(self).model_fields.get(key)
             if field and getattr(self, key) != field.default:
-                raise wrong(
+                raise invalid(
                     "this is only for answers that the model writes. Leave it out, or add "
                     "`answers: model`.",
                     key,

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from lamina.options import explain
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 
 # Names that are taken: the base model, and the absence of a repair or a healing.
 RESERVED = ("base", "none")
@@ -93,7 +93,7 @@ def read_leniently(value: Any, handler: pydantic.ValidatorFunctionWrapHandler) -
     try:
         return handler(value)
     except ValidationError:
-        for reading in explain.readings(value):
+        for reading in explain.possible_readings(value):
             try:
                 return handler(reading)
             except ValidationError:
@@ -269,7 +269,7 @@ def _check_named_entries(value: Any) -> Any:
         _check_name(name)
         earlier_name = name_by_lower_case.setdefault(name.lower(), name)
         if earlier_name != name:
-            raise wrong(
+            raise invalid(
                 f"'{earlier_name}' and '{name}' differ only by case, and many file systems take "
                 "them for one name. Rename one of the two.",
                 name,
@@ -280,16 +280,16 @@ def _check_named_entries(value: Any) -> Any:
 def _check_name(name: object) -> None:
     """Refuse a name that is no text, reserved, or no part of a file name."""
     if not isinstance(name, str):
-        raise wrong(
+        raise invalid(
             f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name)
         )
     if name in RESERVED:
-        raise wrong(
+        raise invalid(
             f"'{name}' is reserved (for the base model, or for no repair). Choose another name.",
             name,
         )
     if not _NAME_PATTERN.fullmatch(name):
-        raise wrong(
+        raise invalid(
             f"'{name}' cannot be a name, because names become parts of file names. Use only "
             "letters, digits and _ . + -, and begin with neither . nor -."
         )
@@ -303,7 +303,7 @@ def _check_document_range(text: str) -> str:
         return text
 
     better_range = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
-    raise wrong(
+    raise invalid(
         f'"{text}" holds no document, because its end is not after its start. Write a range such '
         f'as "{better_range}".'
     )

@@ -48,7 +48,7 @@ _BOUND_WORDS = {
 }
 
 
-def wrong(message: str, key: str = "") -> PydanticCustomError:
+def invalid(message: str, key: str = "") -> PydanticCustomError:
     """An error for validators to raise: `message` about the validated value, or a key in it."""
     # pydantic fills braces, and the message may hold braces of its own.
     return PydanticCustomError(_WORDED, "{message}", {"message": message, "key": key})
@@ -79,7 +79,7 @@ def entry_class_of(annotation: Any) -> "type[Entry] | None":
     return None
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def suggest(word: object, known: Iterable[str]) -> str:
     """'Did you mean' for a misspelt word, else the list of known words; a sentence of its own."""
     choices = list(known)
     suggestion = _suggest(word, choices)
@@ -97,7 +97,7 @@ def as_yaml(value: object) -> str:
     return repr(value)
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """`a, b or c`."""
     *first_words, last_word = words
     if not first_words:
@@ -105,7 +105,7 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(first_words)} or {last_word}"
 
 
-def readings(value: object) -> Iterator[Any]:
+def possible_readings(value: object) -> Iterator[Any]:
     """Other values that a value may stand for, the likeliest first.
 
     A whole number with a point; a number as the text that was written; what a text spells; and at
@@ -213,10 +213,10 @@ class _Explanation:
         kinds = self.choice.kinds() if self.choice else []
         titles = [kind.title() for kind in kinds if name in kind.model_fields]
         if not titles:
-            return f"there is no such key. {nearest(name, self.entry_class.model_fields)}"
+            return f"there is no such key. {suggest(name, self.entry_class.model_fields)}"
 
         own_title = self.entry_class.title()
-        other_titles = listed(titles)
+        other_titles = join_words(titles)
         selecting_key = self.entry_class.BY
         if selecting_key:
             own_title = f"{selecting_key} '{own_title}'"
@@ -268,7 +268,7 @@ class _Explanation:
             titles = [kind.title() for kind in kinds if not kind.BY]
         remedy = "Write `key: value` lines below it."
         if titles:
-            remedy = f"Give it {listed(titles)}."
+            remedy = f"Give it {join_words(titles)}."
         return self.key, f"{as_yaml(self.value)} is not a mapping of keys to values. {remedy}"
 
     def _describe_missing_kind(self) -> tuple[str, str]:
@@ -291,7 +291,7 @@ class _Explanation:
             suggestion = self._suggest_mark(key)
             if suggestion:
                 return f"{self.key}.{key}".lstrip("."), f"there is no such key.{suggestion}"
-        return self.key, f"nothing says what it is. Give it {listed(titles)}."
+        return self.key, f"nothing says what it is. Give it {join_words(titles)}."
 
     def _describe_selecting_key(self, titles: list[str]) -> tuple[str, str]:
         """About the key that names the kind, such as `method`."""
@@ -323,7 +323,7 @@ def _describe_missing_key(entry_class: Any, key: str) -> str:
     if field.examples:
         return (
             f"is missing, and {entry_class.BY} '{entry_class.title()}' needs it. Write {key}: "
-            f"{listed(field.examples)}."
+            f"{join_words(field.examples)}."
         )
     return f"is missing. Add `{key}: ...` ({(field.description or '').rstrip('.')})."
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from lamina.options.entry import Choice, Filled, Weights, option, seed_option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 from lamina.options.repairs import OWN
 
 
@@ -74,7 +74,7 @@ class Healing(Choice):
         if not self.max_steps or "warmup_steps" not in self.model_fields_set:
             return self
         if self.warmup_steps >= self.max_steps:
-            raise wrong(
+            raise invalid(
                 f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the "
                 f"learning rate would never fall. Write at most {self.max_steps // 10}, a tenth.",
                 "warmup_steps",

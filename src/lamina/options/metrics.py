@@ -11,12 +11,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from lamina.options.explain import listed
+from lamina.options.explain import join_words
 from lamina.registry import declared_classes
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricEntry:
     """The attributes of `lamina.relevance.protocol.Metric`, and the `module` that has the class."""
 
     name: str
@@ -53,22 +53,22 @@ MODULES = {
 }
 
 # What the class of a metric says of it.
-ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
+ATTRIBUTES = tuple(field.name for field in fields(MetricEntry) if field.name != "module")
 
 
-def _declared_metrics() -> dict[str, Metric]:
+def _declared_metrics() -> dict[str, MetricEntry]:
     """All metrics by name, in alphabetical order."""
     declared = declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES)
-    metrics = [Metric(module=module, **attributes) for module, attributes in declared]
+    metrics = [MetricEntry(module=module, **attributes) for module, attributes in declared]
     return {metric.name: metric for metric in sorted(metrics, key=lambda metric: metric.name)}
 
 
 METRICS = _declared_metrics()
 
 
-def metrics_where(condition: Callable[[Metric], bool]) -> str:
+def metrics_where(condition: Callable[[MetricEntry], bool]) -> str:
     """`a, b or c`: the metrics for which a condition holds."""
-    return listed(sorted(name for name, metric in METRICS.items() if condition(metric)))
+    return join_words(sorted(name for name, metric in METRICS.items() if condition(metric)))
 
 
 def _check_metric_name(name: str) -> str:
@@ -85,14 +85,14 @@ MetricName = Annotated[
 CARRIED = {"removal": "stream", "gradient": "weights"}
 
 
-def passes(metrics: Iterable[str]) -> list[str]:
+def passes_of(metrics: Iterable[str]) -> list[str]:
     """The passes that measure several metrics, without those that another one carries along."""
     needed = {METRICS[metric].pass_ for metric in metrics}
     carried_along = {CARRIED[name] for name in needed if name in CARRIED}
     return sorted(needed - carried_along)
 
 
-def carried(pass_: str) -> list[str]:
+def carried_passes(pass_: str) -> list[str]:
     """The passes whose metrics one pass measures: itself, and the pass that it carries along."""
     if pass_ not in CARRIED:
         return [pass_]

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.options.entry import Choice, Entry, Filled, Spelt, UserPath, option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 
 # What a checkpoint replaces in a source or a revision.
 CHECKPOINT_FIELD = "{checkpoint}"
@@ -86,18 +86,18 @@ class Model(Entry):
     def _check_checkpoints(self) -> Self:
         if (self.series is None) != (self.step is None):
             lacking = "step" if self.step is None else "series"
-            raise wrong(
+            raise invalid(
                 f"is missing: `series` and `step` go together. Add `{lacking}: ...`.", lacking
             )
 
         if self.checkpoints is None:
             return self
         if not self.checkpoints:
-            raise wrong(
+            raise invalid(
                 "[] is not allowed. List a checkpoint, or leave `checkpoints` out.", "checkpoints"
             )
         if CHECKPOINT_FIELD not in f"{self.source} {self.revision}":
-            raise wrong(
+            raise invalid(
                 f"nothing says where the checkpoint goes. Write {CHECKPOINT_FIELD} in `source` "
                 'or `revision`, such as `revision: "step{checkpoint}"`.',
                 "checkpoints",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from lamina.options.entry import Choice, Named, Spelt, option
-from lamina.options.explain import listed, wrong
+from lamina.options.explain import invalid, join_words
 
 OWN = "own"  # the calibration of the variant itself
 AUTO: Final = "auto"  # a weight that is chosen for each plan
@@ -18,7 +18,7 @@ AUTO: Final = "auto"  # a weight that is chosen for each plan
 
 def _check_own_weight(weights: dict[str, Any]) -> dict[str, Any]:
     if weights.get(OWN, AUTO) == AUTO:
-        raise wrong(
+        raise invalid(
             f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its "
             "tokens."
         )
@@ -67,7 +67,7 @@ class Repair(Choice):
     @model_validator(mode="after")
     def _check_auto(self) -> Self:
         if AUTO in self.data.values() and not self.LINEAR:
-            raise wrong(
+            raise invalid(
                 f"'{AUTO}' tries repairs inside one pass, but '{self.method}' is not a linear map "
                 "of the stream. Write a number such as 0.1, or a method that is one: "
                 f"{Repair.of_stream()}.",
@@ -90,7 +90,7 @@ class Repair(Choice):
     @classmethod
     def of_stream(cls) -> str:
         """`a or b`: the methods that put a linear map of the stream where a run was removed."""
-        return listed([kind.title() for kind in Repair.kinds() if kind.LINEAR])
+        return join_words([kind.title() for kind in Repair.kinds() if kind.LINEAR])
 
     @property
     def chain(self) -> str | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.options.entry import Choice, Filled, Spelt, group_option, option, replicates_option
-from lamina.options.explain import listed, wrong
-from lamina.options.metrics import METRICS, Metric, metrics_where
+from lamina.options.explain import invalid, join_words
+from lamina.options.metrics import METRICS, MetricEntry, metrics_where
 
 Units = Literal["layer", "attention", "mlp", "both"]
 
@@ -84,7 +84,7 @@ def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any)
 
 
 # The key `metric` of a strategy that reads the captured activations.
-metric_of_runs_option = partial(metric_option, RUNS, allowed=listed(RUNS))
+metric_of_runs_option = partial(metric_option, RUNS, allowed=join_words(RUNS))
 
 
 def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
@@ -94,7 +94,7 @@ def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
     for name in metrics:
         if METRICS[name].sublayers:
             continue
-        raise wrong(
+        raise invalid(
             f"'{units}' does not go with metric '{name}', which fits maps over runs of whole "
             "layers. Write units: layer, or metric: "
             f"{metrics_where(lambda metric: metric.sublayers)}.",
@@ -102,7 +102,7 @@ def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
         )
 
 
-def _has_common_scale(metric: Metric) -> bool:
+def _has_common_scale(metric: MetricEntry) -> bool:
     """Whether scores on several calibrations share a scale.
 
     Scores from gradients and weights have no fixed one.
@@ -183,7 +183,7 @@ class Selector(Choice):
     def _check_cost(self) -> None:
         if self.cost == "parameters" or self.units == "both":
             return
-        raise wrong(
+        raise invalid(
             f"{self.cost} weighs attention against MLP, but with units: {self.units} all units "
             "count the same. Write units: both, or leave `cost` out.",
             "cost",
@@ -192,7 +192,7 @@ class Selector(Choice):
     def _check_donor_units(self) -> None:
         if not self.donors or self.units == "layer":
             return
-        raise wrong(
+        raise invalid(
             f"donors give whole layers, but this selector removes {self.units} units. Write "
             "units: layer, or leave `donors` out.",
             "donors",
@@ -201,18 +201,18 @@ class Selector(Choice):
     def _check_run_units(self) -> None:
         if not self.CAPTURED or self.units == "layer":
             return
-        raise wrong(
+        raise invalid(
             f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of "
             "whole layers. Write units: layer, or strategy: iterative.",
             "units",
         )
 
-    def _check_metric(self, metric: Metric) -> None:
+    def _check_metric(self, metric: MetricEntry) -> None:
         """Refuse a metric that cannot measure what the other options ask for."""
         removal_metrics = metrics_where(lambda metric: metric.removes)
 
         if self.repair and not metric.removes:
-            raise wrong(
+            raise invalid(
                 f"'{self.repair}' repairs what a removal leaves, but metric '{metric.name}' is not "
                 f"measured by removing units. Write metric: {removal_metrics}, or leave `repair` "
                 "out.",
@@ -220,23 +220,23 @@ class Selector(Choice):
             )
 
         if self.also and not _has_common_scale(metric):
-            raise wrong(
+            raise invalid(
                 f"scores by '{metric.name}' on different calibrations have no common scale. Write "
                 f"metric: {metrics_where(_has_common_scale)}, or leave `also` out.",
                 "also",
             )
 
         if self.donors and not metric.removes:
-            raise wrong(
+            raise invalid(
                 f"'{metric.name}' has no value for a layer that is replaced by another one. Write "
                 f"metric: {removal_metrics}, or leave `donors` out.",
                 "metric",
             )
 
         if self.CAPTURED and not metric.runs:
-            raise wrong(
+            raise invalid(
                 f"'{metric.name}' has no value for a run of layers, which is what strategy "
-                f"'{self.strategy}' compares. Write metric: {listed(RUNS)}, or strategy: "
+                f"'{self.strategy}' compares. Write metric: {join_words(RUNS)}, or strategy: "
                 "iterative.",
                 "metric",
             )
@@ -245,7 +245,7 @@ class Selector(Choice):
             lacking = "has no value for a set of removed units"
             if metric.removes:
                 lacking = "is not the mean of a loss per sample"
-            raise wrong(
+            raise invalid(
                 f"'{metric.name}' {lacking}, which is what strategy '{self.strategy}' compares. "
                 f"Write metric: {metrics_where(lambda metric: metric.losing)}, or strategy: "
                 "iterative.",

@@ -105,7 +105,7 @@ def _column_names() -> set[str]:
     return names
 
 
-def hits(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
+def correct_answers(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
     """1 where the answer to a sample is right, in the shape of `values`.
 
     Length-normalised if `score` is `acc_norm`.

@@ -52,7 +52,7 @@ class TaskRelevance:
 
 
 @dataclass(frozen=True)
-class Task:
+class SweptTask:
     """The sweep of the base model on one calibration."""
 
     calibration: str
@@ -81,11 +81,11 @@ class DissociationRow(TypedDict):
     sure: bool
 
 
-def dissociations(
+def dissociation_rows(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
 ) -> Iterator[DissociationRow]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
-    tasks_by_kind: dict[tuple[str, str], list[Task]] = {}
+    tasks_by_kind: dict[tuple[str, str], list[SweptTask]] = {}
     for calibration, kind, table in base_sweeps(calibrations, sweeps):
         task = _defined_task(calibration, table)
         if task:
@@ -100,7 +100,7 @@ def dissociations(
                 yield from _rows(model, kind, tasks[first], tasks[second], differences)
 
 
-def _defined_task(calibration: Mapping[str, Any], table: pa.Table) -> Task | None:
+def _defined_task(calibration: Mapping[str, Any], table: pa.Table) -> SweptTask | None:
     """The task of a calibration, or None where accuracy relevance was not measured or is
     undefined.
     """
@@ -111,11 +111,11 @@ def _defined_task(calibration: Mapping[str, Any], table: pa.Table) -> Task | Non
     context = Context.from_calibration(calibration)
     if not columns.units or accuracy.undefined(columns, context) is not None:
         return None
-    return Task(calibration["calibration"], columns, context)
+    return SweptTask(calibration["calibration"], columns, context)
 
 
 def _rows(
-    model: str, kind: str, task: Task, rival: Task, differences: dict[str, np.ndarray]
+    model: str, kind: str, task: SweptTask, rival: SweptTask, differences: dict[str, np.ndarray]
 ) -> Iterator[DissociationRow]:
     for index, unit in enumerate(task.columns.units):
         yield {
@@ -169,7 +169,7 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
     }
 
 
-def draw_relevance(task: Task, seed: int) -> TaskRelevance:
+def draw_relevance(task: SweptTask, seed: int) -> TaskRelevance:
     """Draws of the relevance of every unit on a task, and of its differences between random halves
     of the samples.
     """

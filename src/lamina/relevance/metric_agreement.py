@@ -31,11 +31,11 @@ from scipy.stats import rankdata, wilcoxon
 
 from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
+from lamina.relevance.score import rank_units
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import (
     Interval,
-    reliability,
+    ranking_reliability,
     true_correlation,
     true_variance_ratio,
 )
@@ -127,7 +127,9 @@ class BaseSweep(NamedTuple):
     table: pa.Table
 
 
-def compare(first: Sequence[Draws], second: Sequence[Draws], n_samples: int) -> MetricAgreement:
+def compare_metrics(
+    first: Sequence[Draws], second: Sequence[Draws], n_samples: int
+) -> MetricAgreement:
     """The agreement of two metrics, from their scores by task.
 
     n_samples: That of the task with the fewest.
@@ -310,13 +312,13 @@ def score_draws(
     edge = EDGE if len(columns.units) >= 4 * EDGE else 0
     inner_units = range(edge, len(columns.units) - edge)
     weights = _weights(n_samples)[:, : columns.n_samples]
-    draws = ranking(columns, metric, context, weights).draws[:, inner_units]
+    draws = rank_units(columns, metric, context, weights).draws[:, inner_units]
     if not np.isfinite(draws).all():
         return None
     return UnitScores([columns.units[index] for index in inner_units], draws)
 
 
-def comparisons(
+def comparison_rows(
     calibrations: Sequence[Mapping[str, Any]],
     sweeps: pa.Table | dataset.Dataset,
     first: str,
@@ -338,7 +340,7 @@ def comparisons(
         fewest_samples = min(n_samples[model, calibration] for calibration in pairs)
         first_draws = [first_scores for first_scores, _ in pairs.values()]
         other_draws = [other_scores for _, other_scores in pairs.values()]
-        agreement = compare(first_draws, other_draws, fewest_samples)
+        agreement = compare_metrics(first_draws, other_draws, fewest_samples)
         if agreement.pearson:
             yield Comparison(model, kind, metric, list(pairs), agreement)
 
@@ -380,7 +382,7 @@ def reliabilities(
         n_samples = calibration["n_samples"]
         for metric in metrics:
             scores = score_draws(table, metric, context, n_samples)
-            value = reliability(scores.draws, n_samples) if scores else None
+            value = ranking_reliability(scores.draws, n_samples) if scores else None
             if scores and value:
                 yield MetricReliability(calibration, kind, metric, len(scores.units), value)
 

@@ -114,7 +114,7 @@ class Metric:
         return None
 
 
-def metric(name: str) -> Metric:
+def metric_named(name: str) -> Metric:
     """An instance of the metric with this name."""
     module = import_module(METRICS[name].module)
     metric_class: Any = next(

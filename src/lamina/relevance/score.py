@@ -55,7 +55,7 @@ class RelevanceRow(TypedDict):
     reason: str | None
 
 
-def ranking(
+def rank_units(
     columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None
 ) -> Ranking:
     """Rank the units by `metric`.
@@ -65,7 +65,7 @@ def ranking(
     """
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    scorer = protocol.metric(metric)
+    scorer = protocol.metric_named(metric)
 
     undefined = scorer.undefined(columns, context)
     if undefined is None:
@@ -95,13 +95,13 @@ def _ranks(columns: Columns, keys: np.ndarray) -> list[int]:
 
 def was_measured(columns: Columns, metric: str, context: Context) -> bool:
     """Whether the sweep holds the numbers of a metric, or the reason why it is undefined."""
-    scorer = protocol.metric(metric)
+    scorer = protocol.metric_named(metric)
     if columns.is_measured(scorer.columns[0]):
         return True
     return scorer.undefined(columns, context) is not None
 
 
-def relevance(
+def score_sweep(
     sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int
 ) -> list[RelevanceRow]:
     """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep
@@ -123,8 +123,8 @@ def _metric_rows(
     metric: str, columns: Columns, context: Context, weights: np.ndarray
 ) -> list[RelevanceRow]:
     """Rows of all units by one metric."""
-    scorer = protocol.metric(metric)
-    ranked = ranking(columns, metric, context, weights)
+    scorer = protocol.metric_named(metric)
+    ranked = rank_units(columns, metric, context, weights)
     scores = ranked.draws[0]
     low, high = _interval(scorer, columns, context, ranked, weights, scores)
     n_not_finite = scorer.not_finite(columns)

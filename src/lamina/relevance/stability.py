@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from lamina.relevance.columns import Columns, Context
-from lamina.relevance.score import ranking
+from lamina.relevance.score import rank_units
 from lamina.relevance.true_scores import Interval, rank_correlation
 
 N_PAIRS = 200
@@ -19,7 +19,7 @@ N_PAIRS = 200
 SMALLEST_SIZE = 32
 
 
-def sizes(n_samples: int) -> list[int]:
+def calibration_sizes(n_samples: int) -> list[int]:
     """32, 64 … and half of the samples, the largest size of two calibrations without a common
     sample.
     """
@@ -45,7 +45,7 @@ def disjoint_weights(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
     """
     generator = np.random.default_rng(seed)
     weights_by_size: list[tuple[int, np.ndarray]] = []
-    for size in sizes(n_samples):
+    for size in calibration_sizes(n_samples):
         weights = np.zeros((2 * N_PAIRS, n_samples))
         for pair in range(N_PAIRS):
             order = generator.permutation(n_samples)
@@ -55,7 +55,7 @@ def disjoint_weights(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
     return weights_by_size
 
 
-def stability(
+def ranking_stability(
     columns: Columns, metric: str, context: Context, seed: int = 0
 ) -> Iterator[tuple[int, Interval]]:
     """Each size of two disjoint calibrations, and Spearman's correlation over units of their
@@ -67,7 +67,7 @@ def stability(
     undefined.
     """
     for size, weights in disjoint_weights(columns.n_samples, seed):
-        scores = ranking(columns, metric, context, weights).draws
+        scores = rank_units(columns, metric, context, weights).draws
         if not np.isfinite(scores).any():
             return
         correlations = _pair_correlations(scores)

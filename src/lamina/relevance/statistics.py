@@ -174,7 +174,7 @@ def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[EstimateRow]:
+def bootstrap_ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[EstimateRow]:
     """Estimates and intervals of sum / number of each measure, bootstrapped over documents.
 
     None without samples.

@@ -48,7 +48,7 @@ SUFFICIENT_RELIABILITY = 0.8
 """Reliability from which a ranking is called sure."""
 
 
-def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def pearson_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Pearson's correlation over the last axis; NaN where one side is constant."""
     first_centred = first - first.mean(axis=-1, keepdims=True)
     second_centred = second - second.mean(axis=-1, keepdims=True)
@@ -61,10 +61,10 @@ def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Spearman's correlation over the last axis; NaN where one side is constant."""
-    return correlation(ranks(first), ranks(second))
+    return pearson_correlation(rank_scores(first), rank_scores(second))
 
 
-def ranks(scores: np.ndarray) -> np.ndarray:
+def rank_scores(scores: np.ndarray) -> np.ndarray:
     """Ranks along the last axis, from 1.
 
     Equal scores share their mean rank; only twelve digits count.
@@ -100,7 +100,7 @@ def true_correlation(
     first_noise = widening * (first[1 : N_TRIAL_DRAWS + 1] - first[0])
     second_noise = widening * (second[1 : N_TRIAL_DRAWS + 1] - second[0])
     construction = _ScoreConstruction.around(first[0], second[0], first_noise, second_noise)
-    measure = rank_correlation if ranked else correlation
+    measure = rank_correlation if ranked else pearson_correlation
     tail_percent = 100 * TAIL / (2 if ranked else 1)
 
     true_values: list[float] = []
@@ -135,7 +135,7 @@ def _are_identical(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether both sides are one and the same scores, up to their unit: every draw correlates
     perfectly.
     """
-    drawn = correlation(first, second)
+    drawn = pearson_correlation(first, second)
     # A draw without any difference between units has no correlation.
     has_correlation = ~np.isnan(drawn)
     return np.allclose(drawn[has_correlation], 1, atol=ROUNDING)
@@ -309,7 +309,7 @@ def _drawn_log_shares(
     return np.array(log_shares)
 
 
-def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
+def ranking_reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
     """Spearman's correlation of two rankings, each from as many other samples.
 
     None for fewer than three units.

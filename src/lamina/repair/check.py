@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from lamina.data.splitting import documents
+from lamina.data.splitting import index_documents
 from lamina.engine import taps
-from lamina.engine.batches import TOKENS, reserve
-from lamina.engine.moments import BATCH, rows
+from lamina.engine.batches import TOKENS, reserve_sums
+from lamina.engine.moments import BATCH, iterate_token_rows
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import text_config
@@ -83,13 +83,13 @@ class _ErrorSums:
         )
 
 
-def measure(
+def measure_patches(
     model: PreTrainedModel,
     sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
     tokens: int = TOKENS,
-    run: taps.Run = taps.run,
+    run: taps.Run = taps.run_sequences,
 ) -> dict[Boundary, TokenErrors]:
     """The errors of each patch's stream, on the held-out samples and some of the others.
 
@@ -150,7 +150,7 @@ class _StreamErrors:
         """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
         # Memory must run out before anything is added: X, Y, both errors, products and copies.
         n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
-        reserve(n_rows, self.channels, count=8, on=self.device)
+        reserve_sums(n_rows, self.channels, count=8, on=self.device)
 
         sample_indices = torch.tensor(batch.samples, device=self.device)
         index_of_token = sample_indices[:, None].expand(batch.real.shape)
@@ -158,7 +158,9 @@ class _StreamErrors:
             start, end = boundary
             # One patch at a time: in float64 all of them take as much as the sums of their fit.
             float64_patch = patch.to(self.device, torch.float64)
-            chunks = rows(streams[start], streams[end], index_of_token, wanted=batch.real)
+            chunks = iterate_token_rows(
+                streams[start], streams[end], index_of_token, wanted=batch.real
+            )
             for x, y, float_indices in chunks:
                 self._add_tokens(self.sums[boundary], float64_patch, x, y, float_indices.long())
 
@@ -185,7 +187,7 @@ class _StreamErrors:
 
     def columns(self) -> dict[Boundary, TokenErrors]:
         """The errors at each boundary over all batches."""
-        (document_of_sample,) = documents([self.sequences[: self.n_heldout]])
+        (document_of_sample,) = index_documents([self.sequences[: self.n_heldout]])
         return {
             boundary: _columns(sums, document_of_sample) for boundary, sums in self.sums.items()
         }

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import taps
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch, check_boundaries
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.options.repairs import Repair
 from lamina.repair import check, harm, patch, protocol
 from lamina.repair.operators import describe_operator
@@ -79,7 +79,7 @@ class FittedGroup:
     """Of each plan, by size, whatever the boundary."""
 
 
-def request(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequest:
+def sort_plans(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequest:
     """Sort out which plans a repair with these options can be fitted for.
 
     Plans without units were refused when they were made, and are left out.
@@ -90,7 +90,7 @@ def request(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequ
     for plan in plans:
         if not plan["units"]:
             continue
-        boundaries = runs(plan["units"], depth)
+        boundaries = find_runs(plan["units"], depth)
         refusals: list[RefusedRun] = []
         for boundary in boundaries:
             reason = protocol.find_refusal(options, boundary)
@@ -104,10 +104,10 @@ def request(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequ
     return fit_request
 
 
-def fit(
+def fit_plans(
     model: PreTrainedModel,
     request: FitRequest,
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, CalibrationSamples],
     weights: Sequence[tuple[str, float]],
     seed: int,
 ) -> list[FittedGroup]:
@@ -136,14 +136,14 @@ class _Fitter:
         self,
         model: PreTrainedModel,
         request: FitRequest,
-        calibrations: Mapping[str, Calibration],
+        calibrations: Mapping[str, CalibrationSamples],
         seed: int,
     ) -> None:
         self.model = model
         self.request = request
         self.calibrations = calibrations
         self.seed = seed
-        self.method = protocol.method(request.options.method)
+        self.method = protocol.load_method(request.options.method)
 
     def fit_all_runs(self, sources: Sequence[Source]) -> FittedGroup:
         """Fit the runs of all plans on the statistics of one pass."""
@@ -195,7 +195,10 @@ class _Fitter:
         return groups
 
     def _boundary_columns(
-        self, sources: Sequence[Source], fits: Mapping[Boundary, Fit], run: taps.Run = taps.run
+        self,
+        sources: Sequence[Source],
+        fits: Mapping[Boundary, Fit],
+        run: taps.Run = taps.run_sequences,
     ) -> dict[Boundary, Columns]:
         """Columns of each fit; errors by token and the operator's shape if it is a linear map.
 
@@ -208,7 +211,9 @@ class _Fitter:
                 validated_patches[boundary] = validated_patch
         token_errors: dict[Boundary, check.TokenErrors] = {}
         if validated_patches:
-            token_errors = check.measure(self.model, sources, validated_patches, self.seed, run=run)
+            token_errors = check.measure_patches(
+                self.model, sources, validated_patches, self.seed, run=run
+            )
 
         columns: dict[Boundary, Columns] = {}
         for boundary, fit in fits.items():
@@ -231,7 +236,7 @@ class _Fitter:
         sources: What was fitted on; the first is the variants' own calibration.
         """
         own_samples = next(iter(self.calibrations.values())).samples
-        is_heldout = split(sources, self.seed)[0]
+        is_heldout = draw_held_out(sources, self.seed)[0]
         heldout_samples = [
             sample for sample, flag in zip(own_samples, is_heldout, strict=True) if flag
         ]
@@ -258,7 +263,7 @@ class _Fitter:
         return FittedGroup(tensors, boundary_columns, all_plan_columns)
 
 
-def record(
+def record_fits(
     request: FitRequest, groups: Iterable[FittedGroup], name: str
 ) -> tuple[dict[str, torch.Tensor], list[Columns]]:
     """The tensors of the patch file and the rows of table `patches`; `name` is the repair's."""
@@ -272,7 +277,7 @@ def record(
                 continue
             boundaries = request.boundaries[size]
             plan_tensors = {boundary: group.tensors[boundary] for boundary in boundaries}
-            tensors |= patch.tensors(size, plan_tensors)
+            tensors |= patch.name_tensors(size, plan_tensors)
             for boundary in boundaries:
                 columns = {**group.boundary_columns[boundary], **group.plan_columns[size]}
                 rows.append(_row(plan, name, boundary, columns))

@@ -8,7 +8,7 @@ from scipy.stats import t as student_t
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.data.splitting import documents
+from lamina.data.splitting import index_documents
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models import replacements
@@ -76,7 +76,7 @@ def measure_harm(
             losses |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
     losses |= measure_losses(model, samples, candidates, plans)
 
-    (document_of_sample,) = documents([[sample.sequence() for sample in samples]])
+    (document_of_sample,) = index_documents([[sample.sequence() for sample in samples]])
     columns: dict[int, LossColumns] = {}
     for plan in plans:
         size = plan["removed"]
@@ -105,9 +105,9 @@ def measure_losses(
     units: set[str] = set()
     for candidate in candidates.values():
         units |= candidate.removed
-    donor_layers = replacements.layers(model, units, donor_records)
+    donor_layers = replacements.replacement_layers(model, units, donor_records)
 
-    with sweep.opened(model, samples, outputs=False, replacements=donor_layers) as session:
+    with sweep.open_session(model, samples, outputs=False, replacements=donor_layers) as session:
         session.measure(range(len(samples)), candidates)
     losses: dict[CandidateName, np.ndarray] = {}
     for name in candidates:

@@ -23,7 +23,7 @@ _TENSOR_NAME = re.compile(
 )
 
 
-def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
+def name_tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
     """The fitted tensors of the plan of one size by their names in the file, float32 on the CPU."""
     tensors_in_file: dict[str, torch.Tensor] = {}
     for (start, end), boundary_tensors in fitted.items():
@@ -34,7 +34,7 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
     return tensors_in_file
 
 
-def save(
+def write_patch(
     path: str | Path,
     method: str,
     named: Mapping[str, torch.Tensor],
@@ -49,20 +49,20 @@ def save(
     parquet.write_tensors(path, named, metadata)
 
 
-def refused(path: str | Path, removed: int) -> str | None:
+def patch_refusal(path: str | Path, removed: int) -> str | None:
     """Why the plan of size `removed` cannot be repaired; None if it can."""
-    with parquet.reading(path), safe_open(str(path), framework="pt") as handle:
+    with parquet.explaining_damage(path), safe_open(str(path), framework="pt") as handle:
         reasons = json.loads(parquet.tensors_metadata(handle).get("refused", "{}"))
     return reasons.get(str(removed))
 
 
-def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
+def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     """Read the fitted repairs of the plan of size `removed`, ready for `materialise`.
 
     Raises LaminaError if the file has no patch of that size, or a tensor that is not part of one.
     """
     tensors_by_boundary: dict[Boundary, dict[str, torch.Tensor]] = {}
-    with parquet.reading(path), safe_open(str(path), framework="pt") as handle:
+    with parquet.explaining_damage(path), safe_open(str(path), framework="pt") as handle:
         method = parquet.tensors_metadata(handle).get("method")
         for key in handle.keys():  # noqa: SIM118
             match = _TENSOR_NAME.fullmatch(key)

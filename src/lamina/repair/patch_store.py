@@ -22,7 +22,7 @@ FLOAT32_BYTES = 4
 MAX_READ_BYTES = 1 << 30  # of one read; the operating system gives a little under 2 GiB at once
 
 
-class StoredTensor(NamedTuple):
+class KeptTensor(NamedTuple):
     """Where a float32 tensor lies in a file."""
 
     first_byte: int
@@ -37,7 +37,7 @@ class FiledPatch(Patch):
     """
 
     file: FileIO | None = None
-    stored_tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
+    stored_tensors: Mapping[str, KeptTensor] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -84,10 +84,10 @@ class PatchStore:
         if self._file is None:
             file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             self._file = cast(FileIO, file)
-        stored_tensors: dict[str, StoredTensor] = {}
+        stored_tensors: dict[str, KeptTensor] = {}
         for name, tensor in patch.tensors.items():
             first_byte = self._file.seek(0, os.SEEK_END)
-            stored_tensors[name] = StoredTensor(first_byte, tensor.shape)
+            stored_tensors[name] = KeptTensor(first_byte, tensor.shape)
             _write_all(self._file, tensor.contiguous().numpy().tobytes())
         return FiledPatch(file=self._file, stored_tensors=stored_tensors)
 
@@ -100,7 +100,7 @@ def _write_all(file: FileIO, content: bytes) -> None:
         remaining = remaining[n_written:]
 
 
-def _read_tensor(file: FileIO, stored: StoredTensor) -> torch.Tensor:
+def _read_tensor(file: FileIO, stored: KeptTensor) -> torch.Tensor:
     buffer = bytearray(FLOAT32_BYTES * stored.shape.numel())
     remaining = memoryview(buffer)
     offset = stored.first_byte

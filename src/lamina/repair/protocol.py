@@ -70,7 +70,7 @@ class RepairMethod(Protocol):
         """The repair as a linear map of the stream at its boundary; None if it is no such map."""
 
 
-def method(name: str) -> RepairMethod:
+def load_method(name: str) -> RepairMethod:
     """Load the module of a repair method."""
     return cast(RepairMethod, import_module(f"lamina.repair.methods.{name}"))
 
@@ -87,7 +87,7 @@ def find_refusal(options: Any, boundary: Boundary) -> str | None:
             "sub-layers begins or ends within a layer. Use a repair of the stream "
             f"({options.of_stream()}), or write units: layer in the selector."
         )
-    find_own_refusal = getattr(method(options.method), "refused", None)
+    find_own_refusal = getattr(load_method(options.method), "refused", None)
     return find_own_refusal(boundary) if find_own_refusal else None
 
 
@@ -104,8 +104,8 @@ class Fitted:
         if patch is not None:
             patch.apply(variant, place)
         else:
-            method(self.method).apply(variant, place, self.tensors)
+            load_method(self.method).apply(variant, place, self.tensors)
 
     def as_patch(self) -> Patch | None:
         """The repair as a linear map of the stream; None if it is not a linear map."""
-        return method(self.method).as_patch(self.tensors)
+        return load_method(self.method).as_patch(self.tensors)

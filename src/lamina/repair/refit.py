@@ -73,19 +73,19 @@ def _collect_chains(
     final_run: taps.Run,
 ) -> ChainStatistics:
     """The moments of one boundary in the streams of both chains."""
-    ((_, validated),) = moments.collect(model, sources, [boundary], seed, run=validated_run)
-    ((_, final),) = moments.collect(model, sources, [boundary], seed, run=final_run)
+    ((_, validated),) = moments.collect_moments(model, sources, [boundary], seed, run=validated_run)
+    ((_, final),) = moments.collect_moments(model, sources, [boundary], seed, run=final_run)
     return ChainStatistics(validated.fit, validated.heldout, validated.n_samples, final.whole())
 
 
 def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
     """A pass whose stream at `start` is that of the model with `patches` for earlier runs."""
     if not patches:
-        return taps.run
+        return taps.run_sequences
     removed_units: list[str] = []
     for boundary in patches:
         removed_units += units_of(*boundary)
     variant = materialise(model, {"units": removed_units}, patches)
     # A start of 3.5 lies between attention and MLP, in the variant as in the base model.
     layer_index = Place.of((start, start), kept_layers(model, removed_units)).position
-    return taps.entering(variant, layer_index + start % 1, start)
+    return taps.enter_at_boundary(variant, layer_index + start % 1, start)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 
 
 class WeightedSequence(NamedTuple):
@@ -25,7 +25,7 @@ def split_samples(sources: Sequence[Source], seed: int) -> Iterator[SplitSamples
 
     Sources of weight 0 only take part in the draw of held-out documents.
     """
-    for source, is_heldout in zip(sources, split(sources, seed), strict=True):
+    for source, is_heldout in zip(sources, draw_held_out(sources, seed), strict=True):
         if not source.weight:
             continue
         samples = SplitSamples([], [])

@@ -19,10 +19,10 @@ from typing import Any, TypedDict, cast
 import torch
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration, Sample
+from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.engine.candidates import Candidate
 from lamina.engine.moments import Statistics, Sums
-from lamina.engine.sources import Source, split
+from lamina.engine.sources import Source, draw_held_out
 from lamina.models.boundary import Boundary, Patch
 from lamina.repair import harm, protocol
 from lamina.repair.protocol import Fit, Tensors
@@ -60,9 +60,9 @@ class WeighedGroup:
     """By plan size."""
 
 
-def groups(
+def group_plans(
     model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, CalibrationSamples],
     plans: Sequence[Mapping[str, Any]],
     boundaries: Mapping[int, Sequence[Boundary]],
     options: Any,
@@ -105,7 +105,7 @@ def groups(
 
 
 def _sources(
-    calibrations: Mapping[str, Calibration], options: Any, general_weight: float
+    calibrations: Mapping[str, CalibrationSamples], options: Any, general_weight: float
 ) -> list[Source]:
     """All calibrations with the weights of their tokens."""
     weights = options.weights(next(iter(calibrations)), general_weight)
@@ -149,7 +149,7 @@ def _fit_all_weights(
     seed: int,
 ) -> dict[float, dict[Boundary, Fit]]:
     """The fits of every boundary with every weight of the grid."""
-    method = protocol.method(options.method)
+    method = protocol.load_method(options.method)
     own_statistics = method.collect(model, own_sources, boundaries, options, seed)
     general_statistics = method.collect(model, general_sources, boundaries, options, seed)
     fits_by_weight: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
@@ -167,11 +167,11 @@ def _move_to_host(tensors: Tensors) -> dict[str, torch.Tensor]:
 
 
 def _heldout_samples(
-    calibrations: Mapping[str, Calibration], general_sources: Sequence[Source], seed: int
+    calibrations: Mapping[str, CalibrationSamples], general_sources: Sequence[Source], seed: int
 ) -> list[Sample]:
     """The held-out samples of the general calibrations, which are those of weight above 0."""
     heldout_samples: list[Sample] = []
-    flags_of_sources = split(general_sources, seed)
+    flags_of_sources = draw_held_out(general_sources, seed)
     for calibration, source, is_heldout in zip(
         calibrations.values(), general_sources, flags_of_sources, strict=True
     ):
@@ -192,7 +192,7 @@ def _measure_losses(
     options: Any,
 ) -> dict[int, LossByWeight]:
     """The losses of all plans on some samples, by plan size."""
-    method = protocol.method(options.method)
+    method = protocol.load_method(options.method)
     # One object for each fit: plans with the same run share it, so that their streams stay one.
     patches_by_weight: dict[float, dict[Boundary, Patch]] = {}
     for weight, fits in fits_by_weight.items():

@@ -13,11 +13,11 @@ import numpy as np
 
 from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import LaminaError
-from lamina.models.units import parse
+from lamina.models.units import parse_unit
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
-from lamina.relevance.columns import Columns, Context, from_table, hits
-from lamina.relevance.score import ranking, was_measured
+from lamina.relevance.columns import Columns, Context, correct_answers, from_table
+from lamina.relevance.score import rank_units, was_measured
 from lamina.selection.options import DonorModels, Scored
 from lamina.selection.plans import (
     Plan,
@@ -64,7 +64,7 @@ def collect_evidence(
     n_removed = previous.removed if previous else 0
     steps: list[StepEvidence] = []
     for calibration, scored in sweeps.items():
-        schema = parquet.read(scored.calibration, ["sample"]).schema
+        schema = parquet.read_table(scored.calibration, ["sample"]).schema
         facts = json.loads(schema.metadata[METADATA_KEY])
         context = Context(facts["chance_accuracy"], scored.score, n_removed, selector.seed)
         refused, step = read_step(scored.sweep, selector.metric or "", context, calibration)
@@ -120,13 +120,13 @@ def read_step(
 
     Raises LaminaError if the sweep holds no numbers of the metric.
     """
-    table = parquet.read(sweep)
+    table = parquet.read_table(sweep)
     columns = from_table(table) if table.num_rows else None
     if columns is None or not was_measured(columns, metric, context):
         raise LaminaError(
             f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none."
         )
-    order = ranking(columns, metric, context)
+    order = rank_units(columns, metric, context)
     if order.ranks is None:
         remedy = METRICS[metric].remedy.format(calibration=calibration)
         return f"{order.reason}. {remedy}", StepEvidence()
@@ -142,7 +142,7 @@ def _accuracies(columns: Columns, context: Context) -> tuple[float | None, dict[
     with warnings.catch_warnings():
         # A pass without removals has no accuracies: their mean over no samples is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        means = np.nanmean(hits(columns.values, context.score), axis=1)
+        means = np.nanmean(correct_answers(columns.values, context.score), axis=1)
     current = float(means[0]) if np.isfinite(means[0]) else None
     accuracies: dict[str, float] = {}
     for unit, mean in zip(columns.units, means[1:], strict=True):
@@ -154,7 +154,7 @@ def _accuracies(columns: Columns, context: Context) -> tuple[float | None, dict[
 def read_distances(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     (column,) = METRICS[metric].columns
-    rows = parquet.read(activations, ["layer", "span", column]).to_pylist()
+    rows = parquet.read_table(activations, ["layer", "span", column]).to_pylist()
     return {(row["layer"], row["span"]): row[column] for row in rows if row["span"]}
 
 
@@ -198,4 +198,4 @@ def _combined_score(
 
 def _removal_order(entry: ScoredUnit) -> tuple[float, int]:
     score = inf if entry.score is None else round(entry.score, DIGITS)
-    return score, -parse(entry.unit)[0]
+    return score, -parse_unit(entry.unit)[0]

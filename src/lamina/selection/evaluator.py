@@ -16,7 +16,7 @@ from lamina.errors import LaminaError
 from lamina.relevance import protocol
 
 
-class Measuring(Protocol):
+class Measurement(Protocol):
     """What an evaluator measures with: a `Session` of the engine, or one that repairs the candidates."""
 
     @property
@@ -44,7 +44,7 @@ class Loss:
 
 def loss_of(metric: str, score: str) -> Loss:
     """The loss behind a metric that is measured by removal; `score` is `acc` or `acc_norm`."""
-    return Loss(protocol.metric(metric), score)
+    return Loss(protocol.metric_named(metric), score)
 
 
 class _SweepColumns(dict[str, np.ndarray]):
@@ -74,7 +74,7 @@ class Evaluator:
     loss: What `losses` returns.
     """
 
-    def __init__(self, session: Measuring, loss: Loss) -> None:
+    def __init__(self, session: Measurement, loss: Loss) -> None:
         self.session = session
         self.loss = loss
         self.count = len(session.scores.samples)

@@ -8,36 +8,36 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration, Sample
-from lamina.data.splitting import documents
+from lamina.data.calibrations import CalibrationSamples, Sample
+from lamina.data.splitting import index_documents
 from lamina.engine import memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
-from lamina.engine.capture import capture
+from lamina.engine.capture import capture_similarities
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.units import all_units, parse
+from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
+from lamina.relevance.score import rank_units
 from lamina.repair.patch_store import PatchStore
 from lamina.selection import looped, removals
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
-from lamina.selection.looped import boundaries
+from lamina.selection.looped import candidate_boundaries
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies.portfolio import BOUNDARY_METRIC, OF_LAYERS, both_sub_layers
 from lamina.selection.tournament import (
     NONE,
-    Choice,
     JudgeDocuments,
     Tournament,
+    TournamentChoice,
     count_samples,
     exchange_units,
 )
@@ -48,7 +48,7 @@ from lamina.selection.trials import (
     Search,
     Trials,
     exclude_documents,
-    split,
+    split_samples,
 )
 from lamina.store import parquet
 
@@ -78,9 +78,11 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         request.loops,
         PatchStore(request.folder),
     )
-    token_budget = memory.tokens(request.tokens, request.model, judge_samples, request.depth + 2)
+    token_budget = memory.choose_token_budget(
+        request.tokens, request.model, judge_samples, request.depth + 2
+    )
     outputs = METRICS[options.metric].outputs
-    with engine.opened(request.model, judge_samples, token_budget, outputs) as session:
+    with engine.open_session(request.model, judge_samples, token_budget, outputs) as session:
 
         def forget_scores(candidates: Sequence[Candidate]) -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
@@ -114,11 +116,11 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
 
 
 def _plan_of_choice(
-    request: SearchRequest, size: int, choice: Choice, base_loss: float, judges_text: bool
+    request: SearchRequest, size: int, choice: TournamentChoice, base_loss: float, judges_text: bool
 ) -> Plan:
     """The plan of one size. Losses of a task and of text together are no accuracies."""
     bare_loss = choice["repairs"][NONE]
-    metric = protocol.metric(request.selector.metric)
+    metric = protocol.metric_named(request.selector.metric)
     accuracy_before = None if judges_text else metric.accuracy(base_loss)
     accuracy_after = None if judges_text else metric.accuracy(bare_loss)
     units = choice["units"]
@@ -138,7 +140,7 @@ def _rows_of_ends(
     strategy: str,
     judge_documents: JudgeDocuments,
     base_losses: np.ndarray,
-    choices: Mapping[int, Choice],
+    choices: Mapping[int, TournamentChoice],
     compared: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Rows of table `searches`: the base model, all sets that were `compared`, and the winners.
@@ -184,8 +186,8 @@ def _rows_of_ends(
 
 
 def split_documents(
-    calibrations: Mapping[str, Calibration], options: Any
-) -> tuple[Calibration, dict[str, list[Sample]]]:
+    calibrations: Mapping[str, CalibrationSamples], options: Any
+) -> tuple[CalibrationSamples, dict[str, list[Sample]]]:
     """The calibration that chooses, and the samples that judge by their calibration, first those of the task.
 
     No document is on both sides, whatever its length or the calibration that has it.
@@ -198,14 +200,14 @@ def split_documents(
         choosing = list(calibration.samples)
         judging[options.judge] = list(calibrations[options.judge].samples)
     else:
-        seen, held_back = split(calibration.sequences(), options.held_back, options.seed)
+        seen, held_back = split_samples(calibration.sequences(), options.held_back, options.seed)
         choosing = [calibration.samples[index] for index in seen]
         judging[own_name] = [calibration.samples[index] for index in held_back]
     for name in options.also:
         if name not in judging:
             # Repairs may be fitted on the rest of it.
             text = calibrations[name]
-            _, held_back = split(text.sequences(), options.held_back, options.seed)
+            _, held_back = split_samples(text.sequences(), options.held_back, options.seed)
             judging[name] = [text.samples[index] for index in held_back]
     judging = _without_documents_of(choosing, judging)
     for name, samples in judging.items():
@@ -214,7 +216,7 @@ def split_documents(
                 f"calibration '{name}' has no document left to judge a portfolio: all of them took "
                 "part in the choice. Name another one, or give it more documents."
             )
-    return Calibration(tuple(choosing), calibration.facts), judging
+    return CalibrationSamples(tuple(choosing), calibration.facts), judging
 
 
 def _without_documents_of(
@@ -222,7 +224,7 @@ def _without_documents_of(
 ) -> dict[str, list[Sample]]:
     """The judging samples whose documents, at any length, are not among those that choose."""
     groups = [choosing, *judging.values()]
-    numbered = documents([[sample.sequence() for sample in group] for group in groups])
+    numbered = index_documents([[sample.sequence() for sample in group] for group in groups])
     choosing_documents = set(numbered[0])
     kept: dict[str, list[Sample]] = {}
     for (name, samples), numbers in zip(judging.items(), numbered[1:], strict=True):
@@ -247,7 +249,7 @@ def draw_judges(judging: Mapping[str, Sequence[Sample]], options: Any) -> JudgeD
 
 
 def propose_sets(
-    request: SearchRequest, calibration: Calibration
+    request: SearchRequest, calibration: CalibrationSamples
 ) -> tuple[Proposals, dict[str, float]]:
     """The sets of the members by size, and the rank of each unit's single removal by the deciding metric.
 
@@ -277,7 +279,7 @@ class _Space:
 class _Proposer:
     """What members of a portfolio propose: metrics by one sweep of single removals, strategies by distances."""
 
-    def __init__(self, request: SearchRequest, calibration: Calibration) -> None:
+    def __init__(self, request: SearchRequest, calibration: CalibrationSamples) -> None:
         members = request.selector.members
         self.request = request
         self.metrics = [name for name in members if name in METRICS]
@@ -341,19 +343,19 @@ class _Proposer:
         plan: Plan = strategy.choose(plan_request, self.distances, before)
         return plan.units
 
-    def _rank_units(self, space: _Space, calibration: Calibration) -> None:
+    def _rank_units(self, space: _Space, calibration: CalibrationSamples) -> None:
         """Rank the units of one kind by the members' metrics and the deciding one."""
         request = self.request
         units = all_units(request.depth, space.kind)
-        removable = [unit for unit in units if parse(unit)[0] not in self.protected]
-        swept = removals.rows(
+        removable = [unit for unit in units if parse_unit(unit)[0] not in self.protected]
+        swept = removals.removal_rows(
             request.model, {"calibration": calibration}, removable, tokens=request.tokens
         )
         columns = from_table(parquet.from_rows("sweeps", swept, removed=0, **request.keys))
         chance = calibration.facts["chance_accuracy"]
         context = Context(chance, request.score, seed=request.selector.seed)
         for metric in dict.fromkeys([request.selector.metric, *self.metrics]):
-            order = ranking(columns, metric, context)
+            order = rank_units(columns, metric, context)
             if order.ranks is None:
                 continue
             scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
@@ -362,12 +364,14 @@ class _Proposer:
                 ScoredUnit(unit, score) for _, unit, score in by_rank
             ]
 
-    def _capture_distances(self, calibration: Calibration) -> dict[tuple[int, int], float]:
+    def _capture_distances(self, calibration: CalibrationSamples) -> dict[tuple[int, int], float]:
         """The distance of boundary start + span from boundary start of the base model, by (start, span)."""
         request = self.request
         (column,) = METRICS[BOUNDARY_METRIC].columns
-        token_budget = memory.tokens(request.tokens, request.model, calibration.samples)
-        captured = capture(request.model, calibration.sequences(), token_budget)
+        token_budget = memory.choose_token_budget(
+            request.tokens, request.model, calibration.samples
+        )
+        captured = capture_similarities(request.model, calibration.sequences(), token_budget)
         distances: dict[tuple[int, int], float] = {}
         for row in captured:
             if row["span"]:
@@ -376,15 +380,17 @@ class _Proposer:
 
 
 def _search_with_defaults(
-    request: SearchRequest, name: str, calibration: Calibration
+    request: SearchRequest, name: str, calibration: CalibrationSamples
 ) -> Mapping[int, Candidate]:
     """The sets that a searching strategy finds with its defaults, on all samples."""
     samples = calibration.samples
     metric = request.selector.metric
     options = Selector.from_options({"strategy": name, "metric": metric})
-    token_budget = memory.tokens(request.tokens, request.model, samples, request.depth + 2)
+    token_budget = memory.choose_token_budget(
+        request.tokens, request.model, samples, request.depth + 2
+    )
     outputs = METRICS[metric].outputs
-    with engine.opened(request.model, samples, token_budget, outputs) as session:
+    with engine.open_session(request.model, samples, token_budget, outputs) as session:
         evaluator = Evaluator(session, loss_of(metric, request.score))
         trials = Trials(evaluator, len(samples), prices=request.prices)
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
@@ -406,7 +412,7 @@ class JudgeLosses:
 
     def __init__(self, session: Session, metric: str, score: str, n_task_samples: int) -> None:
         self._task = Evaluator(session, loss_of(metric, score))
-        self._text = Evaluator(session, NatsPerToken(protocol.metric(metric), score))
+        self._text = Evaluator(session, NatsPerToken(protocol.metric_named(metric), score))
         self._n_task_samples = n_task_samples
 
     def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
@@ -429,7 +435,7 @@ class RepairedSets:
     def __init__(
         self,
         model: PreTrainedModel,
-        calibrations: Mapping[str, Calibration],
+        calibrations: Mapping[str, CalibrationSamples],
         choosing: Sequence[Sequence[int]],
         judging: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
@@ -456,12 +462,14 @@ class RepairedSets:
         self, sets: Iterable[frozenset[str]]
     ) -> dict[frozenset[str], dict[str, Candidate]]:
         bare_candidates = {units: Candidate(units) for units in sets}
-        self._fit_missing(boundaries(bare_candidates.values(), self._depth))
+        self._fit_missing(candidate_boundaries(bare_candidates.values(), self._depth))
         candidates: dict[frozenset[str], dict[str, Candidate]] = {}
         for units, bare in bare_candidates.items():
             candidates[units] = {NONE: bare}
             for name, patches in self._patches.items():
-                own_patches = {run: patches[run] for run in boundaries([bare], self._depth)}
+                own_patches = {
+                    run: patches[run] for run in candidate_boundaries([bare], self._depth)
+                }
                 candidates[units][name] = Candidate(units, own_patches)
         return candidates
 

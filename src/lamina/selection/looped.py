@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.data.splitting import parts
+from lamina.data.splitting import split_documents
 from lamina.engine.candidates import Candidate, Observation
 from lamina.engine.scores import Name, Scores
 from lamina.engine.session import Session
@@ -32,7 +32,7 @@ from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs, units_of
+from lamina.models.surgery import find_runs, units_of
 from lamina.options.repairs import Repair
 from lamina.repair import protocol
 from lamina.repair.patch_store import PatchStore
@@ -57,7 +57,7 @@ def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[li
         "selection with a repair in the loop (`repair` of a selector) fits on one half of the "
         "documents and scores the other"
     )
-    return parts(sources, halve, seed, 4, purpose)
+    return split_documents(sources, halve, seed, 4, purpose)
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,22 @@ class Repairs:
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""
         fold_patches = self.patches[fold]
-        removed_runs = boundaries([candidate], self.n_layers)
+        removed_runs = candidate_boundaries([candidate], self.n_layers)
         return replace(candidate, patches={run: fold_patches[run] for run in removed_runs})
 
 
-def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
+def candidate_boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
     """The boundaries of all runs of units that candidates lack, in order, each once.
 
     depth: Number of layers of the base model.
     """
     removed_runs: set[Boundary] = set()
     for candidate in candidates:
-        removed_runs.update(runs(candidate.removed, depth))
+        removed_runs.update(find_runs(candidate.removed, depth))
     return sorted(removed_runs)
 
 
-def fitted(
+def fit_loop_patches(
     model: PreTrainedModel,
     sources: Sequence[Source],
     candidates: Iterable[Candidate],
@@ -114,7 +114,7 @@ def fitted(
     """
     n_layers = len(layers_of(model))
     folds = draw_folds([source.sequences for source in sources], seed)
-    removed_runs = boundaries(candidates, n_layers)
+    removed_runs = candidate_boundaries(candidates, n_layers)
     patch_store = store or store_for(model)
     patches: list[dict[Boundary, Patch]] = []
     for scored_fold in FOLDS:
@@ -154,7 +154,7 @@ def fit_patches(
     store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
     """The patch of each run of layers, fitted on all samples of the sources; see `fitted`."""
-    method = protocol.method(options.method)
+    method = protocol.load_method(options.method)
     for boundary, statistics in method.collect(model, sources, removed_runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
         if patch is None:
@@ -252,7 +252,7 @@ class GrowingRepairs:
 
     def fit(self, candidates: Sequence[Candidate]) -> None:
         """Fit the patches of all runs that the candidates lack and that have none yet."""
-        removed_runs = boundaries(candidates, self.repairs.n_layers)
+        removed_runs = candidate_boundaries(candidates, self.repairs.n_layers)
         new_runs = [run for run in removed_runs if run not in self._patches[0]]
         if not new_runs:
             return

@@ -9,7 +9,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 from lamina.store import checksum, parquet
 
 ROUNDING = 1e-9  # prices are sums of shares, which are rounded
@@ -88,8 +88,8 @@ class UnitPrices:
     def total(self, units: Iterable[str]) -> float:
         """What units count together. A replacement counts nothing."""
         shares = self.share_by_component
-        removed = (unit for unit in units if not replacement(unit))
-        return sum(shares.get(parse(unit)[1], 1.0) for unit in removed)
+        removed = (unit for unit in units if not donor_of(unit))
+        return sum(shares.get(parse_unit(unit)[1], 1.0) for unit in removed)
 
     def size_of(self, units: Iterable[str]) -> int:
         """The largest size that units are enough for."""
@@ -127,7 +127,7 @@ class PlanRequest:
     """Indices of the layers that stay."""
     seed: int
     layer_kinds: Sequence[int] = ()
-    """Of each layer, if the cut must not shift them (`lamina.models.cutting.kinds`)."""
+    """Of each layer, if the cut must not shift them (`lamina.models.cutting.kinds_by_layer`)."""
     attention_share: float = 0.0
     """Of the attention in a layer's cost."""
 
@@ -136,7 +136,7 @@ class PlanRequest:
         return UnitPrices(self.kind, self.attention_share)
 
     def is_removable(self, unit: str) -> bool:
-        return parse(unit)[0] not in self.protected
+        return parse_unit(unit)[0] not in self.protected
 
     def lowest_units(
         self, ranked: Sequence[ScoredUnit], removed: Sequence[str] = ()
@@ -162,8 +162,8 @@ class PlanRequest:
 
         An n that needs no fewer MLPs than a smaller one is left out: its last attention could stay.
         """
-        attentions = [entry for entry in candidates if parse(entry.unit)[1] == "attention"]
-        mlps = [entry for entry in candidates if parse(entry.unit)[1] == "mlp"]
+        attentions = [entry for entry in candidates if parse_unit(entry.unit)[1] == "attention"]
+        mlps = [entry for entry in candidates if parse_unit(entry.unit)[1] == "mlp"]
         shares = self.prices.share_by_component
         sets: list[list[ScoredUnit]] = []
         fewest_mlps = inf
@@ -197,5 +197,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     values = checksum.read_json(path)
     if wrong_keys := {field.name for field in fields(Plan)} ^ values.keys():
-        raise checksum.damaged(path, f"key '{min(wrong_keys)}' of a plan is missing or unknown")
+        raise checksum.damaged_file(
+            path, f"key '{min(wrong_keys)}' of a plan is missing or unknown"
+        )
     return Plan(**values)

@@ -6,21 +6,21 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import candidates, forking, memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.session import Pass
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
-from lamina.models.units import all_units, parse
+from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import MODULES
 from lamina.selection.options import DonorModels, Loop, Replacements
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
 
 
-def share(
+def share_units(
     n_layers: int,
     kind: str,
     removed: Sequence[str],
@@ -36,9 +36,9 @@ def share(
     return engine.share_by_cost(units, n_layers, block, blocks)
 
 
-def rows(
+def removal_rows(
     model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, CalibrationSamples],
     units: Sequence[str],
     removed: Sequence[str] = (),
     pass_: str = "removal",
@@ -64,7 +64,7 @@ def rows(
     """
     calibration = next(iter(calibrations.values()))
     samples = calibration.samples
-    token_budget = memory.tokens(tokens, model, samples, len(units) + 2)
+    token_budget = memory.choose_token_budget(tokens, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
         return list(module.rows(model, samples, units, removed, pass_, token_budget))
@@ -72,7 +72,7 @@ def rows(
         return _rows_of_changed_candidates(
             model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
         )
-    scores = engine.sweep(
+    scores = engine.sweep_units(
         model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
     )
     return scores.rows([CURRENT, *units] if current else units)
@@ -80,7 +80,7 @@ def rows(
 
 def _rows_of_changed_candidates(
     model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, CalibrationSamples],
     units: Sequence[str],
     removed: Sequence[str],
     token_budget: int,
@@ -93,15 +93,17 @@ def _rows_of_changed_candidates(
     samples = next(iter(calibrations.values())).samples
     protect = [*(loop.protect if loop else ()), *(replacements.protect if replacements else ())]
     protected = protected_layers(protect, engine.layer_count(model))
-    measured_units = [unit for unit in units if parse(unit)[0] not in protected]
-    wanted, observed = candidates.swept(
-        Candidate(frozenset(removed)), measured_units, forking.parallel(layers_of(model))
+    measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
+    wanted, observed = candidates.plan_sweep(
+        Candidate(frozenset(removed)),
+        measured_units,
+        forking.find_parallel_layers(layers_of(model)),
     )
     other_layers = None
     if replacements:
         other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
     repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
-    with engine.opened(model, samples, token_budget, replacements=other_layers) as session:
+    with engine.open_session(model, samples, token_budget, replacements=other_layers) as session:
         measuring: Any = session
         if loop:
             measuring = import_module("lamina.selection.looped").Looped(session, repairs)
@@ -111,7 +113,7 @@ def _rows_of_changed_candidates(
 
 def _fit_repairs(
     model: PreTrainedModel,
-    calibrations: Mapping[str, Calibration],
+    calibrations: Mapping[str, CalibrationSamples],
     loop: Loop,
     measured: Iterable[Candidate],
     observed: Mapping[str, Observation],

@@ -19,7 +19,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
-from lamina.models.surgery import runs
+from lamina.models.surgery import find_runs
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.looped import Repairs
@@ -27,7 +27,7 @@ from lamina.selection.looped import Repairs
 SEED = 0  # of the folds; one seed for all, since selectors share the sweeps of the unpruned model
 
 
-def rows(
+def residual_rows(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],
@@ -47,19 +47,19 @@ def rows(
     removed_with = {unit: [*removed, unit] for unit in units}
     candidates = [Candidate(frozenset(removed_units)) for removed_units in removed_with.values()]
     sequences = [sample.sequence() for sample in samples]
-    repairs = looped.fitted(model, [Source(sequences)], candidates, Ghost(), SEED)
-    shares = unexplained(model, sequences, repairs, tokens)
+    repairs = looped.fit_loop_patches(model, [Source(sequences)], candidates, Ghost(), SEED)
+    shares = unexplained_shares(model, sequences, repairs, tokens)
 
     sweep_rows: list[dict[str, Any]] = []
     for unit, removed_units in removed_with.items():
-        unit_runs = runs(removed_units, n_layers)
+        unit_runs = find_runs(removed_units, n_layers)
         for sample_index, sample in enumerate(samples):
             residual = sum(float(shares[run][sample_index]) for run in unit_runs)
             sweep_rows.append({"unit": unit, "sample": sample.index, "residual": residual})
     return sweep_rows
 
 
-def unexplained(
+def unexplained_shares(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], repairs: Repairs, tokens: int
 ) -> dict[Boundary, torch.Tensor]:
     """The samples' parts in the unexplained share of each run, times their number.
@@ -69,7 +69,7 @@ def unexplained(
     boundaries = sorted(repairs.patches[0])
     errors = _UnexplainedErrors(boundaries, repairs, len(sequences), model.device)
     positions = [position for boundary in boundaries for position in boundary]
-    taps.run(model, sequences, positions, errors.add_batch, tokens)
+    taps.run_sequences(model, sequences, positions, errors.add_batch, tokens)
     return errors.shares()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.data.calibrations import Calibration
+from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
@@ -17,14 +17,20 @@ from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
-from lamina.models.units import all_units, parse
+from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import DonorModels, Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
-from lamina.selection.trials import SearchResult, Trials, exclude_documents, run, split
+from lamina.selection.trials import (
+    SearchResult,
+    Trials,
+    exclude_documents,
+    run_search,
+    split_samples,
+)
 from lamina.store import parquet
 
 
@@ -34,7 +40,7 @@ class SearchRequest:
 
     model: PreTrainedModel
     """The base model, complete."""
-    calibrations: Mapping[str, Calibration]
+    calibrations: Mapping[str, CalibrationSamples]
     """By name: the first compares sets; others judge, or repairs are fitted on them."""
     selector: Any
     sizes: Sequence[int]
@@ -74,7 +80,7 @@ class SearchRequest:
         """The units that may be removed."""
         protected = protected_layers(self.selector.protect, self.depth)
         units = all_units(self.depth, self.selector.units)
-        return [unit for unit in units if parse(unit)[0] not in protected]
+        return [unit for unit in units if parse_unit(unit)[0] not in protected]
 
     @property
     def prices(self) -> UnitPrices:
@@ -101,11 +107,15 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     calibration = next(iter(request.calibrations.values()))
     samples = calibration.samples
     sequences = calibration.sequences()
-    seen, held_back = split(sequences, selector.held_back, selector.seed)
-    token_budget = memory.tokens(request.tokens, request.model, samples, request.depth + 2)
+    seen, held_back = split_samples(sequences, selector.held_back, selector.seed)
+    token_budget = memory.choose_token_budget(
+        request.tokens, request.model, samples, request.depth + 2
+    )
     outputs = METRICS[selector.metric].outputs
     other_layers = _layers_of_other_models(request)
-    with engine.opened(request.model, samples, token_budget, outputs, other_layers) as session:
+    with engine.open_session(
+        request.model, samples, token_budget, outputs, other_layers
+    ) as session:
         if refused := _refusal(request, calibration, session):
             return [request.plan(size, refused=refused) for size in request.sizes], []
         measuring: Any = session
@@ -130,7 +140,9 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             request.prices,
         )
         lengths = np.array([len(sequence) for sequence in sequences])
-        result = run(trials, request.units, request.sizes, selector, seen, held_back, lengths)
+        result = run_search(
+            trials, request.units, request.sizes, selector, seen, held_back, lengths
+        )
     plans = [_plan_of_set(request, result, size) for size in result.sets]
     return plans, [dict(row) for row in result.rows]
 
@@ -170,8 +182,8 @@ def _repairs_in_place(
 
 def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Plan:
     """The plan of one size from the set that a search found."""
-    units = sorted(result.sets[size].removed, key=parse)
-    metric = protocol.metric(request.selector.metric)
+    units = sorted(result.sets[size].removed, key=parse_unit)
+    metric = protocol.metric_named(request.selector.metric)
     unmeasured: list[float | None] = [None] * (len(units) - 1)
     plan = request.plan(
         size,
@@ -186,13 +198,15 @@ def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Pla
     return strategy.with_records(plan, request.replacements.records)
 
 
-def _refusal(request: SearchRequest, calibration: Calibration, session: Session) -> str | None:
+def _refusal(
+    request: SearchRequest, calibration: CalibrationSamples, session: Session
+) -> str | None:
     """Why no plan can be made, or None: the score of a base model at chance cannot compare removals."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
     measured = session.scores.rows([CURRENT])
     rows = parquet.from_rows("sweeps", measured, removed=0, **request.keys)
     context = Context(calibration.facts["chance_accuracy"], request.score)
-    reason = protocol.metric(request.selector.metric).undefined(from_table(rows), context)
+    reason = protocol.metric_named(request.selector.metric).undefined(from_table(rows), context)
     if not reason:
         return None
     return (

@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import parse
+from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
 from lamina.selection.trials import Trials
 
@@ -70,7 +70,7 @@ class MemberResult(TypedDict):
     n_samples: int
 
 
-class Choice(TypedDict):
+class TournamentChoice(TypedDict):
     """The set of one size that won, as a plan records it."""
 
     units: list[str]
@@ -141,7 +141,7 @@ class Tournament:
                             "removed": size,
                             "step": size,
                             "stage": str(number),
-                            "units": sorted(entrant.units, key=parse),
+                            "units": sorted(entrant.units, key=parse_unit),
                             "member": entrant.member,
                             "repair": repair,
                             "n_samples": n_seen,
@@ -157,7 +157,7 @@ class Tournament:
                     self._entrants[size] = survivors
             n_seen_before = n_seen
 
-    def choose(self, seed: int) -> dict[int, Choice]:
+    def choose(self, seed: int) -> dict[int, TournamentChoice]:
         """The set and repair of each size with the least loss on all judge documents; `seed` draws the correction."""
         choices = {size: self._choose(size, seed) for size in self._entrants}
         for size, choice in choices.items():
@@ -223,7 +223,7 @@ class Tournament:
 
         return sorted(entrants, key=least_loss)
 
-    def _choose(self, size: int, seed: int) -> Choice:
+    def _choose(self, size: int, seed: int) -> TournamentChoice:
         """The winner of one size."""
         documents = self.judge_documents.between(0, 1)
         finalists = self._entrants[size]
@@ -235,7 +235,7 @@ class Tournament:
             for candidate in entrant.candidates.values()
         ]
         return {
-            "units": sorted(winner.units, key=parse),
+            "units": sorted(winner.units, key=parse_unit),
             "member": winner.member,
             "repair": repair,
             "loss": self._loss(winner, repair, documents),
@@ -257,7 +257,7 @@ class Tournament:
         own_repair = self._best_repair(entrant, documents)
         own_loss = self._loss(entrant, own_repair, documents)
         return {
-            "units": sorted(units, key=parse),
+            "units": sorted(units, key=parse_unit),
             "repair": own_repair,
             "loss": own_loss,
             "more": own_loss - self._loss(winner, repair, documents),
@@ -309,8 +309,8 @@ def exchange_units(
     If the new unit counts less than the old one, the lowest others are removed as well; if more, the highest ones may
     stay.
     """
-    put_back = sorted(units, key=lambda unit: (-scores[unit], parse(unit)))
-    taken_out = sorted(set(removable) - units, key=lambda unit: (scores[unit], parse(unit)))
+    put_back = sorted(units, key=lambda unit: (-scores[unit], parse_unit(unit)))
+    taken_out = sorted(set(removable) - units, key=lambda unit: (scores[unit], parse_unit(unit)))
     ranks = sorted(
         product(range(len(put_back)), range(len(taken_out))), key=lambda pair: (sum(pair), pair[0])
     )

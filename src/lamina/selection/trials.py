@@ -16,11 +16,11 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from lamina.data.splitting import documents, held_out
+from lamina.data.splitting import held_out, index_documents
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import workload
-from lamina.models.units import parse
+from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
 
 # Equal means must compare equal however their sums were rounded.
@@ -248,7 +248,7 @@ class Search:
         mean_losses = losses.mean(axis=1)
 
         def sort_key(index: int) -> tuple[float, list[int]]:
-            layers_from_deepest = sorted(-parse(unit)[0] for unit in candidates[index].removed)
+            layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].removed)
             return mean_losses[index].round(DIGITS), layers_from_deepest
 
         kept = sorted(range(len(candidates)), key=sort_key)[:n_kept]
@@ -257,7 +257,7 @@ class Search:
                 {
                     "strategy": self.strategy,
                     "removed": self.trials.prices.size_of(candidate.removed),
-                    "units": sorted(candidate.removed, key=parse),
+                    "units": sorted(candidate.removed, key=parse_unit),
                     "step": step,
                     "stage": stage,
                     "n_samples": len(indices),
@@ -298,7 +298,7 @@ class SearchResult:
     """Of table `searches`, without model, calibration and selector."""
 
 
-def run(
+def run_search(
     trials: Trials,
     units: Sequence[str],
     sizes: Sequence[int],
@@ -334,7 +334,7 @@ def run(
     return SearchResult(sets, losses, rows)
 
 
-def split(
+def split_samples(
     sequences: Sequence[Sequence[int]], share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the samples that a search sees, and of those held back, a share of the documents.
@@ -351,7 +351,7 @@ def exclude_documents(
     sequences: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
     """The sequences whose documents are not among those of the samples held back, at any length."""
-    document_of_sequence, held_back_documents = documents([sequences, held_back])
+    document_of_sequence, held_back_documents = index_documents([sequences, held_back])
     excluded = set(held_back_documents)
     return [
         sequence

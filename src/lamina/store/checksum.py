@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError, report_errors
 
 KEY = "lamina.sha256"
 JOB = "lamina.job"
@@ -46,12 +46,12 @@ class _Seal(NamedTuple):
     computed_digest: str
 
 
-def blank() -> dict[str, str]:
+def blank_seal() -> dict[str, str]:
     """The names and values that a JSON or safetensors file must begin with, for `put`."""
     return {KEY: _BLANK, **origin()}
 
 
-def put(path: str | Path) -> None:
+def write_checksum(path: str | Path) -> None:
     """Write the checksum of a file into its blank; a ValueError if it has none."""
     with Path(path).open("r+b") as file:
         seal = _read_seal(file)
@@ -61,7 +61,7 @@ def put(path: str | Path) -> None:
         file.write(seal.computed_digest.encode())
 
 
-def check(path: str | Path) -> None:
+def check_file(path: str | Path) -> None:
     """Refuse a JSON or safetensors file that was changed after it was written.
 
     A Parquet file, and a file without a checksum, pass. Raises LaminaError with the name of the
@@ -72,22 +72,22 @@ def check(path: str | Path) -> None:
             return
         seal = _read_seal(file)
     if seal is not None and seal.written_digest != seal.computed_digest:
-        raise damaged(path, "what it holds is not what was written")
+        raise damaged_file(path, "what it holds is not what was written")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
     """Keys and values of a JSON file that lamina wrote; a LaminaError if it is damaged."""
-    check(path)
+    check_file(path)
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError("it holds no keys and values")
     except (ValueError, RecursionError) as error:
-        raise damaged(path, str(error)) from error
+        raise damaged_file(path, str(error)) from error
     return {name: value for name, value in values.items() if name not in (KEY, JOB)}
 
 
-def damaged(path: str | Path, reason: str) -> LaminaError:
+def damaged_file(path: str | Path, reason: str) -> LaminaError:
     """The error of a file that cannot be read."""
     return LaminaError(
         f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew."
@@ -109,7 +109,7 @@ def _read_seal(file: BinaryIO) -> _Seal | None:
     return _Seal(start, match[1].decode(), sha256.hexdigest())
 
 
-def job(path: Path) -> dict[str, Any]:
+def read_origin(path: Path) -> dict[str, Any]:
     """Rule, wildcards, inputs, options and code of the job that wrote a file.
 
     path: A file that lamina wrote, or the folder of an adapter.
@@ -143,6 +143,6 @@ def _job_facts(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    with explained():
+    with report_errors():
         for name in sys.argv[1:]:
-            print(json.dumps({"file": name, **job(Path(name))}, indent=2))
+            print(json.dumps({"file": name, **read_origin(Path(name))}, indent=2))

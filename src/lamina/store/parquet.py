@@ -29,7 +29,7 @@ _LIST_TYPES = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa
 _LONGEST_REASON = 200  # characters of an error of a library in a message of lamina
 
 
-def schema(table: str) -> pa.Schema:
+def schema_of(table: str) -> pa.Schema:
     """Arrow schema of `table`. Raises KeyError if there is no such table."""
     return pa.schema(
         [(name, _arrow_type(column.type)) for name, column in TABLES[table].columns.items()]
@@ -45,7 +45,7 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.
 
     Raises KeyError if a row or the keys have a column that the table lacks.
     """
-    table_schema = schema(table)
+    table_schema = schema_of(table)
     complete_rows = [{**keys, **row} for row in rows]
     unknown_columns = set[str]().union(*complete_rows) - set(table_schema.names)
     if unknown_columns:
@@ -53,7 +53,9 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.
     return pa.Table.from_pylist(complete_rows, schema=table_schema)
 
 
-def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None = None) -> None:
+def write_table(
+    path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None = None
+) -> None:
     """Write one Parquet file, as `replacing` does.
 
     `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes
@@ -64,7 +66,7 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
     file_metadata |= checksum.origin()
     file_metadata[checksum.KEY] = _footer_digest(data.schema, file_metadata)
     data = data.replace_schema_metadata(file_metadata)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         pq.write_table(data, temporary, compression="zstd", write_page_checksum=True)
 
 
@@ -74,12 +76,12 @@ def _footer_digest(columns: pa.Schema, file_metadata: Mapping[str, str]) -> str:
     return hashlib.sha256(footer.encode()).hexdigest()
 
 
-def metadata(path: str | Path) -> dict[str, str]:
+def read_metadata(path: str | Path) -> dict[str, str]:
     """The metadata that `write` put into a file; the names have no prefix `lamina.`.
 
     Raises LaminaError if the file is damaged.
     """
-    file_metadata = _decoded(read(path).schema.metadata)
+    file_metadata = _decoded(read_table(path).schema.metadata)
     return {name.removeprefix("lamina."): value for name, value in file_metadata.items()}
 
 
@@ -89,18 +91,18 @@ def _decoded(file_metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
     """The provenance that a file was written with."""
-    file_metadata = metadata(path)
+    file_metadata = read_metadata(path)
     return {
         name: file_metadata[name] for name in ("code", "params", "seed") if name in file_metadata
     }
 
 
-def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read one Parquet file written by `write`; its file metadata is under the schema's metadata.
 
     Raises LaminaError if the file is damaged.
     """
-    with reading(path):
+    with explaining_damage(path):
         data = pq.read_table(
             path, columns=columns, partitioning=None, page_checksum_verification=True
         )
@@ -113,13 +115,13 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def explaining_damage(path: str | Path) -> Iterator[None]:
     """A context for reading a file of lamina.
 
     Raises LaminaError, with the file and the remedy, if the file was changed after it was written,
     is incomplete, or cannot be read in its format.
     """
-    checksum.check(path)
+    checksum.check_file(path)
     try:
         yield
     except (FileNotFoundError, PermissionError):
@@ -134,15 +136,15 @@ def reading(path: str | Path) -> Iterator[None]:
         SafetensorError,
     ) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise checksum.damaged(path, reason or type(error).__name__) from error
+        raise checksum.damaged_file(path, reason or type(error).__name__) from error
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write keys and values as JSON, as `replacing` does."""
-    text = json.dumps({**checksum.blank(), **value}, indent=2)
-    with replacing(path) as temporary:
+    text = json.dumps({**checksum.blank_seal(), **value}, indent=2)
+    with replace_file(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
-        checksum.put(temporary)
+        checksum.write_checksum(temporary)
 
 
 def write_tensors(
@@ -153,10 +155,10 @@ def write_tensors(
 
     # Of several keys, safetensors would write one or the other first. The blank comes before
     # metadata of any size, because it is looked for at the beginning of the file.
-    header = {"lamina": json.dumps({**checksum.blank(), **dict(sorted(metadata.items()))})}
-    with replacing(path) as temporary:
+    header = {"lamina": json.dumps({**checksum.blank_seal(), **dict(sorted(metadata.items()))})}
+    with replace_file(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
-        checksum.put(temporary)
+        checksum.write_checksum(temporary)
 
 
 def tensors_metadata(handle: Any) -> dict[str, str]:
@@ -165,7 +167,7 @@ def tensors_metadata(handle: Any) -> dict[str, str]:
     return dict(json.loads(header["lamina"])) if "lamina" in header else header
 
 
-def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
+def gather_tables(table: str, paths: Sequence[str | Path]) -> pa.Table:
     """Concatenate files of one table, in the order given; no files give a table with zero rows.
 
     Columns that a file lacks become null, so that a new column of a table does not make old
@@ -174,7 +176,7 @@ def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
     Raises LaminaError if a file has columns that the table lacks, or columns of another type:
     another version of lamina wrote it.
     """
-    table_schema = schema(table)
+    table_schema = schema_of(table)
     parts = [table_schema.empty_table()]
     parts += [_conform(table, path, table_schema) for path in paths]
     return pa.concat_tables(parts)
@@ -182,7 +184,7 @@ def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
 
 def _conform(table: str, path: str | Path, table_schema: pa.Schema) -> pa.Table:
     """What a file of `table` holds, with the columns of `table_schema` in their order."""
-    part = read(path)
+    part = read_table(path)
     unknown_columns = [field.name for field in part.schema if field not in table_schema]
     if unknown_columns:
         raise LaminaError(
@@ -201,12 +203,12 @@ def _conform(table: str, path: str | Path, table_schema: pa.Schema) -> pa.Table:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a small text file (CSV, HTML, SVG), as `replacing` does."""
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replace_file(path: str | Path) -> Iterator[Path]:
     """A temporary path to write to, a file or a folder.
 
     It replaces `path` if all goes well, so that `path` never holds an incomplete file.

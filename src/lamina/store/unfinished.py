@@ -38,7 +38,10 @@ class Progress:
         if not self.file.is_file():
             return None
         try:
-            with parquet.reading(self.file), safe_open(str(self.file), framework="pt") as handle:
+            with (
+                parquet.explaining_damage(self.file),
+                safe_open(str(self.file), framework="pt") as handle,
+            ):
                 metadata = parquet.tensors_metadata(handle)
                 if metadata.get("key") != self.key:
                     return None
@@ -67,7 +70,7 @@ class Progress:
             file.unlink(missing_ok=True)
 
 
-def digest(settings: Mapping[str, Any], *files: str | Path) -> str:
+def digest_settings(settings: Mapping[str, Any], *files: str | Path) -> str:
     """A hash of settings (JSON-able) and of the contents of files."""
     settings_text = json.dumps([settings, torch.__version__], sort_keys=True)
     sha256 = hashlib.sha256(settings_text.encode())

@@ -22,12 +22,12 @@ _LARGEST_FILE = 1 << 20  # bytes of a data file that is read again for advice
 _INSTRUCT = re.compile(r"(?i)(^|[-_./])(instruct|chat|it)($|[-_./])")
 
 
-def advise(config: Configuration, root: Path) -> list[str]:
+def advise_on(config: Configuration, root: Path) -> list[str]:
     """Sentences about entries that are allowed but of little use.
 
     Each names the key, says why, and what to write instead.
 
-    config: A configuration that `lamina_workflow.checks.load.load` has checked, with the files under `root`.
+    config: A configuration that `lamina_workflow.checks.load.load_configuration` has checked, with the files under `root`.
     """
     return [
         *_advise_on_questions(config, root),

@@ -15,7 +15,7 @@ from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 from lamina.options.benchmarks import Perplexity
 from lamina.options.calibrations import CORPUS, Choices, Hub, Text
-from lamina.options.explain import listed
+from lamina.options.explain import join_words
 from lamina.options.models import Model
 from lamina.options.repairs import OWN
 from lamina_workflow.config.configuration import Configuration
@@ -41,7 +41,7 @@ def describe_model(key: str, model: Model, root: Path) -> Model:
     folder = root / model.source
     if gguf.is_gguf(model.source):
         _check_file(where, model.source, root, "a GGUF file")
-        n_layers, _ = gguf.shape(folder, where)
+        n_layers, _ = gguf.read_shape(folder, where)
         _check_stated(key, "layers", model.layers, n_layers, model.source)
         return model.model_copy(update={"layers": n_layers})
     if folder.is_file():
@@ -124,7 +124,7 @@ def _check_models(config: Configuration, root: Path) -> dict[str, int | None]:
         where = f"{key}.source"
         folder = root / model.source
         if gguf.is_gguf(model.source):
-            _, contexts[name] = gguf.shape(folder, where)
+            _, contexts[name] = gguf.read_shape(folder, where)
             continue
         if not folder.is_dir():
             continue
@@ -132,7 +132,7 @@ def _check_models(config: Configuration, root: Path) -> dict[str, int | None]:
         checkpoint.check_loadable(folder, settings, where, model.source)
         checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
         checkpoint.check_tokenizer(folder, key, model.chat_template)
-        contexts[name] = checkpoint.context(settings)
+        contexts[name] = checkpoint.stated_context(settings)
     return contexts
 
 
@@ -153,7 +153,7 @@ def _check_tasks(config: Configuration, root: Path) -> None:
 
 def _check_task(where: str, task: str, root: Path, trusts_code: bool) -> list[task_files.TaskFile]:
     """Refuse a task that cannot be read; returns the files under `root` that define it."""
-    reached = task_files.reached(task, task_files.folder(root))
+    reached = task_files.list_reached_files(task, task_files.find_task_folder(root))
     if not reached:
         _check_lm_eval_has(where, task)
     paths = [file.path for file in reached]
@@ -209,9 +209,9 @@ def _check_diagnoses(config: Configuration, root: Path) -> None:
     for name, diagnosis in config.diagnoses.items():
         where = f"diagnoses.{name}.file"
         if isinstance(diagnosis, Probe):
-            files.labelled(root / diagnosis.file, where, diagnosis.folds)
+            files.read_labelled(root / diagnosis.file, where, diagnosis.folds)
         if isinstance(diagnosis, Patching):
-            files.pairs(root / diagnosis.file, where)
+            files.read_pairs(root / diagnosis.file, where)
 
 
 def _check_benchmarks(config: Configuration, data_files: "DataFiles") -> None:
@@ -280,7 +280,7 @@ def _check_split(where: str, entry: Text | Perplexity, splits: list[str]) -> Non
     if isinstance(entry, Text):
         allowed = [split for split in splits if split != "test"]
     raise LaminaError(
-        f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(allowed)}."
+        f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {join_words(allowed)}."
     )
 
 

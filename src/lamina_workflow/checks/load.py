@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from lamina.errors import LaminaError
 from lamina.models.sizes import Sizes
-from lamina.options.explain import describe_error, nearest
+from lamina.options.explain import describe_error, suggest
 from lamina.options.models import Merged, Model, Sibling
 from lamina_workflow.checks import files, held_out, names, removals, variants
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.config.replicates import expand_checkpoints, replicate
+from lamina_workflow.config.replicates import add_replicates, expand_checkpoints
 from lamina_workflow.config.studies import Prune
 
 
-def load(raw: Mapping[str, Any], root: Path) -> Configuration:
+def load_configuration(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are found from `root`.
 
     Filled in are: the top-level seed in entries without one, replicates next to what they repeat,
@@ -49,7 +49,7 @@ def _fill_in(config: Configuration, root: Path) -> None:
     expand_checkpoints(config)
     _add_siblings_to_models(config)
     _fill_in_seeds(config)
-    replicate(config)
+    add_replicates(config)
     for name, model in config.models.items():
         config.models[name] = files.describe_model(files.model_key(config, name), model, root)
     for name, text in config.benchmarks.perplexity.items():
@@ -98,7 +98,7 @@ def _add_siblings_to_models(config: Configuration) -> None:
             if sibling not in siblings:
                 raise LaminaError(
                     f"donors.{name}.of: '{sibling}' is not a sibling under `donors`. "
-                    f"{nearest(sibling, siblings)} Name one that has a `source`."
+                    f"{suggest(sibling, siblings)} Name one that has a `source`."
                 )
 
 

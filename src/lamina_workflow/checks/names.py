@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from lamina.errors import LaminaError
 from lamina.options.calibrations import Mixture
-from lamina.options.explain import nearest
+from lamina.options.explain import suggest
 from lamina.options.repairs import OWN
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
@@ -15,7 +15,7 @@ def check_defined(where: str, name: str, section: str, known: Collection[str]) -
     if name in known:
         return
     raise LaminaError(
-        f"{where}: '{name}' is not defined under `{section}`. {nearest(name, known)} Correct the "
+        f"{where}: '{name}' is not defined under `{section}`. {suggest(name, known)} Correct the "
         "name, or define it there."
     )
 

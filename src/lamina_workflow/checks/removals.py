@@ -81,7 +81,7 @@ def _read_sizes(config: Configuration, model: str, root: Path) -> sizes.Sizes | 
     where = files.model_key(config, model)
     settings = checkpoint.read_settings(folder, where, entry.source)
     tensors = checkpoint.read_weights(folder, where)
-    skeleton = manifest.skeleton(folder, entry.source, entry.trust_remote_code)
+    skeleton = manifest.load_skeleton(folder, entry.source, entry.trust_remote_code)
     decoder = checkpoint.decoder_settings(settings)
     bytes_per_number = checkpoint.stored_width(entry.dtype, decoder, tensors)
     return sizes.count_sizes(skeleton, bytes_per_number)

@@ -2,7 +2,7 @@
 
 from lamina.errors import LaminaError
 from lamina.options.calibrations import Choices
-from lamina.options.explain import nearest
+from lamina.options.explain import suggest
 from lamina.options.repairs import Repair
 from lamina_workflow.checks.names import check_defined
 from lamina_workflow.config.configuration import Configuration
@@ -98,7 +98,7 @@ def _describe_lacking_task(config: Configuration, calibration: str) -> str:
     lacking = "belongs to it."
     if task_names:
         quoted = " or ".join(repr(name) for name in task_names)
-        lacking = f"is called {quoted}. {nearest(task_names[0], config.benchmarks.tasks)}"
+        lacking = f"is called {quoted}. {suggest(task_names[0], config.benchmarks.tasks)}"
     return (
         f"'own' measures nothing for calibration '{calibration}': no task under `benchmarks.tasks` "
         f"{lacking} Add it there (own questions under the name of their calibration), or write "

@@ -25,7 +25,7 @@ from lamina.options.selectors import Selector
 from lamina_workflow.config.configuration import Configuration
 
 
-def replicate(config: Configuration) -> None:
+def add_replicates(config: Configuration) -> None:
     """Add the replicates of every entry to its section and to the studies that list it.
 
     The first replicate is the entry itself, so that more replicates only add jobs. The others,

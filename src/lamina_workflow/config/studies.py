@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from lamina.models.sizes import DEFAULT_CONTEXT
 from lamina.options.entry import Choice, Name, Spelt, option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import Units, check_sublayers, units_option
 
@@ -142,7 +142,7 @@ class Maps(Study):
     @model_validator(mode="after")
     def _check_metrics(self) -> Self:
         if not self.metrics and not self.diagnoses:
-            raise wrong(
+            raise invalid(
                 "[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.",
                 "metrics",
             )

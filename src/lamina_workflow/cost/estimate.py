@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from lamina import paths
 from lamina.data import calibrations, documents
-from lamina.data.calibrations import Sample, encode
+from lamina.data.calibrations import Sample, encode_document
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.budgets import HOST
@@ -81,7 +81,7 @@ class JobsWork(NamedTuple):
         return cls(stage, outputs, cost)
 
 
-def estimate(
+def estimate_cost(
     config: Configuration,
     manifest_files: list[str],
     calibration_files: list[str],
@@ -96,8 +96,8 @@ def estimate(
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
     for file in calibration_files:
         path = Path(file)
-        samples = calibrations.read(path).samples
-        calibration_tokens[path.parent.name, path.stem] = counted(samples)
+        samples = calibrations.read_calibration(path).samples
+        calibration_tokens[path.parent.name, path.stem] = count_tokens(samples)
     task_tokens: dict[tuple[str, str], Tokens] = {}
     for model, manifest in manifests.items():
         own_tokens = {
@@ -116,7 +116,7 @@ def estimate(
     return {
         "stages": {name: asdict(cost) for name, cost in sum_by_stage(works).items()},
         "jobs": _work_by_output(works),
-        "notes": requests.outcomes(config),
+        "notes": requests.describe_sizes(config),
     }
 
 
@@ -140,7 +140,7 @@ def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
     return work_by_output
 
 
-def counted(samples: Sequence[Sample]) -> Tokens:
+def count_tokens(samples: Sequence[Sample]) -> Tokens:
     """Tokens of all samples together."""
     n_row_tokens = 0
     line_lengths: list[int] = []
@@ -148,7 +148,7 @@ def counted(samples: Sequence[Sample]) -> Tokens:
     for index, sample in enumerate(samples):
         distinct_inputs = {row.context + row.continuation[:-1] for row in sample.rows}
         n_row_tokens += sum(len(token_ids) for token_ids in distinct_inputs)
-        for line in packing.pack(index, sample):
+        for line in packing.pack_sample(index, sample):
             line_lengths.append(len(line.tokens))
             n_scored += len(packing.scored_positions(line))
     return Tokens(
@@ -171,7 +171,7 @@ def _count_task(
     Questions of the user's own have the same name as calibration and as benchmark.
     """
     task = task_file.stem
-    n_samples = parquet.read(task_file).num_rows
+    n_samples = parquet.read_table(task_file).num_rows
     for name, entry in config.calibrations.items():
         if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
             return tokens_by_calibration[name].scaled(n_samples)
@@ -182,7 +182,7 @@ def _count_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
     texts = documents.perplexity_texts(entry, Path.cwd())
-    lengths = [len(encode(tokenizer, text)) for text in texts]
+    lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
     longest = entry.window
     if entry.joined is None:
@@ -239,11 +239,11 @@ class Works:
         return int(budget)
 
     def _captures(self) -> Iterator[JobsWork]:
-        for model, calibration in requests.captures(self.config):
+        for model, calibration in requests.list_captures(self.config):
             tokens = self.calibration_tokens[model, calibration]
             manifest = self.manifests[model]
             layer_tokens = float(tokens.stream * manifest["n_layers"])
-            memory = footprint.capture(
+            memory = footprint.capture_bytes(
                 self.shapes[model], self._token_budget, tokens.longest, tokens.samples
             )
             yield JobsWork.of(
@@ -256,7 +256,9 @@ class Works:
             )
 
     def _sweeps(self) -> Iterator[JobsWork]:
-        for model, calibration, sweep_name, removed in sweeps.sweeps(self.config, carried=True):
+        for model, calibration, sweep_name, removed in sweeps.list_sweeps(
+            self.config, carried=True
+        ):
             yield self._sweep(model, calibration, sweep_name, removed)
 
     def _sweep(self, model: str, calibration: str, sweep_name: str, removed: int) -> JobsWork:
@@ -286,7 +288,9 @@ class Works:
             naive_layer_tokens += fit_layer_tokens
             fit_memory = self._fit_memory(model, fitted_tokens, n_layers - removed)
             # Both folds have a patch for each removal.
-            waiting_patches = footprint.waiting(self.shapes[model], 2 * (n_layers - removed))
+            waiting_patches = footprint.waiting_patch_bytes(
+                self.shapes[model], 2 * (n_layers - removed)
+            )
             memory = max(memory, fit_memory) + waiting_patches
 
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
@@ -304,7 +308,7 @@ class Works:
         )
 
     def _searches(self) -> Iterator[JobsWork]:
-        for (model, calibration, selector), sizes in requests.searches(self.config).items():
+        for (model, calibration, selector), sizes in requests.list_searches(self.config).items():
             cost = self._search_cost(model, calibration, selector, sizes)
             yield JobsWork("search", [paths.search(f"{model}/{calibration}/{selector}")], cost)
 
@@ -357,21 +361,21 @@ class Works:
             return max(passes)
         n_runs = most_runs(entry, shape.layers, sizes)
         fit_memory = self._fit_memory(model, tokens_read, n_runs)
-        waiting_patches = footprint.waiting(shape, len(repairs) * n_runs)
+        waiting_patches = footprint.waiting_patch_bytes(shape, len(repairs) * n_runs)
         return max(*passes, fit_memory) + waiting_patches
 
     def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:
         """Bytes of fitting repairs of so many runs on samples of these lengths."""
         shape = self.shapes[model]
         return max(
-            footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+            footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
             for tokens in tokens_read
         )
 
     def _repairs(self) -> Iterator[JobsWork]:
         repaired = {
             (variant.model, variant.calibration, variant.selector, variant.repair)
-            for variant in requests.variants(self.config)
+            for variant in requests.list_variants(self.config)
             if variant.repair != "none"
         }
         for model, own, selector, repair in sorted(repaired):
@@ -387,14 +391,14 @@ class Works:
             name: self.calibration_tokens[model, name]
             for name in requests.fitted_on(self.config, own, repair)
         }
-        sizes = requests.sizes(self.config, model, own, selector, repair)
+        sizes = requests.sizes_of_patches(self.config, model, own, selector, repair)
         layer_tokens = fit_work(options, own, tokens_by_calibration, manifest["n_layers"], sizes)
 
         # At most: every removed unit is a run of its own.
         n_runs = sum(sizes)
         patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
         n_weights = WEIGHTS if options.automatic(own) else 1
-        memory = footprint.fit(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
+        memory = footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
         memory += 2 * n_weights * patches_bytes
         return JobsWork.of(
             "repair",
@@ -407,7 +411,7 @@ class Works:
         )
 
     def _healings(self) -> Iterator[JobsWork]:
-        for variant in requests.variants(self.config):
+        for variant in requests.list_variants(self.config):
             if variant.healing != "none":
                 yield self._healing(variant)
 
@@ -418,10 +422,12 @@ class Works:
         n_layers = shape.layers - variant.removed
         is_distilled = options.objective == "distill"
         memory = float(
-            footprint.heal(shape, n_layers, tokens.longest, options.batch, is_distilled, HOST)
+            footprint.healing_bytes(
+                shape, n_layers, tokens.longest, options.batch, is_distilled, HOST
+            )
         )
         if options.update_rank is None:
-            memory += footprint.full(shape, n_layers)
+            memory += footprint.full_training_bytes(shape, n_layers)
             disk = shape.parameters(n_layers) * shape.size
         else:
             # At most: in both sub-layers of each layer.
@@ -506,7 +512,7 @@ class Works:
     def _timings(self) -> Iterator[JobsWork]:
         options = self.config.benchmarks.efficiency
         for model, manifest in self.manifests.items():
-            n_structures = requests.structures(self.config, model)
+            n_structures = requests.count_structures(self.config, model)
             if not options or not n_structures:
                 continue
             n_tokens = options.batch * options.prompt
@@ -556,14 +562,14 @@ def _pass_memory(
     shortest = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
     lengths = range(shortest, tokens.longest + 1)
     n_lines = max(tokens.samples, min_lines)
-    return footprint.sweep(shape, budget, lengths, n_lines, n_scored, max(1, n_streams))
+    return footprint.sweep_bytes(shape, budget, lengths, n_lines, n_scored, max(1, n_streams))
 
 
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
     """Bytes of a benchmark of variants in one pass, which `evaluation.together` keeps below HOST,
     and of variants alone.
     """
-    fitting_budget = footprint.budget(
+    fitting_budget = footprint.largest_token_budget(
         HOST, lambda budget: _pass_memory(shape, budget, tokens, n_together, budget)
     )
     memory = _pass_memory(shape, min(TOKENS, fitting_budget), tokens, n_together)
@@ -572,4 +578,4 @@ def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: in
     n_requests = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
     n_fitting = max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest))
     batch_size = min(n_requests, BENCHMARK_BATCH, n_fitting)
-    return max(memory, footprint.benchmark(shape, tokens.longest, batch_size, n_requests))
+    return max(memory, footprint.benchmark_bytes(shape, tokens.longest, batch_size, n_requests))

@@ -17,7 +17,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError, report_errors
 from lamina.store import checksum
 from lamina_workflow.runtime import devices, resources
 
@@ -180,9 +180,9 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
     from lamina.data import calibrations
     from lamina.models.load import load_model
 
-    torch.set_num_threads(resources.threads(os.cpu_count()))
+    torch.set_num_threads(resources.threads_of_job(os.cpu_count()))
     largest_file = sorted(calibration_files, key=os.path.getsize)[-1]
-    samples = calibrations.read(largest_file).samples[:N_MEASURED_SAMPLES]
+    samples = calibrations.read_calibration(largest_file).samples[:N_MEASURED_SAMPLES]
     return measure_sweep_rate(load_model(manifest), manifest, samples)
 
 
@@ -191,15 +191,15 @@ def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequenc
     from lamina.engine import sweep
     from lamina.models.units import all_units
     from lamina_workflow.cost import work
-    from lamina_workflow.cost.estimate import counted
+    from lamina_workflow.cost.estimate import count_tokens
 
     units = all_units(manifest["n_layers"], "layer")
-    sweep.sweep(model, samples[:1], units)  # starts threads and kernels
+    sweep.sweep_units(model, samples[:1], units)  # starts threads and kernels
     began = time.perf_counter()
-    sweep.sweep(model, samples, units)
+    sweep.sweep_units(model, samples, units)
     seconds = time.perf_counter() - began
 
-    tokens = counted(samples)
+    tokens = count_tokens(samples)
     layer_tokens = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer").engine
     return work.layer_flops(manifest, tokens) * layer_tokens / seconds
 
@@ -223,7 +223,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parse_arguments(arguments)
     asked_rate = None if options.rate is None else parse_rate(options.rate)
     costs = checksum.read_json(options.file)
-    n_gpus = len(devices.devices(os.environ))
+    n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
         measured_rate = measure_rate(options.file.parent, options.calibrate)
@@ -258,5 +258,5 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with explained():
+    with report_errors():
         main()

@@ -14,18 +14,18 @@ import numpy as np
 from lamina.engine import packing
 from lamina.engine.batches import TOKENS
 from lamina.engine.budgets import sums_budget
-from lamina.engine.candidates import Candidate, carried, grow
-from lamina.engine.moments import BATCH, turns
-from lamina.engine.session import groups
-from lamina.engine.taps import positions
+from lamina.engine.candidates import Candidate, carried_models, grow_tree
+from lamina.engine.moments import BATCH, split_boundaries
+from lamina.engine.session import group_candidates
+from lamina.engine.taps import count_positions
 from lamina.models.boundary import Boundary
-from lamina.models.units import all_units, parse
+from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import METRICS
 from lamina.options.repairs import Repair
-from lamina.selection.looped import boundaries
+from lamina.selection.looped import candidate_boundaries
 from lamina.selection.plans import UnitPrices
 from lamina.selection.tournament import NONE, JudgeDocuments
-from lamina.selection.trials import Trials, run
+from lamina.selection.trials import Trials, run_search
 from lamina_workflow.cost.work import Tokens, count_layers, patch_flops, sweep_work
 
 N_SAMPLES = 100  # of the rehearsal, which stand for those of a calibration
@@ -72,15 +72,19 @@ def search_work(
     options: those of the selector.
     repairs: the repairs that are in place or tried, by name.
     """
-    rehearsal = Rehearsal(own, tokens_by_calibration, model, options, repairs)
+    rehearsal = CountingRehearsal(own, tokens_by_calibration, model, options, repairs)
     is_free = options.free(model.n_layers)
-    units = [unit for unit in all_units(model.n_layers, options.units) if is_free[parse(unit)[0]]]
+    units = [
+        unit for unit in all_units(model.n_layers, options.units) if is_free[parse_unit(unit)[0]]
+    ]
     strategy: Any = import_module(f"{options.PACKAGE}.{options.strategy}")
     if hasattr(strategy, "rehearse"):
         strategy.rehearse(rehearsal, units, sizes, options)
     else:
         trials = rehearsal.trials(rehearsal.fit_folds if options.repair else None)
-        run(trials, units, sizes, options, rehearsal.choosing, rehearsal.judging, rehearsal.lengths)
+        run_search(
+            trials, units, sizes, options, rehearsal.choosing, rehearsal.judging, rehearsal.lengths
+        )
     return rehearsal.work
 
 
@@ -169,7 +173,7 @@ def _draw_lines(tokens: Tokens, count: int, generator: np.random.Generator) -> n
     return generator.permutation(np.quantile(tokens.lines, quantiles, method="nearest"))
 
 
-class Rehearsal:
+class CountingRehearsal:
     """Stands for the model and the samples of a search, and counts what they are asked for.
 
     choosing, judging: indices of the samples that choose and of those that judge.
@@ -244,9 +248,9 @@ class Rehearsal:
         """
         n_carried = int(self._has_outputs)
         n_layers = 0
-        for group in groups(list(candidates), width, self._model.token_budget, n_carried):
-            streams = carried(group, self._has_outputs)
-            n_layers += grow(streams, [], self._model.n_layers, True).layers
+        for group in group_candidates(list(candidates), width, self._model.token_budget, n_carried):
+            streams = carried_models(group, self._has_outputs)
+            n_layers += grow_tree(streams, [], self._model.n_layers, True).layers
         return n_layers
 
     def sweep(self, kind: str) -> None:
@@ -259,7 +263,7 @@ class Rehearsal:
 
     def capture(self) -> None:
         """Count a pass for the similarities of the streams of the samples that choose."""
-        budget = positions(self._model.token_budget, self._model.n_layers + 1)
+        budget = count_positions(self._model.token_budget, self._model.n_layers + 1)
         n_tokens = self._count_padded_tokens(self._own, len(self.choosing) / N_SAMPLES, budget)
         self._count_plain_pass(n_tokens * self._model.n_layers)
 
@@ -272,8 +276,8 @@ class Rehearsal:
 
         # One pass collects the moments of as many runs as it has memory for.
         channels = self._model.channels
-        n_passes = len(list(turns(sorted(new_runs), channels, sums_budget(channels))))
-        budget = positions(min(TOKENS, BATCH // channels), 2 * len(new_runs))
+        n_passes = len(list(split_boundaries(sorted(new_runs), channels, sums_budget(channels))))
+        budget = count_positions(min(TOKENS, BATCH // channels), 2 * len(new_runs))
         n_tokens = 0.0
         n_padded_tokens = 0.0
         for calibration in self._repairs[repair].weights(self._own, auto=0.0):
@@ -287,14 +291,14 @@ class Rehearsal:
     def forms(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
         """The candidates of sets, bare and with each repair, whose fits are counted."""
         bare_candidates = {units: Candidate(units) for units in sets}
-        all_runs = boundaries(bare_candidates.values(), self._model.n_layers)
+        all_runs = candidate_boundaries(bare_candidates.values(), self._model.n_layers)
         for repair in self._repairs:
             self.fit(repair, all_runs)
 
         forms: dict[frozenset[str], dict[str, Candidate]] = {}
         for units, bare_candidate in bare_candidates.items():
             forms[units] = {NONE: bare_candidate}
-            runs = boundaries([bare_candidate], self._model.n_layers)
+            runs = candidate_boundaries([bare_candidate], self._model.n_layers)
             for repair in self._repairs:
                 patches = {run: self._stand_in_patch(repair, run) for run in runs}
                 forms[units][repair] = Candidate(units, patches)
@@ -311,7 +315,7 @@ class Rehearsal:
         on half of the samples.
         """
         for repair in self._repairs:
-            self.fit(repair, boundaries(candidates, self._model.n_layers))
+            self.fit(repair, candidate_boundaries(candidates, self._model.n_layers))
 
     def _count_padded_tokens(self, calibration: str, share: float, budget: int) -> float:
         """Tokens of a pass over a share of a calibration's samples, with the padding of its

@@ -11,7 +11,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lamina.engine.candidates import Candidate, carried, grow, swept
+from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
 from lamina.models.units import all_units, replacement_unit
 from lamina.models.workload import GENERATION_FACTOR, TRAINING_FACTOR
 from lamina.options.repairs import Repair
@@ -108,11 +108,11 @@ def sweep_work(
     remaining_units = all_units(n_layers, kind, list(current.removed))
     replacements = [replacement_unit(unit, donor) for unit in remaining_units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
-    candidates, observations = swept(
+    candidates, observations = plan_sweep(
         current, [*remaining_units, *replacements], removing=is_removing
     )
-    streams = carried(candidates.values(), is_removing)
-    tree = grow(streams, list(observations.values()), n_layers, True)
+    streams = carried_models(candidates.values(), is_removing)
+    tree = grow_tree(streams, list(observations.values()), n_layers, True)
     naive_tokens = tokens.rows if is_removing else tokens.stream
     return WorkCount(
         engine=float(tokens.packed * tree.layers),
@@ -156,7 +156,7 @@ def benchmark_work(
             draw_plan(n_layers, removed, seed=(draw, index))
             for index, removed in enumerate(together)
         ]
-        layers_of_draws.append(grow(plans, [], n_layers, True).layers)
+        layers_of_draws.append(grow_tree(plans, [], n_layers, True).layers)
     layers_alone = sum(n_layers - removed for removed in alone)
     layers_together = sum(n_layers - removed for removed in together)
     return WorkCount(

@@ -15,12 +15,12 @@ from lamina_workflow.report.queries import read_query
 RECOMMENDED = "which_model_to_take"
 
 
-def answer(
+def answer_question(
     connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
 ) -> list[dict[str, Any]]:
     """Answer to a question of `sql/queries`. The question declares its variables and defaults."""
     with _variables_set(connection, variables):
-        return rows(connection, read_query(question))
+        return query_rows(connection, read_query(question))
 
 
 def answer_table(
@@ -48,7 +48,7 @@ def recommendations(
     counted_from: `zero`, or `chance`: what the share is counted from
     repairs: those that may be recommended, `none` for variants without one; None allows all
     """
-    return answer(
+    return answer_question(
         connection,
         RECOMMENDED,
         keep=keep,
@@ -58,14 +58,14 @@ def recommendations(
     )
 
 
-def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+def query_rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     """Answer of `query` as a list of mappings from column to value."""
     cursor = connection.execute(query)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def grouped(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
+def group_rows(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Any]]:
     """Rows by the values of some columns, in the order of their first rows."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in data:

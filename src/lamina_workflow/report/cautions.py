@@ -13,7 +13,7 @@ import duckdb
 
 from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import SUFFICIENT_RELIABILITY, samples_for
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures.style import format_repair
 from lamina_workflow.report.formatting import format_signed
 
@@ -25,7 +25,7 @@ WIDE_INTERVAL = 0.5  # of a reliability: one that says little
 def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Repairs that significantly hurt their variant, on its own task or held-out documents."""
     harmed = []
-    for row in answer(connection, "what_repair_gave_back"):
+    for row in answer_question(connection, "what_repair_gave_back"):
         if row["own"] and row["gain"] is not None and row["certain"] and row["gain"] < 0:
             harmed.append(
                 f"{format_repair(row['repair'], row['healing'])} with {_name_removal(row)} "
@@ -34,7 +34,7 @@ def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     harmed_heldout = [
         f"{row['repair']} with {_name_removal(row)} ({row['loss_bare']:.3g} to "
         f"{row['loss_repaired']:.3g} nats per token, n = {row['n_loss']})"
-        for row in answer(connection, "which_repairs_hurt")
+        for row in answer_question(connection, "which_repairs_hurt")
     ]
 
     sentences = []
@@ -56,10 +56,10 @@ def list_worse_smaller_removals(connection: duckdb.DuckDBPyConnection) -> list[s
     """Variants that keep significantly less than one of their recipe with more units removed."""
     variants = [
         row
-        for row in answer(connection, "which_variants_there_are")
+        for row in answer_question(connection, "which_variants_there_are")
         if row["own_kept_stderr"] is not None
     ]
-    recipes = grouped(variants, "model", "calibration", "selector", "repair", "healing")
+    recipes = group_rows(variants, "model", "calibration", "selector", "repair", "healing")
     examples = []
     for recipe_rows in recipes.values():
         for pair in combinations(recipe_rows, 2):
@@ -89,7 +89,7 @@ def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str
     """
     keys = ("selector", "calibration", "model", "removed", "repair", "healing")
     examples = []
-    for steps in grouped(answer(connection, "how_healing_went"), *keys).values():
+    for steps in group_rows(answer_question(connection, "how_healing_went"), *keys).values():
         losses = [row["loss"] for row in steps if row["loss"] is not None]
         validated = [row for row in steps if row["validation_loss"] is not None]
         kept_losses = [row["validation_loss"] for row in validated if row["chosen"]]
@@ -123,9 +123,11 @@ def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
     Of the least reliable one: how many samples would be enough, and a metric that orders the
     layers much as accuracy does and more reliably.
     """
-    reliabilities = answer(connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY)
+    reliabilities = answer_question(
+        connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY
+    )
     sentences = []
-    for (model,), model_rows in grouped(reliabilities, "model").items():
+    for (model,), model_rows in group_rows(reliabilities, "model").items():
         n_reliable = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in model_rows)
         least = model_rows[0]  # the answer begins with it
         sentence = (
@@ -176,11 +178,13 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
     """How much relevance and scores depend on the samples, or the seed, that were drawn."""
     layer_rows = [
         row
-        for row in answer(connection, "which_layers_matter")
+        for row in answer_question(connection, "which_layers_matter")
         if row["component"] == "layer" and row["accuracy_spread"] is not None
     ]
     sentences = []
-    for (model, calibration), layers in sorted(grouped(layer_rows, "model", "calibration").items()):
+    for (model, calibration), layers in sorted(
+        group_rows(layer_rows, "model", "calibration").items()
+    ):
         n_draws = max(row["n_draws"] for row in layers)
         median_spread = median(row["accuracy_spread"] for row in layers)
         widest = max(layers, key=lambda row: row["accuracy_spread"])
@@ -190,7 +194,7 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
             f"{len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
             f"{widest['layer']})."
         )
-    for row in answer(connection, "how_far_variants_vary_between_draws"):
+    for row in answer_question(connection, "how_far_variants_vary_between_draws"):
         sentences.append(
             f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what "
             f"variants of {row['model']} keep of their own task differs from draw to draw by a "
@@ -202,7 +206,7 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
 
 def list_nonfinite_units(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Units whose removal gave outputs that are not finite, which count as wrong answers."""
-    units = answer(connection, "where_outputs_were_not_finite")
+    units = answer_question(connection, "where_outputs_were_not_finite")
     if not units:
         return []
     listed = ", ".join(
@@ -223,7 +227,7 @@ def describe_shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str
 
     No documents are equal: `check_overlap` refuses them.
     """
-    pairs = answer(connection, "what_calibrations_share_with_tests")
+    pairs = answer_question(connection, "what_calibrations_share_with_tests")
     if not pairs:
         return []
     shared = [
@@ -244,7 +248,7 @@ def count_truncated_questions(connection: duckdb.DuckDBPyConnection) -> list[str
     return [
         f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the "
         f"context of {row['model']}: their oldest tokens are left out, as lm-eval does."
-        for row in answer(connection, "which_questions_were_cut")
+        for row in answer_question(connection, "which_questions_were_cut")
     ]
 
 
@@ -258,5 +262,5 @@ def count_undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str
         f"{row['undecided']} of {row['questions']} questions of {row['source']} ({row['use']}) "
         f"have a right choice with the tokens of a wrong one for {row['model']}, so that no score "
         f"decides them: {treatment[row['use']]}."
-        for row in answer(connection, "which_questions_no_score_decides")
+        for row in answer_question(connection, "which_questions_no_score_decides")
     ]

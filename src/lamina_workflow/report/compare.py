@@ -19,11 +19,11 @@ from typing import Any, TypedDict
 
 import duckdb
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError, report_errors
 from lamina.store import parquet
-from lamina_workflow.report.answers import as_csv, rows
+from lamina_workflow.report.answers import as_csv, query_rows
 from lamina_workflow.report.comparison_page import draw_comparisons, render_comparisons
-from lamina_workflow.report.database import relation
+from lamina_workflow.report.database import quote_relation
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.independent_tests import MeasuredNumber, compare_independent
 from lamina_workflow.report.paired_tests import DifferenceTest, compute_paired_test, correct_by_holm
@@ -149,10 +149,10 @@ def _read_numbers(tables: Path, table: str) -> dict[tuple[str, str], MeasuredNum
     file = tables / f"{table}.parquet"
     if not file.is_file():
         return {}
-    parquet.metadata(file)  # refuses a damaged file, which DuckDB would read
+    parquet.read_metadata(file)  # refuses a damaged file, which DuckDB would read
     with duckdb.connect() as connection:
-        connection.execute(f"CREATE VIEW {table} AS FROM {relation(file)}")
-        numbers = [MeasuredNumber(**row) for row in rows(connection, NUMBERS[table])]
+        connection.execute(f"CREATE VIEW {table} AS FROM {quote_relation(file)}")
+        numbers = [MeasuredNumber(**row) for row in query_rows(connection, NUMBERS[table])]
     return {(number.number, number.metric): number for number in numbers}
 
 
@@ -168,10 +168,10 @@ def _read_document_differences(
     if not first_file.is_file() or not second_file.is_file():
         return {}
     for file in (first_file, second_file):
-        parquet.metadata(file)
-    query = DOCUMENT_DIFFERENCES.format(relation(first_file), relation(second_file))
+        parquet.read_metadata(file)
+    query = DOCUMENT_DIFFERENCES.format(quote_relation(first_file), quote_relation(second_file))
     with duckdb.connect() as connection:
-        differences = rows(connection, query)
+        differences = query_rows(connection, query)
     tasks = {row["task"] for row in differences}
     shared_tasks = {
         task for task in tasks if _have_same_documents(first_tables, second_tables, task)
@@ -190,7 +190,7 @@ def _have_same_documents(first_tables: Path, second_tables: Path, task: str) -> 
     second_file = second_tables.parent / "tasks" / f"{task}.parquet"
     if not first_file.is_file() or not second_file.is_file():
         return True
-    return parquet.read(first_file).equals(parquet.read(second_file))
+    return parquet.read_table(first_file).equals(parquet.read_table(second_file))
 
 
 def _compare_numbers(
@@ -304,5 +304,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with explained():
+    with report_errors():
         main()

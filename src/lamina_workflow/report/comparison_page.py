@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina import paths
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
-TEMPLATE = paths.own("workflow/report/compare.html.j2")
+TEMPLATE = paths.locate("workflow/report/compare.html.j2")
 MAX_PANELS = 8
 MAX_PANEL_ROWS = 20
 MAX_UNMOVED_ROWS = 3  # of a panel in which nothing moved
@@ -33,7 +33,7 @@ def draw_comparisons(comparisons: Comparisons) -> Figure:
     A panel shows the numbers that moved, or the least p values if none did. The panels are those
     with the least p values.
     """
-    groups = grouped(comparisons, "table", "metric")
+    groups = group_rows(comparisons, "table", "metric")
     names = sorted(groups, key=lambda name: groups[name][0]["p_holm"])[:MAX_PANELS]
     shown_rows = [_select_panel_rows(groups[name]) for name in names]
 

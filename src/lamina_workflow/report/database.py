@@ -40,7 +40,7 @@ BLOCK_SIZE = 16384  # bytes; every table takes at least one; DuckDB's default is
 _RESERVED_SCHEMAS = ("main", "studies", "information_schema", "pg_catalog", "temp")
 
 
-def connect(
+def connect_views(
     views: str | Path, tables: Iterable[str | Path], computed: Container[str] = ()
 ) -> duckdb.DuckDBPyConnection:
     """Open the views of these Parquet files, `{table}.parquet` each, in memory without comments.
@@ -64,7 +64,7 @@ def connect(
     return connection
 
 
-def relation(file: Path) -> str:
+def quote_relation(file: Path) -> str:
     """A Parquet file in SQL: exactly this file, even if its path looks like a pattern."""
     return f"read_parquet({quote_text(glob.escape(file.as_posix()))}, hive_partitioning = false)"
 
@@ -79,8 +79,8 @@ def _add_tables(
                 f"{file}: there is no table '{file.stem}'. The tables are: "
                 f"{', '.join(parquet.TABLES)}."
             )
-        parquet.metadata(file)  # refuses a damaged file
-        connection.execute(f"CREATE {kind} {file.stem} AS SELECT * FROM {relation(file)}")
+        parquet.read_metadata(file)  # refuses a damaged file
+        connection.execute(f"CREATE {kind} {file.stem} AS SELECT * FROM {quote_relation(file)}")
 
 
 def open_database(file: str | Path) -> duckdb.DuckDBPyConnection:
@@ -100,11 +100,11 @@ def open_database(file: str | Path) -> duckdb.DuckDBPyConnection:
             raise LaminaError(
                 f"{file} is held open for writing by another program. Close it there and try again."
             ) from error
-        raise checksum.damaged(file, str(error).splitlines()[0]) from error
+        raise checksum.damaged_file(file, str(error).splitlines()[0]) from error
     return connection
 
 
-def build(
+def build_database(
     views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study"
 ) -> None:
     """Write a database file with this study, other studies in the folder, and the views of each.

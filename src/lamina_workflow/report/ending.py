@@ -10,10 +10,10 @@ from typing import Any
 import duckdb
 
 from lamina import paths
-from lamina.errors import explained
-from lamina.models.units import replacement
+from lamina.errors import report_errors
+from lamina.models.units import donor_of
 from lamina_workflow.report import database, shell
-from lamina_workflow.report.answers import answer, recommendations
+from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
 
@@ -29,7 +29,7 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
     the lines say which layers can be removed and which matter.
     """
     tables = sorted(Path(results, "tables").glob("*.parquet"))
-    with database.connect(views, tables) as connection:
+    with database.connect_views(views, tables) as connection:
         recommended = recommendations(connection, KEEP, None)
         layer_lines = _describe_layers(connection)
     if recommended or not layer_lines:
@@ -54,7 +54,7 @@ def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
         return "none keeps 95 % of its calibration's task"
     best = max(candidates, key=lambda row: (row["certain"], row["layers"], row["kept"]))
 
-    removed_units = [unit for unit in best["units"].split() if not replacement(unit)]
+    removed_units = [unit for unit in best["units"].split() if not donor_of(unit)]
     kind = "layers"
     if best["component"] != "layer":
         kind = "sub-layers (attentions and MLPs)"
@@ -87,11 +87,11 @@ def _describe_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Of the first calibrations: which layers can be removed one at a time, and which matter."""
     reliabilities = {
         (row["model"], row["calibration"]): row["value"]
-        for row in answer(connection, "how_sure_rankings_are")
+        for row in answer_question(connection, "how_sure_rankings_are")
     }
     glances = [
         glance
-        for glance in glance_at_calibrations(answer(connection, "which_layers_matter"))
+        for glance in glance_at_calibrations(answer_question(connection, "which_layers_matter"))
         if glance["free"] or glance["top"]
     ]
     lines = []
@@ -132,5 +132,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with explained():
+    with report_errors():
         main()

@@ -17,7 +17,7 @@ import vl_convert
 
 from lamina import paths
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import answer
+from lamina_workflow.report.answers import answer_question
 from lamina_workflow.report.figures.style import COLOURS, format_repair
 
 QUESTION = "which_variants_there_are"
@@ -31,7 +31,7 @@ SHAPES = (
     "triangle-right",
     "triangle-left",
 )
-TEMPLATE = paths.own("workflow/report/explorer.json")
+TEMPLATE = paths.locate("workflow/report/explorer.json")
 STILL_WIDTH = 760  # pixels, of a figure that on the page is as wide as its container
 
 # Attributes of SVG with the values that they have anyway.
@@ -48,7 +48,7 @@ def list_variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]
 
     `id` is its row on the page, and `repaired_by` the name of its repair and healing.
     """
-    variants = answer(connection, QUESTION)
+    variants = answer_question(connection, QUESTION)
     for index, variant in enumerate(variants):
         variant["id"] = f"variant-{index}"
         variant["repaired_by"] = format_repair(variant["repair"], variant["healing"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from lamina.registry import declared
+from lamina.registry import declared_literals
 
 # Characters of a figure's CSV that the page holds; a longer one is only a file beside the picture.
 MAX_CSV_LENGTH = 300_000
@@ -32,10 +32,10 @@ def read_figures(files: Iterable[Path]) -> list[PageFigure]:
 
     A figure without data has no caption. `{name}.csv` stands beside `{name}.svg`.
     """
-    titles = declared("lamina_workflow.report.figures", "TITLE")
-    positions = declared("lamina_workflow.report.figures", "POSITION")
-    questions = declared("lamina_workflow.report.figures", "QUERIES")
-    leads = declared("lamina_workflow.report.figures", "LEAD")
+    titles = declared_literals("lamina_workflow.report.figures", "TITLE")
+    positions = declared_literals("lamina_workflow.report.figures", "POSITION")
+    questions = declared_literals("lamina_workflow.report.figures", "QUERIES")
+    leads = declared_literals("lamina_workflow.report.figures", "LEAD")
 
     figures = []
     ordered_files = sorted(files, key=lambda file: positions[file.stem])

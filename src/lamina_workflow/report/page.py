@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from lamina.options.metrics import METRICS
 from lamina_workflow.report import answers, explorer, summary
-from lamina_workflow.report.answers import answer, grouped, rows
+from lamina_workflow.report.answers import answer_question, group_rows, query_rows
 from lamina_workflow.report.formatting import FILTERS
 from lamina_workflow.report.inline_svg import read_figures
 
@@ -71,7 +71,7 @@ def render_report(
 ) -> str:
     """The report as HTML.
 
-    connection: views of the run's tables (`lamina_workflow.report.database.connect`)
+    connection: views of the run's tables (`lamina_workflow.report.database.connect_views`)
     figures: the figures as `{name}.svg`, each with `{name}.csv` beside it
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text, counted_from: what a model must keep to be recommended
@@ -80,7 +80,8 @@ def render_report(
     sizes: the sizes that were asked for, and how many layers each is
     """
     answers_by_section = {
-        section: answer(connection, question) for section, question in SECTION_QUESTIONS.items()
+        section: answer_question(connection, question)
+        for section, question in SECTION_QUESTIONS.items()
     }
     recommended = answers.recommendations(connection, keep, general_text, counted_from)
     stock_repairs = ["none", *names.get("stock", ())]
@@ -90,8 +91,8 @@ def render_report(
     variants = explorer.list_variants(connection)
 
     contents = answers_by_section | {
-        "models": rows(connection, "FROM models ORDER BY model"),
-        "calibrations": rows(connection, "FROM calibrations ORDER BY model, calibration"),
+        "models": query_rows(connection, "FROM models ORDER BY model"),
+        "calibrations": query_rows(connection, "FROM calibrations ORDER BY model, calibration"),
         "questions": QUESTIONS,
         "summary": _summarise_with_sizes(connection, recommended, sizes),
         "keep": keep,
@@ -157,7 +158,9 @@ def _explain_names(
         if names.get(section):
             meanings[section] = names[section]
 
-    scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
+    scored = {
+        row["metric"] for row in query_rows(connection, "SELECT DISTINCT metric FROM relevance")
+    }
     meanings["metrics"] = {
         name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored
     }
@@ -205,7 +208,7 @@ def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlan
         and row["n_draws"] is None
         and (row["accuracy"] is not None or row["accuracy_reason"])
     ]
-    groups = grouped(layer_rows, "model", "calibration").items()
+    groups = group_rows(layer_rows, "model", "calibration").items()
     return [
         _glance_at_calibration(model, calibration, calibration_rows)
         for (model, calibration), calibration_rows in groups

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
-from lamina_workflow.report.answers import grouped, rows
+from lamina_workflow.report.answers import group_rows, query_rows
 
 # A sum of so many flipped differences is as good as normal; of fewer, signs are drawn.
 MIN_FOR_NORMAL = 50
@@ -67,7 +67,7 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[st
 
     There are no rows for a single selector, nor for two that remove units of other kinds.
     """
-    for (*cell, _), cell_rows in grouped(rows(connection, VALUES), *CELL, SIZE).items():
+    for (*cell, _), cell_rows in group_rows(query_rows(connection, VALUES), *CELL, SIZE).items():
         cell_keys = dict(zip(CELL, cell, strict=True))
         values_by_selector = _group_values(cell_rows)
         selectors = sorted(values_by_selector, key=lambda name: (name != "accuracy", name))

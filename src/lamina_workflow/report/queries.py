@@ -44,7 +44,7 @@ def _find_included_files(views: Path) -> dict[str, Path]:
 
 def locate_query(name: str) -> str:
     """The path of the file of a query."""
-    return paths.own(f"sql/queries/{name}.sql")
+    return paths.locate(f"sql/queries/{name}.sql")
 
 
 def read_query(name: str) -> str:
@@ -54,7 +54,7 @@ def read_query(name: str) -> str:
 
 def read_query_file(file: Path) -> str:
     """The SQL in a file; it reads the numbers of papers from wherever lamina is installed."""
-    return file.read_text(encoding="utf-8").replace(_PUBLISHED, paths.own(_PUBLISHED))
+    return file.read_text(encoding="utf-8").replace(_PUBLISHED, paths.locate(_PUBLISHED))
 
 
 def list_comment_lines(query: str) -> list[str]:

@@ -17,12 +17,12 @@ from typing import Any
 import duckdb
 
 from lamina import paths
-from lamina.errors import LaminaError, explained
-from lamina.options.explain import nearest
+from lamina.errors import LaminaError, report_errors
+from lamina.options.explain import suggest
 from lamina_workflow.report import database, queries
 
 DATABASE = "results/lamina.duckdb"
-QUERIES = Path(paths.own("sql/queries"))
+QUERIES = Path(paths.locate("sql/queries"))
 LINE_WIDTH = 100  # characters
 COLUMN_GAP = "  "
 UNLIMITED = sys.maxsize  # width of a table with all columns
@@ -39,7 +39,7 @@ def find_query(name: str, folder: Path = QUERIES) -> Path:
     if Path(name).is_file():
         return Path(name)
     raise LaminaError(
-        f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME"
+        f"there is no question '{name}'. {suggest(name, known)} Write: make query Q=NAME"
     )
 
 
@@ -141,5 +141,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with explained():
+    with report_errors():
         main()

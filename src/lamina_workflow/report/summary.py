@@ -12,7 +12,7 @@ import duckdb
 
 from lamina.relevance.statistics import Z95
 from lamina_workflow.report import cautions
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.style import format_repair
 from lamina_workflow.report.formatting import DASH, format_signed
@@ -73,14 +73,14 @@ def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str
     """
     layer_rows = [
         row
-        for row in answer(connection, "which_layers_matter")
+        for row in answer_question(connection, "which_layers_matter")
         if row["component"] == "layer" and row["n_draws"] is None and row["accuracy"] is not None
     ]
     sentences = []
-    for (model,), model_rows in grouped(layer_rows, "model").items():
+    for (model,), model_rows in group_rows(layer_rows, "model").items():
         counts = {
             calibration: sum(_is_removable(row) for row in calibration_rows)
-            for (calibration,), calibration_rows in grouped(model_rows, "calibration").items()
+            for (calibration,), calibration_rows in group_rows(model_rows, "calibration").items()
         }
         fewest = min(counts, key=counts.__getitem__)
         most = max(counts, key=counts.__getitem__)
@@ -105,11 +105,11 @@ def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list
     """How each metric orders the layers of a task, compared with accuracy."""
     layer_rows = [
         row
-        for row in answer(connection, "how_metrics_agree")
+        for row in answer_question(connection, "how_metrics_agree")
         if row["component"] == "layer" and row["within"] is not None
     ]
     statements: list[Statement] = []
-    for (model,), model_rows in grouped(layer_rows, "model").items():
+    for (model,), model_rows in group_rows(layer_rows, "model").items():
         n_tasks = max(row["n_calibrations"] for row in model_rows)
         over_tasks = f", mean and range over at most {n_tasks} tasks" if n_tasks > 1 else ""
         statements.append(
@@ -134,7 +134,7 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     These are the selector of each recommended recipe, and without repair selector accuracy (or the
     first one if the run has no such selector); over the calibrations' own tasks and all sizes.
     """
-    pairs = answer(connection, "which_selector_wins")
+    pairs = answer_question(connection, "which_selector_wins")
     champions = [row for row in recommended if row["question"] == "recipe"]
     if not champions:
         champions = [row for row in recommended if row["kept_enough"]][:1]
@@ -145,7 +145,7 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
         first = min(selectors, key=lambda name: (name != "accuracy", name))
         recipes.append((first, "none", "none"))
 
-    search_rows = answer(connection, "what_searching_found")
+    search_rows = answer_question(connection, "what_searching_found")
     chose_for_repair = {
         row["selector"] for row in search_rows if row["repair"] not in (None, "none")
     }
@@ -233,7 +233,9 @@ def _list_rival_results(
 def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     """How often each repair helped and hurt, on the calibrations' own tasks and on other texts."""
     changes = [
-        row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None
+        row
+        for row in answer_question(connection, "what_repair_gave_back")
+        if row["gain"] is not None
     ]
     table: list[dict[str, Any]] = []
     for repair, repair_rows in _group_by_repair(changes):
@@ -241,7 +243,7 @@ def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
         if task_rows:
             table.append(_tabulate_accuracies(repair, task_rows))
         text_rows = [row for row in repair_rows if _is_of_text(row)]
-        for (text,), rows_of_text in sorted(grouped(text_rows, "task").items()):
+        for (text,), rows_of_text in sorted(group_rows(text_rows, "task").items()):
             table.append(_tabulate_perplexities(repair, text, rows_of_text))
     if not table:
         return []
@@ -301,7 +303,7 @@ def _count_significant(changes: Rows) -> dict[str, int]:
 
 def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
     """The rows of each repair under its name: repairs first, then healings, then both."""
-    groups = grouped(changes, "repair", "healing")
+    groups = group_rows(changes, "repair", "healing")
     return [
         (format_repair(repair, healing), groups[repair, healing])
         for repair, healing in style.list_repairs(changes)
@@ -311,7 +313,7 @@ def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
 def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers that the model itself writes."""
     shares = []
-    variants = answer(connection, "what_is_left_of_choosing_and_writing")
+    variants = answer_question(connection, "what_is_left_of_choosing_and_writing")
     for repair, repair_rows in _group_by_repair(variants):
         choice_kept = 100 * fmean(row["choice_kept"] for row in repair_rows)
         written_kept = 100 * fmean(row["written_kept"] for row in repair_rows)

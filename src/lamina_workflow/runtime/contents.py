@@ -34,7 +34,7 @@ def hash_files(files: Iterable[str]) -> dict[str, str]:
     return hashes
 
 
-def check(expected: Mapping[str, str]) -> None:
+def check_contents(expected: Mapping[str, str]) -> None:
     """Refuse the work of a job one of whose files has another hash than `expected` by its name.
 
     Raises LaminaError, which names the file.

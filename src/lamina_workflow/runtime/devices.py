@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError, report_errors
 
 UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
 # Seconds between two attempts. They are random, so that jobs do not try at the same time.
@@ -44,7 +44,7 @@ def memory_gb(environment: Mapping[str, str]) -> float:
     return min(sizes_gb, default=UNKNOWN_GB)
 
 
-def devices(environment: Mapping[str, str]) -> list[str]:
+def list_devices(environment: Mapping[str, str]) -> list[str]:
     """Identifiers of the devices that jobs may use: CUDA_VISIBLE_DEVICES, else all here.
 
     A number is replaced by the identifier (UUID) of the device here, if there is one.
@@ -73,7 +73,7 @@ def _installed_devices() -> list[str]:
 
 
 @contextmanager
-def acquire(count: int = 1) -> Iterator[None]:
+def acquire_devices(count: int = 1) -> Iterator[None]:
     """Wait for `count` devices and let this process see only those, until the block or it ends.
 
     The process is kept off the network too. Nothing is locked without a GPU, or where a scheduler
@@ -82,7 +82,7 @@ def acquire(count: int = 1) -> Iterator[None]:
     Raises LaminaError if the folder of locks belongs to another user.
     """
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    visible = devices(os.environ)
+    visible = list_devices(os.environ)
     slurm_job = os.environ.get("SLURM_JOB_ID")
     is_assigned = slurm_job and (count == 0 or len(visible) <= count)
     with ExitStack() as held_locks:
@@ -166,7 +166,7 @@ def _try_to_take(locks: Mapping[str, FileLock], count: int, held_locks: ExitStac
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--count"]:
-        print(len(devices(os.environ)))
+        print(len(list_devices(os.environ)))
         sys.exit()
-    with explained(), acquire(int(sys.argv[1])):
+    with report_errors(), acquire_devices(int(sys.argv[1])):
         sys.exit(subprocess.call(sys.argv[2:]))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lamina.errors import cause
+from lamina.errors import explain_machine_error
 from lamina_workflow.runtime.preconditions import describe_full_disk
 
 # Snakemake's messages of a job that failed, and of how its process ended.
@@ -54,7 +54,7 @@ def _describe(rule: str, logs: Sequence[Path], log_before: str) -> str:
     endings = list(re.finditer(_ENDED.format(rule=rule), log_before))
     ending = _describe_ending(endings[-1] if endings else None, has_reason=bool(reason))
     text = "\n".join(filter(None, [reason, ending]))
-    for meaning in (cause(reason), describe_full_disk(Path.cwd())):
+    for meaning in (explain_machine_error(reason), describe_full_disk(Path.cwd())):
         if meaning and meaning not in text:
             text += f"\nlamina: {meaning}"
     return f"\nThe first failure, in rule {rule}:\n{text}\nMore in {', '.join(map(str, logs))}"

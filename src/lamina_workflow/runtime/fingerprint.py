@@ -81,13 +81,13 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
     The versions are those of requirements.lock in the parent folder of `root`.
     """
     versions = _locked_versions(root.parent / "requirements.lock")
-    names = packages(*modules, root=root)
+    names = imported_packages(*modules, root=root)
     for name in list(names):
         names.update(_BRINGS.get(name, ()))
     return _hash("\n".join(f"{name} {versions[name]}" for name in sorted(names & versions.keys())))
 
 
-def packages(*modules: str, root: Path = _SOURCE) -> set[str]:
+def imported_packages(*modules: str, root: Path = _SOURCE) -> set[str]:
     """The packages that the same modules import, by the names under which they are installed."""
     imported: set[str] = set()
     for module in _reach(modules, root).values():

@@ -40,7 +40,7 @@ _STREAMS = [0, 1, 2]
 _STDIN = 0
 
 
-def start() -> None:
+def start_server() -> None:
     """Start the process for the jobs of this one. It imports the libraries when a job asks.
 
     It ends with this process, which holds the other end of its standard input.
@@ -66,7 +66,7 @@ def start() -> None:
     os.close(stdin)
 
 
-def ask() -> None:
+def ask_server() -> None:
     """Let a fork run the script of this process, and end as the fork ends.
 
     Returns if there is no process to ask.
@@ -100,7 +100,7 @@ def _has_begun(connection: socket.socket, address: str) -> bool:
         return False
 
 
-def serve(listener: socket.socket) -> None:
+def serve_jobs(listener: socket.socket) -> None:
     """Fork for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for
     while not _is_over(listener):
@@ -170,6 +170,6 @@ def _end_with_job(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve_jobs(socket.socket(fileno=int(sys.argv[1])))
 else:
-    ask()
+    ask_server()

@@ -31,7 +31,7 @@ _LEAST_FREE_BYTES = 4 << 20  # with less on a disk, jobs may fail anywhere
 
 
 @contextmanager
-def refused(files: Sequence[str | Path]) -> Iterator[None]:
+def end_with_message(files: Sequence[str | Path]) -> Iterator[None]:
     """End Snakemake with only the message of a `LaminaError`, without a traceback.
 
     The message begins with its line in the configuration `files`, where it can be found.
@@ -89,7 +89,7 @@ def check_writable(folder: Path) -> None:
 
 def check_room(folder: Path) -> None:
     """End the program if a disk is full on which a run in `folder` writes."""
-    with refused([]):
+    with end_with_message([]):
         message = describe_full_disk(folder)
         if message:
             raise LaminaError(message)
@@ -107,7 +107,7 @@ def describe_full_disk(folder: Path) -> str | None:
     return None
 
 
-def hold(folder: Path) -> None:
+def hold_results(folder: Path) -> None:
     """Hold a results folder for the run of this process, until the process ends.
 
     The lock is the file system's: it holds for another clone, container or node too. Where the
@@ -115,7 +115,7 @@ def hold(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
-    with refused([]):
+    with end_with_message([]):
         try:
             lock.acquire(blocking=False)
         except Timeout:

@@ -246,7 +246,7 @@ class RunProgress:
         total = self.job_counts["total"]
         text = f"{self.n_done} of {total} jobs ({100 * self.n_done / max(1, total):.0f} %)"
         if now > self.begun:
-            text += f", {spoken(now - self.begun)}"
+            text += f", {format_seconds(now - self.begun)}"
         rules = list(dict.fromkeys(job.rule for job in self.running))
         if rules:
             described = [self._describe_rule(rule) for rule in rules[:_MAX_NAMED_RULES]]
@@ -280,7 +280,7 @@ def _measured_seconds(job: JobRecord, now: float) -> float:
     return job.report.seconds if job.report else 0.0
 
 
-def spoken(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A time in the unit that a person would use."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"

@@ -9,7 +9,7 @@ CLUSTER_THREADS = 4  # one thread feeds the GPU, the others tokenise and read we
 WEIGHTS_SHARE = 0.75  # of a device's memory; passes get the rest
 
 
-def threads(cores: int | None, alone: bool = False) -> int:
+def threads_of_job(cores: int | None, alone: bool = False) -> int:
     """Threads of a GPU stage, on a machine of so many cores or on a cluster (None).
 
     Two jobs run at a time and have half of the cores each. A job that is `alone`, as timing needs
@@ -20,7 +20,7 @@ def threads(cores: int | None, alone: bool = False) -> int:
     return cores if alone else max(1, cores // 2)
 
 
-def devices(
+def gpus_of_job(
     requested: int | str, manifest: str | Path, device_gb: float, n_available: int | None
 ) -> int:
     """GPUs of a job: the number `requested`, or for `auto` as many as hold the weights.

@@ -7,12 +7,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lamina.errors import explained
+from lamina.errors import report_errors
 from lamina_workflow.runtime import contents, devices
 
 
 @contextmanager
-def running(snakemake: Any) -> Iterator[None]:
+def run_script(snakemake: Any) -> Iterator[None]:
     """The work of a script, around which `snakemake` is the object that Snakemake gives it.
 
     Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that
@@ -22,10 +22,10 @@ def running(snakemake: Any) -> Iterator[None]:
     if snakemake.log:
         _redirect_output(Path(snakemake.log[0]))
     n_gpus = snakemake.resources.get("gpu", 0)
-    device_lock = devices.acquire(int(n_gpus)) if n_gpus else nullcontext()
+    device_lock = devices.acquire_devices(int(n_gpus)) if n_gpus else nullcontext()
     expected_hashes = snakemake.params.get("content") or {}
-    with explained(), device_lock:
-        contents.check(expected_hashes)
+    with report_errors(), device_lock:
+        contents.check_contents(expected_hashes)
         yield
 
 

@@ -8,7 +8,7 @@ from lamina.options.entry import Options
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.changes import repair_modules
-from lamina_workflow.stages.job import READ, WRITTEN, OnModel, family, minutes
+from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family, time_limit
 from lamina_workflow.study import requests
 
 
@@ -28,10 +28,10 @@ class Measuring(OnModel):
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; measuring takes longer with more variants."""
-        return minutes(model, attempt, len(self.variants))
+        return time_limit(model, attempt, len(self.variants))
 
 
-class Block(Measuring):
+class BenchmarkBlock(Measuring):
     """One task or text by its name, on the variants of one block."""
 
     name: str
@@ -52,7 +52,7 @@ class Block(Measuring):
         return {}
 
 
-class BenchmarkTask(Block):
+class BenchmarkTask(BenchmarkBlock):
     """One task, on the variants of one block."""
 
     task: Options[Task]
@@ -62,7 +62,7 @@ class BenchmarkTask(Block):
         return {"task": config.benchmarks.tasks[name]}
 
 
-class BenchmarkGeneration(Block):
+class BenchmarkGeneration(BenchmarkBlock):
     """One task and how answers to it are written, on the variants of one block."""
 
     task: Options[Task]
@@ -74,7 +74,7 @@ class BenchmarkGeneration(Block):
         return {"task": task, "generate": task.generate or Generate()}
 
 
-class BenchmarkPerplexity(Block):
+class BenchmarkPerplexity(BenchmarkBlock):
     """One text, on the variants of one block."""
 
     text: Options[Perplexity]
@@ -100,13 +100,13 @@ class BenchmarkEfficiency(Measuring):
         variants = requests.efficiency_variants(config, w.model)
         return cls(
             efficiency=config.benchmarks.efficiency or Efficiency(),
-            structures=requests.structures(config, w.model),
+            structures=requests.count_structures(config, w.model),
             **_variant_options(config, w.model, variants),
         )
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """Time limit of a job that measures fewer variants than it reads the files of."""
-        return minutes(model, attempt, self.structures)
+        return time_limit(model, attempt, self.structures)
 
 
 def _variant_options(
@@ -116,5 +116,5 @@ def _variant_options(
     return {
         "variants": [str(variant) for variant in variants],
         "repairs": repair_modules(config, [variant.repair for variant in variants]),
-        "follows": family(config, model),
+        "follows": follow_family(config, model),
     }

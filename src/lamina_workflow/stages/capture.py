@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from lamina.options.entry import Options
 from lamina_workflow.config.configuration import Configuration, Diagnosis
-from lamina_workflow.stages.job import READ, OnModel, family
+from lamina_workflow.stages.job import READ, OnModel, follow_family
 
 
 class CaptureActivations(OnModel):
@@ -17,7 +17,7 @@ class CaptureActivations(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         keys = {"model": w.model, "calibration": w.calibration}
-        return cls(tokens=config.sweep.tokens, keys=keys, follows=family(config, w.model))
+        return cls(tokens=config.sweep.tokens, keys=keys, follows=follow_family(config, w.model))
 
 
 class DiagnoseLayers(OnModel):
@@ -38,7 +38,10 @@ class DiagnoseLayers(OnModel):
             "kind": entry.kind,
         }
         return cls(
-            diagnosis=entry, tokens=config.sweep.tokens, keys=keys, follows=family(config, w.model)
+            diagnosis=entry,
+            tokens=config.sweep.tokens,
+            keys=keys,
+            follows=follow_family(config, w.model),
         )
 
     @property

@@ -16,15 +16,15 @@ from lamina_workflow.study.sweeps import SweepSelector
 IN_LOOP = 0.1
 
 
-def loop(config: Configuration, w: Any) -> Loop | None:
+def loop_of(config: Configuration, w: Any) -> Loop | None:
     """The repair in the loop of a job's selector; None if nothing is repaired."""
     repair = SweepSelector.parse(w.selector).repair(config)
     if repair == "none":
         return None
-    return repaired(config, w, repair)
+    return repair_in_place(config, w, repair)
 
 
-def repaired(config: Configuration, w: Any, repair: str) -> Loop:
+def repair_in_place(config: Configuration, w: Any, repair: str) -> Loop:
     """A repair that is in place while a job's selector compares candidates."""
     swept = SweepSelector.parse(w.selector)
     selector = config.selectors[swept.name]
@@ -33,13 +33,13 @@ def repaired(config: Configuration, w: Any, repair: str) -> Loop:
     has_seed = "seed" in type(selector).model_fields
     return Loop(
         repair=entry,
-        weights=weighed(entry, swept.planned_on(w.calibration), IN_LOOP),
+        weights=calibration_weights(entry, swept.planned_on(w.calibration), IN_LOOP),
         protect=list(selector.protect),
         seed=selector.seed if has_seed else config.seed,
     )
 
 
-def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
+def calibration_weights(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     """The weight of each calibration that a repair is fitted on.
 
     The variant's `own` calibration comes first, the others by name; `auto` is the weight of those
@@ -50,7 +50,7 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     return [(own, own_weight), *sorted(weights.items())]
 
 
-def replacements(config: Configuration, w: Any) -> Replacements | None:
+def replacements_of(config: Configuration, w: Any) -> Replacements | None:
     """Whose layers may replace the model's own under a job's selector; None if nobody's."""
     swept = SweepSelector.parse(w.selector)
     selector = swept.entry(config)
@@ -67,7 +67,7 @@ def replacements(config: Configuration, w: Any) -> Replacements | None:
     )
 
 
-def modules(loop: Loop | None, replacements: Replacements | None) -> list[str]:
+def modules_of(loop: Loop | None, replacements: Replacements | None) -> list[str]:
     """The modules that these changes load by name."""
     names: list[str] = []
     if replacements:

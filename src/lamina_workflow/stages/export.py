@@ -7,11 +7,11 @@ from typing import Annotated, Any, Self
 from lamina import paths
 from lamina.errors import LaminaError
 from lamina.models.gguf import check_cut
-from lamina.options.explain import nearest
+from lamina.options.explain import suggest
 from lamina.variant import EXPORTED_AS, Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.changes import repair_modules
-from lamina_workflow.stages.job import READ, Job, family
+from lamina_workflow.stages.job import READ, Job, follow_family
 from lamina_workflow.study import requests
 
 
@@ -44,7 +44,7 @@ class ExportVariant(Job):
             form=w.form,
             shard=w.shard,
             repairs=repair_modules(config, [w.repair]),
-            follows=family(config, w.model),
+            follows=follow_family(config, w.model),
         )
 
     @property
@@ -68,7 +68,7 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
     shard = environment.get("LAMINA_EXPORT_SHARD")
     if form and form not in EXPORTED_AS:
         raise LaminaError(
-            f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}"
+            f"FORM={form}: there is no such form of an export. {suggest(form, EXPORTED_AS)}"
         )
     if form == "gguf":
         selector = config.selectors[variant.selector]
@@ -89,7 +89,7 @@ def check_variant(config: Configuration, variant: Variant) -> None:
     location = f"the variant {variant}"
     _check_names(config, variant, location)
     _check_size(config, variant, location)
-    if variant.healing != "none" and variant not in requests.variants(config):
+    if variant.healing != "none" and variant not in requests.list_variants(config):
         raise LaminaError(
             f"{location}: no study heals it, and to train it for an export alone would leave it "
             f"without benchmarks. Add '{variant.healing}' to `healings` of a study that has it "
@@ -108,7 +108,7 @@ def _check_names(config: Configuration, variant: Variant, location: str) -> None
         if name in known_names:
             continue
         message = f"{location}: '{name}' is not defined under `{section}`. "
-        message += nearest(name, known_names)
+        message += suggest(name, known_names)
         if section == "models":
             message += " For another study's, write CONFIG=config/NAME.yaml before make."
         raise LaminaError(message)
@@ -130,14 +130,14 @@ def _check_size(config: Configuration, variant: Variant, location: str) -> None:
             f"removed={largest} or less."
         )
     key = (variant.model, variant.calibration, variant.selector)
-    searched_sizes = requests.searches(config).get(key, [])
+    searched_sizes = requests.list_searches(config).get(key, [])
     if selector.SEARCHES and variant.removed not in searched_sizes:
         raise LaminaError(
             f"{location}: no study searches '{variant.selector}' for {variant.removed} units. Add "
             f"{variant.removed} to `removed` of a study"
             f"{_or_nearest(variant.removed, searched_sizes)}."
         )
-    repaired_sizes = requests.sizes(config, *key, variant.repair)
+    repaired_sizes = requests.sizes_of_patches(config, *key, variant.repair)
     if variant.repair != "none" and variant.removed not in repaired_sizes:
         raise LaminaError(
             f"{location}: no study fits repair '{variant.repair}' to removed={variant.removed} of "

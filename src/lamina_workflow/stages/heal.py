@@ -7,7 +7,7 @@ from lamina.options.healings import Healing
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.changes import repair_modules
-from lamina_workflow.stages.job import READ, OnModel, family
+from lamina_workflow.stages.job import READ, OnModel, follow_family
 
 
 class HealVariant(OnModel):
@@ -36,7 +36,7 @@ class HealVariant(OnModel):
             healing=healing,
             weights=_token_weights(healing, w.calibration),
             repairs=repair_modules(config, [w.repair]),
-            follows=family(config, w.model),
+            follows=follow_family(config, w.model),
         )
 
     @property

@@ -214,25 +214,25 @@ class OnModel(Job):
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """Time limit: loading and measuring grow with the weights."""
-        return minutes(model, attempt)
+        return time_limit(model, attempt)
 
 
-def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
+def time_limit(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
     """Time limit of a job that loads a model and goes through this number of variants of it."""
     return round(attempt * (20 + 6 * model["weights_bytes"] / 1e9 * (1 + variants / 4)))
 
 
-def family(config: Configuration, model: str) -> dict[str, str | None]:
+def follow_family(config: Configuration, model: str) -> dict[str, str | None]:
     """What a job on a model follows: the entry of its family."""
     return {"family": family_digest(config.models[model].family)}
 
 
-def entries(**registered: Any) -> dict[str, str | None]:
+def follow_entries(**registered: Any) -> dict[str, str | None]:
     """The digests of entries of a registry, by the names given to them."""
     return {name: entry_digest(entry) for name, entry in registered.items()}
 
 
-class Place(dict[str, str]):
+class Wildcards(dict[str, str]):
     """Wildcards, by attribute and by key."""
 
     __getattr__ = dict.__getitem__

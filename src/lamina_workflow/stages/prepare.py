@@ -7,14 +7,14 @@ from typing import Annotated, Any, Self
 from lamina.data import task_files
 from lamina.models import gguf
 from lamina.models.checkpoint import is_quantised
-from lamina.models.digests import checkpoint_name, fingerprint, list_files
+from lamina.models.digests import checkpoint_name, fingerprint_model, list_files
 from lamina.options.benchmarks import Perplexity, Task
 from lamina.options.calibrations import Calibration, corpus_file
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
 from lamina.options.models import Model
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.stages.job import READ, Job, OnModel, family
+from lamina_workflow.stages.job import READ, Job, OnModel, follow_family
 from lamina_workflow.study import requests
 
 
@@ -51,7 +51,7 @@ class PrepareModel(Job):
             model=w.model,
             entry=entry.model_copy(update={"devices": 1}),
             # Another time of the weights changes nothing, an edit does.
-            follows={"weights": fingerprint(Path(entry.source))},
+            follows={"weights": fingerprint_model(Path(entry.source))},
         )
 
 
@@ -62,7 +62,7 @@ class CheckModel(OnModel):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(tokens=config.sweep.tokens, follows=family(config, w.model))
+        return cls(tokens=config.sweep.tokens, follows=follow_family(config, w.model))
 
 
 class PrepareCalibration(Job):
@@ -99,7 +99,7 @@ class GenerateAnswers(OnModel):
         return cls(
             calibration=w.calibration,
             entry=config.calibrations[w.calibration],
-            follows=family(config, w.model),
+            follows=follow_family(config, w.model),
         )
 
 
@@ -112,7 +112,7 @@ class PrepareTask(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        entry = benchmark(config, w.task)
+        entry = benchmark_entry(config, w.task)
         if isinstance(entry, Task):
             return cls(name=w.task, task=entry)
         return cls(name=w.task, text=entry)
@@ -144,7 +144,7 @@ class EstimateCost(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         strategies: set[str] = set()
-        for _, _, selector_name in requests.searches(config):
+        for _, _, selector_name in requests.list_searches(config):
             selector = config.selectors[selector_name]
             strategies.update([selector.strategy, *selector.members])
         # A member of a portfolio may be a metric.
@@ -155,7 +155,7 @@ class EstimateCost(Job):
         return tuple(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies)
 
 
-def benchmark(config: Configuration, task: str) -> Any:
+def benchmark_entry(config: Configuration, task: str) -> Any:
     """The entry of a benchmark, which is a task or a perplexity text."""
     benchmarks = config.benchmarks
     return benchmarks.tasks[task] if task in benchmarks.tasks else benchmarks.perplexity[task]
@@ -223,7 +223,7 @@ def data_files(name: str, entry: Any) -> list[str]:
         return sorted(str(file) for file in Path(hub).rglob("*") if file.is_file())
     if text:
         return [corpus_file(text, getattr(entry, "split", None))]
-    return task_files.files(name)
+    return task_files.list_task_files(name)
 
 
 def calibration_files(config: Configuration, calibration: str) -> list[str]:

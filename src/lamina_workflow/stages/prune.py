@@ -11,8 +11,16 @@ from lamina.options.selectors import Selector
 from lamina.selection.options import Beside, Loop, Replacements, Scored
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
-from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, entries, family, minutes
-from lamina_workflow.stages.sweep import keys
+from lamina_workflow.stages.job import (
+    READ,
+    WRITTEN,
+    Job,
+    OnModel,
+    follow_entries,
+    follow_family,
+    time_limit,
+)
+from lamina_workflow.stages.sweep import key_columns
 from lamina_workflow.study import requests
 from lamina_workflow.study.sweeps import step_pass
 
@@ -48,16 +56,16 @@ class PruneStep(Job):
         selector = config.selectors[w.selector]
         beside = {}
         if step_pass(config, w.selector):
-            weights = requests.beside(config, w.calibration, w.selector)
+            weights = requests.further_calibrations(config, w.calibration, w.selector)
             for name, weight in sorted(weights.items()):
                 beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
         return cls(
             selector=selector,
             score=config.calibrations[w.calibration].score,
-            replacements=changes.replacements(config, w),
+            replacements=changes.replacements_of(config, w),
             beside=beside,
-            keys=keys(w),
-            follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
+            keys=key_columns(w),
+            follows=follow_entries(metric=METRICS[selector.metric] if selector.metric else None),
         )
 
     @property
@@ -119,15 +127,15 @@ class SearchPlans(OnModel):
         members = {name: METRICS[name] for name in selector.members if name in METRICS}
         return cls(
             selector=selector,
-            sizes=requests.searches(config).get((w.model, w.calibration, w.selector), []),
+            sizes=requests.list_searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
-            loop=changes.loop(config, w),
-            repairs={name: changes.repaired(config, w, name) for name in selector.repairs},
-            replacements=changes.replacements(config, w),
+            loop=changes.loop_of(config, w),
+            repairs={name: changes.repair_in_place(config, w, name) for name in selector.repairs},
+            replacements=changes.replacements_of(config, w),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
-            follows=family(config, w.model)
-            | entries(metric=METRICS[selector.metric or ""], **members),
+            follows=follow_family(config, w.model)
+            | follow_entries(metric=METRICS[selector.metric or ""], **members),
         )
 
     @property
@@ -137,7 +145,7 @@ class SearchPlans(OnModel):
             *self.selector.modules,
             self.selector.SEARCH,
             *repairs,
-            *changes.modules(self.loop, self.replacements),
+            *changes.modules_of(self.loop, self.replacements),
         )
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
@@ -145,12 +153,12 @@ class SearchPlans(OnModel):
         megabytes = super().memory(model, attempt)
         if not self.repairs and self.loop is None:
             return megabytes
-        repair_bytes = budgets.repairing(int(model["hidden_size"]))
+        repair_bytes = budgets.repair_peak_bytes(int(model["hidden_size"]))
         return megabytes + round(attempt * repair_bytes / 1e6)
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""
-        return minutes(model, attempt, TRIES)
+        return time_limit(model, attempt, TRIES)
 
 
 class PickPlan(Job):

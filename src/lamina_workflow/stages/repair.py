@@ -8,8 +8,8 @@ from lamina.options.entry import Options
 from lamina.options.repairs import Repair
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.work import WEIGHTS
-from lamina_workflow.stages.changes import IN_LOOP, weighed
-from lamina_workflow.stages.job import READ, WRITTEN, OnModel, family
+from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
+from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family
 from lamina_workflow.study import requests
 
 
@@ -37,15 +37,15 @@ class FitPatch(OnModel):
         entry = config.repairs[w.repair]
         weights: list[tuple[str, float]] = []
         if not entry.automatic(w.calibration):
-            weights = weighed(entry, w.calibration, IN_LOOP)
+            weights = calibration_weights(entry, w.calibration, IN_LOOP)
         return cls(
-            sizes=requests.sizes(config, w.model, w.calibration, w.selector, w.repair),
+            sizes=requests.sizes_of_patches(config, w.model, w.calibration, w.selector, w.repair),
             name=w.repair,
             repair=entry,
             weights=weights,
             own=w.calibration,
             seed=config.seed,
-            follows=family(config, w.model),
+            follows=follow_family(config, w.model),
         )
 
     @property
@@ -64,5 +64,5 @@ class FitPatch(OnModel):
         n_runs = sum(self.sizes)  # at most: every removed unit is a run of its own
         n_weights = 1 if self.weights else WEIGHTS
         map_bytes = (2 * n_weights + 1) * n_runs * hidden_size**2 * 4
-        fitting_bytes = max(0, budgets.fitting(hidden_size, n_runs) - budgets.HOST)
+        fitting_bytes = max(0, budgets.fit_bytes(hidden_size, n_runs) - budgets.HOST)
         return super().memory(model, attempt) + round(attempt * (fitting_bytes + map_bytes) / 1e6)

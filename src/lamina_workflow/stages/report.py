@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
-from lamina.registry import declared
+from lamina.registry import declared_literals
 from lamina.tables import TABLES
 from lamina_workflow.config.configuration import Configuration, Report
 from lamina_workflow.report.glossary import build_glossary
@@ -34,10 +34,12 @@ def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
     Such a figure has data in all of its TABLES, has a diagnosis of its KINDS, and as many names of
     each section as its NEEDS say; `lamina_workflow.report.figures` explains these.
     """
-    tables_by_figure = declared("lamina_workflow.report.figures", "TABLES")
-    kinds_by_figure = declared("lamina_workflow.report.figures", "KINDS")
-    needs_by_figure = declared("lamina_workflow.report.figures", "NEEDS")
-    diagnosis_kinds = {config.diagnoses[name].kind for _, _, name in requests.diagnoses(config)}
+    tables_by_figure = declared_literals("lamina_workflow.report.figures", "TABLES")
+    kinds_by_figure = declared_literals("lamina_workflow.report.figures", "KINDS")
+    needs_by_figure = declared_literals("lamina_workflow.report.figures", "NEEDS")
+    diagnosis_kinds = {
+        config.diagnoses[name].kind for _, _, name in requests.list_diagnoses(config)
+    }
     counts = _count_names(config)
 
     figures = {}
@@ -53,10 +55,10 @@ def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
 
 def _count_names(config: Configuration) -> dict[str, int]:
     """How many names of a section the studies use; of repairs, pairs of a repair and a healing."""
-    variants = requests.variants(config)
+    variants = requests.list_variants(config)
     repairs = {(variant.repair, variant.healing) for variant in variants}
     return {
-        "calibrations": len(set(requests.calibrations(config))),
+        "calibrations": len(set(requests.list_calibrations(config))),
         "selectors": len({variant.selector for variant in variants}),
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
@@ -67,7 +69,7 @@ def _count_names(config: Configuration) -> dict[str, int]:
 def _have_data(config: Configuration, table_names: Collection[str]) -> bool:
     """Whether the studies ask for files that each of these tables is gathered from."""
     sources = [_SOURCE_TABLES.get(table, table) for table in table_names]
-    return all(tables.parts(config, source) for source in sources)
+    return all(tables.files_of_table(config, source) for source in sources)
 
 
 class GatherTable(Job):
@@ -154,7 +156,9 @@ class PlotFigure(FromTables):
     @property
     def modules(self) -> tuple[str, ...]:
         # Metrics whose scores the figure computes itself.
-        metrics = declared("lamina_workflow.report.figures", "METRICS").get(self.figure, ())
+        metrics = declared_literals("lamina_workflow.report.figures", "METRICS").get(
+            self.figure, ()
+        )
         metric_modules = sorted({METRICS[metric].module for metric in metrics})
         return (f"lamina_workflow.report.figures.{self.figure}", *metric_modules)
 
@@ -192,7 +196,7 @@ class RenderReport(FromTables):
         return cls(
             report=config.report,
             names=build_glossary(config),
-            sizes=requests.outcomes(config),
+            sizes=requests.describe_sizes(config),
         )
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from lamina.engine import budgets
-from lamina.options.metrics import METRICS, MODULES, carried
+from lamina.options.metrics import METRICS, MODULES, carried_passes
 from lamina.options.selectors import Units
 from lamina.selection.options import Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
-from lamina_workflow.stages.job import READ, Job, OnModel, Place, entries, family
+from lamina_workflow.stages.job import READ, Job, OnModel, Wildcards, follow_entries, follow_family
 from lamina_workflow.study.sweeps import SweepSelector, sweep_blocks
 
 
@@ -44,13 +44,13 @@ class SweepUnits(OnModel):
         return cls(
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
-            loop=changes.loop(config, w),
-            replacements=changes.replacements(config, w),
+            loop=changes.loop_of(config, w),
+            replacements=changes.replacements_of(config, w),
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
-            keys=keys(w),
-            follows=family(config, w.model),
+            keys=key_columns(w),
+            follows=follow_family(config, w.model),
         )
 
     @property
@@ -59,14 +59,14 @@ class SweepUnits(OnModel):
             return (MODULES[self.pass_], "lamina.repair.methods.ghost")
         if self.pass_ in MODULES:
             return (MODULES[self.pass_],)
-        return tuple(changes.modules(self.loop, self.replacements))
+        return tuple(changes.modules_of(self.loop, self.replacements))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; where a repair is in place, also for its fit and for waiting patches."""
         megabytes = super().memory(model, attempt)
         if self.loop is None:
             return megabytes
-        repair_bytes = budgets.repairing(int(model["hidden_size"]))
+        repair_bytes = budgets.repair_peak_bytes(int(model["hidden_size"]))
         return megabytes + round(attempt * repair_bytes / 1e6)
 
 
@@ -80,7 +80,7 @@ class GatherSweep(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        first_block = SweepUnits.of(config, Place({**dict(w.items()), "block": "0"}))
+        first_block = SweepUnits.of(config, Wildcards({**dict(w.items()), "block": "0"}))
         made_by = repr((first_block.options(), first_block.code()))
         return cls(follows={"block": hashlib.sha256(made_by.encode()).hexdigest()})
 
@@ -100,7 +100,7 @@ class ScoreRelevance(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         pass_, _ = SweepSelector.parse(w.selector).settings(config)
-        measured_passes = carried(pass_)
+        measured_passes = carried_passes(pass_)
         measured = {
             name: metric for name, metric in METRICS.items() if metric.pass_ in measured_passes
         }
@@ -108,8 +108,8 @@ class ScoreRelevance(Job):
             metrics=list(measured),
             score=config.calibrations[w.calibration].score,
             seed=config.seed,
-            keys=keys(w),
-            follows=entries(**measured),
+            keys=key_columns(w),
+            follows=follow_entries(**measured),
         )
 
     @property
@@ -118,7 +118,7 @@ class ScoreRelevance(Job):
         return tuple(sorted(modules))
 
 
-def keys(w: Any) -> dict[str, Any]:
+def key_columns(w: Any) -> dict[str, Any]:
     """The key columns of a sweep, plan or relevance table."""
     name = SweepSelector.parse(w.selector).name
     return {

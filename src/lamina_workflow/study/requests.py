@@ -14,7 +14,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, ReachedSize, Size
 
 
-def variants(config: Configuration) -> list[Variant]:
+def list_variants(config: Configuration) -> list[Variant]:
     """Variants of all studies, without the base models."""
     all_variants: set[Variant] = set()
     for study in _prune_studies(config):
@@ -22,15 +22,15 @@ def variants(config: Configuration) -> list[Variant]:
     return sorted(all_variants)
 
 
-def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
+def list_plans(config: Configuration) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of the plans that variants use.
 
     The steps on the way to them are left out.
     """
-    return sorted({(v.model, v.calibration, v.selector, v.removed) for v in variants(config)})
+    return sorted({(v.model, v.calibration, v.selector, v.removed) for v in list_variants(config)})
 
 
-def outcomes(config: Configuration) -> list[str]:
+def describe_sizes(config: Configuration) -> list[str]:
     """What the sizes of the studies come to, in sentences.
 
     Selectors are named where they come to different numbers of the same kind of units.
@@ -59,21 +59,21 @@ def _outcome(size: Size, units: str, reached: ReachedSize, n_layers: int) -> str
     return f"without {reached.n_removed} of {n_layers} {kind}, at most {left}{estimate}."
 
 
-def searching(config: Configuration) -> list[str]:
+def searching_selectors(config: Configuration) -> list[str]:
     """Selectors whose plans of all sizes are found by one job."""
     return [name for name, selector in config.selectors.items() if selector.SEARCHES]
 
 
-def searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
+def list_searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
     """The sizes that are searched for, by (model, calibration, selector)."""
     searched_sizes: dict[tuple[str, str, str], list[int]] = {}
-    for model, calibration, selector, removed in plans(config):
+    for model, calibration, selector, removed in list_plans(config):
         if config.selectors[selector].SEARCHES:
             searched_sizes.setdefault((model, calibration, selector), []).append(removed)
     return searched_sizes
 
 
-def sizes(
+def sizes_of_patches(
     config: Configuration, model: str, calibration: str, selector: str, repair: str
 ) -> list[int]:
     """Numbers of removed units for which a repair's patch is used."""
@@ -136,7 +136,7 @@ def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
     ]
 
 
-def captures(config: Configuration) -> list[tuple[str, str]]:
+def list_captures(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that a study uses."""
     captured: set[tuple[str, str]] = set()
     for study in config.studies.values():
@@ -144,7 +144,9 @@ def captures(config: Configuration) -> list[tuple[str, str]]:
     return sorted(captured)
 
 
-def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
+def further_calibrations(
+    config: Configuration, calibration: str, selector: str
+) -> dict[str, float]:
     """The further calibrations on which a selector scores removals, with their weights.
 
     calibration: The variant's own.
@@ -181,7 +183,7 @@ def read_by(config: Configuration, variant: Variant) -> set[str]:
 def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str]:
     """The calibrations that a selector reads in addition to a variant's own."""
     options = config.selectors[selector]
-    calibrations_read = set(beside(config, calibration, selector))
+    calibrations_read = set(further_calibrations(config, calibration, selector))
     if options.judge:
         calibrations_read.add(options.judge)
     for repair in [options.repair, *options.repairs]:
@@ -190,18 +192,18 @@ def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str
     return calibrations_read - {calibration}
 
 
-def calibrations(config: Configuration) -> list[tuple[str, str]]:
+def list_calibrations(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that is read.
 
     They are those of studies, and others from which variants are made.
     """
-    calibrations_read = set(captures(config))
-    for variant in variants(config):
+    calibrations_read = set(list_captures(config))
+    for variant in list_variants(config):
         calibrations_read.update((variant.model, name) for name in read_by(config, variant))
     return sorted(calibrations_read)
 
 
-def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
+def list_diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
     """(model, calibration, diagnosis) of every diagnosis that a study lists.
 
     Calibration `none` stands for the file of a diagnosis that reads one.
@@ -233,7 +235,7 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     return sorted(timed_variants)
 
 
-def structures(config: Configuration, model: str) -> int:
+def count_structures(config: Configuration, model: str) -> int:
     """How many variants of a model differ in cost, as far as that is known before the plans."""
     kinds = {
         (config.selectors[variant.selector].units, variant.removed, variant.repair)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from lamina.options.metrics import CARRIED, METRICS, MODULES, passes
+from lamina.options.metrics import CARRIED, METRICS, MODULES, passes_of
 from lamina.options.selectors import Selector
 from lamina.paths import any_of
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Maps
-from lamina_workflow.study.requests import beside, plans
+from lamina_workflow.study.requests import further_calibrations, list_plans
 
 # How much more may be computed so that jobs of a sweep run at the same time. Each further job costs
 # 2 / (L + 1) of a sweep: it carries the model before the removals through L layers, and a sweep in
@@ -101,7 +101,7 @@ class _BaseSweep(NamedTuple):
     pass_: str
 
 
-def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
+def list_sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of every sweep that goes into the tables.
 
     If one pass carries another's metrics, the other is left out, so that no row is there twice.
@@ -111,17 +111,17 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
     """
     base_sweeps = {
         _BaseSweep(model, calibration, units, pass_)
-        for model, calibration, pass_, units in maps(config)
+        for model, calibration, pass_, units in list_maps(config)
     }
     step_sweeps: set[tuple[str, str, str, int]] = set()
-    for model, plan_calibration, selector, n_removed in plans(config):
+    for model, plan_calibration, selector, n_removed in list_plans(config):
         pass_ = step_pass(config, selector)
         if pass_ is None:
             continue
         entry = config.selectors[selector]
         swept_calibrations = [plan_calibration]
         if carried:
-            swept_calibrations += beside(config, plan_calibration, selector)
+            swept_calibrations += further_calibrations(config, plan_calibration, selector)
         for calibration in swept_calibrations:
             if starts_shared(entry):
                 base_sweeps.add(_BaseSweep(model, calibration, entry.units, pass_))
@@ -152,7 +152,7 @@ def _carried_along(base_sweeps: set[_BaseSweep]) -> set[_BaseSweep]:
     }
 
 
-def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
+def list_maps(config: Configuration) -> list[tuple[str, str, str, str]]:
     """(model, calibration, pass, units) of the sweeps of base models that studies of maps need."""
     metrics_by_sweep: dict[tuple[str, str, str], set[str]] = {}
     for study in config.studies.values():
@@ -164,7 +164,7 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
     base_sweeps: list[tuple[str, str, str, str]] = []
     for (model, calibration, units), metrics in metrics_by_sweep.items():
-        for pass_ in passes(metrics):
+        for pass_ in passes_of(metrics):
             base_sweeps.append((model, calibration, pass_, units))
     return sorted(base_sweeps)
 

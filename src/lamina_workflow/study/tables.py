@@ -4,10 +4,10 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study import requests
-from lamina_workflow.study.sweeps import sweeps
+from lamina_workflow.study.sweeps import list_sweeps
 
 
-def parts(config: Configuration, table: str) -> list[str]:
+def files_of_table(config: Configuration, table: str) -> list[str]:
     """The files that one table is gathered from.
 
     Raises LaminaError if nothing says what the table is gathered from.
@@ -16,21 +16,25 @@ def parts(config: Configuration, table: str) -> list[str]:
         case "models":
             return _manifests(config)
         case "calibrations":
-            calibrations = requests.calibrations(config)
+            calibrations = requests.list_calibrations(config)
             return [paths.calibration(model, name) for model, name in calibrations]
         case "shared_documents":
             return _overlap_checks(config)
         case "activations":
-            captures = requests.captures(config)
+            captures = requests.list_captures(config)
             return [paths.activations(model, calibration) for model, calibration in captures]
         case "sweeps":
-            return [paths.sweep("/".join(key), removed) for *key, removed in sweeps(config)]
+            return [paths.sweep("/".join(key), removed) for *key, removed in list_sweeps(config)]
         case "relevance":
-            return [paths.relevance("/".join(key), removed) for *key, removed in sweeps(config)]
+            return [
+                paths.relevance("/".join(key), removed) for *key, removed in list_sweeps(config)
+            ]
         case "plans":
-            return [paths.plan("/".join(key), removed) for *key, removed in requests.plans(config)]
+            return [
+                paths.plan("/".join(key), removed) for *key, removed in requests.list_plans(config)
+            ]
         case "searches":
-            return [paths.search("/".join(key)) for key in requests.searches(config)]
+            return [paths.search("/".join(key)) for key in requests.list_searches(config)]
         case "patches":
             return _patch_tables(config)
         case "training":
@@ -52,7 +56,7 @@ def parts(config: Configuration, table: str) -> list[str]:
                 if requests.efficiency_variants(config, model)
             ]
         case "diagnoses":
-            return [paths.diagnosis(*diagnosis) for diagnosis in requests.diagnoses(config)]
+            return [paths.diagnosis(*diagnosis) for diagnosis in requests.list_diagnoses(config)]
     raise LaminaError(
         f"tables: nothing says what '{table}' is gathered from. Add it to "
         "lamina_workflow.study.tables.parts."
@@ -86,13 +90,13 @@ def _overlap_checks(config: Configuration) -> list[str]:
 
 def _patch_tables(config: Configuration) -> list[str]:
     """One for each repair of each selector that a variant uses."""
-    variants = requests.variants(config)
+    variants = requests.list_variants(config)
     fitted = {(v.key, v.repair) for v in variants if v.repair != "none"}
     return [paths.patch_table(key, repair) for key, repair in sorted(fitted)]
 
 
 def _training_curves(config: Configuration) -> list[str]:
     """One for each healed variant."""
-    variants = requests.variants(config)
+    variants = requests.list_variants(config)
     adapters = {paths.variant_files(variant).adapter for variant in variants}
     return sorted(paths.training(folder) for folder in adapters if folder)

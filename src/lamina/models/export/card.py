@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from lamina.models.cutting import shifts
+from lamina.models.cutting import shifts_kinds
 from lamina.models.export.gguf_file import FILE
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
-from lamina.models.units import parse, replacement
+from lamina.models.units import donor_of, parse_unit
 from lamina.options.selectors import Selector
 from lamina.variant import Variant
 from lamina.version import VERSION
@@ -40,7 +40,7 @@ EMPTY_CELL = "–"
 
 
 @dataclass(frozen=True)
-class Source:
+class BaseSource:
     """What a variant is made of, as files and tables describe it."""
 
     variant: Variant
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Source):
+class Facts(BaseSource):
     """Everything that a card says."""
 
     form: str
@@ -81,7 +81,7 @@ class Facts(Source):
     kept_layers: Sequence[int]
     """The layers that stay, in base numbering."""
     layer_kinds: Sequence[int]
-    """Of the base model's layers, as `lamina.models.cutting.kinds` tells them apart."""
+    """Of the base model's layers, as `lamina.models.cutting.kinds_by_layer` tells them apart."""
     base_gguf_bytes: int | None
     """Bytes of the GGUF file that is the base model; None if it is not one."""
     weights_bytes: int
@@ -98,9 +98,9 @@ class Facts(Source):
         """The names of the donors whose layers replace the base model's, by layer."""
         donor_by_layer: dict[int, str] = {}
         for unit in self.plan["units"]:
-            donor = replacement(unit)
+            donor = donor_of(unit)
             if donor:
-                donor_by_layer[parse(unit)[0]] = donor
+                donor_by_layer[parse_unit(unit)[0]] = donor
         return donor_by_layer
 
 
@@ -147,7 +147,7 @@ def _write_metadata(facts: Facts) -> str:
 def _write_summary(facts: Facts) -> str:
     """The title, what the export is, and how large."""
     base_name = _public_name(facts.manifest)
-    n_removed = sum(not replacement(unit) for unit in facts.plan["units"])
+    n_removed = sum(not donor_of(unit) for unit in facts.plan["units"])
     unit_name = UNIT_NAMES[facts.plan["kind"]]
     if n_removed != 1:
         unit_name += "s"
@@ -227,7 +227,7 @@ def _write_next_steps(facts: Facts) -> str:
         return ""
     if facts.form == "code":
         return _write_next_steps_with_code(facts)
-    if shifts(facts.layer_kinds, facts.kept_layers):
+    if shifts_kinds(facts.layer_kinds, facts.kept_layers):
         return _write_next_steps_of_shifted_kinds(facts)
 
     commands = [

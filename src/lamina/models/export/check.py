@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.check import distance, logits, probe, tolerance
+from lamina.models.check import dtype_tolerance, last_logits, logit_distance, probe_sequence
 from lamina.models.structure import text_config
 
 N_GENERATED = 4  # tokens
@@ -38,11 +38,11 @@ def check_export(
         raise LaminaError(f"{refusal}: {error} {advice}") from error
     loaded = torch.nn.Module.to(loaded, variant.device)
 
-    token_ids = probe(variant)
-    loaded_logits = logits(loaded, token_ids, len(token_ids))
-    variant_logits = logits(variant, token_ids, len(token_ids))
-    difference = distance(loaded_logits, variant_logits, variant.dtype)
-    if difference > tolerance(variant):
+    token_ids = probe_sequence(variant)
+    loaded_logits = last_logits(loaded, token_ids, len(token_ids))
+    variant_logits = last_logits(variant, token_ids, len(token_ids))
+    difference = logit_distance(loaded_logits, variant_logits, variant.dtype)
+    if difference > dtype_tolerance(variant):
         raise LaminaError(
             f"{refusal}: its logits would be off by {difference:.2g} of their spread. Layers of "
             "this family compute with their number or with the depth, or its configuration cannot "
@@ -61,8 +61,8 @@ def check_cache(
 
     Raises LaminaError, which says by how much.
     """
-    token_ids = probe(variant)
-    limit = tolerance(variant)
+    token_ids = probe_sequence(variant)
+    limit = dtype_tolerance(variant)
     for n_padding in (0, N_PADDING):
         error = _cache_error(variant, token_ids, n_padding)
         if error > limit and _cache_error(base, token_ids, n_padding) <= limit:
@@ -115,4 +115,4 @@ def _cache_error(model: PreTrainedModel, token_ids: Sequence[int], n_padding: in
 
     text = generated.sequences[-1, n_padding:].tolist()
     cached_logits = torch.stack([step_logits[-1] for step_logits in generated.logits])
-    return distance(cached_logits, logits(model, text[:-1], N_GENERATED), model.dtype)
+    return logit_distance(cached_logits, last_logits(model, text[:-1], N_GENERATED), model.dtype)

@@ -18,7 +18,7 @@ FILE = "model.gguf"
 _SIZE_LABEL = "general.size_label"  # names the size of the base model
 
 
-def save(
+def save_gguf(
     variant: PreTrainedModel, base: PreTrainedModel, kept: Sequence[int], source: Path, folder: Path
 ) -> None:
     """Write the layers `kept` of the GGUF file `source`, and load them back.
@@ -27,8 +27,8 @@ def save(
     kind from its number.
     """
     base_config = text_config(base)
-    layer_kinds = cutting.kinds(base_config, len(layers_of(base)))
-    if cutting.shifts(layer_kinds, kept):
+    layer_kinds = cutting.kinds_by_layer(base_config, len(layers_of(base)))
+    if cutting.shifts_kinds(layer_kinds, kept):
         raise LaminaError(
             f"layers of a '{base_config.model_type}' differ (full or sliding attention, RoPE "
             "bases, experts), a GGUF file does not say which layer is of which kind, and this cut "
@@ -36,23 +36,23 @@ def save(
             "whole, or export a checkpoint (leave FORM out)."
         )
     folder.mkdir(parents=True)
-    write(source, folder / FILE, kept)
+    copy_layers(source, folder / FILE, kept)
     dtype = str(variant.dtype).removeprefix("torch.")
     check_export(variant, base, lambda: read_model(folder / FILE, dtype, str(source)))
 
 
-def write(source: Path, target: Path, kept: Sequence[int]) -> None:
+def copy_layers(source: Path, target: Path, kept: Sequence[int]) -> None:
     """Copy a GGUF file with the layers `kept` alone.
 
     Their tensors get new numbers, and lists with an entry per layer are cut.
     """
     header = gguf.read_header(source, str(source))
-    n_layers, _ = gguf.shape(source, str(source))
+    n_layers, _ = gguf.read_shape(source, str(source))
     settings: dict[str, gguf.Setting] = {}
     for name, setting in header.settings.items():
         if name != _SIZE_LABEL and not name.startswith("split."):
             settings[name] = _cut_setting(name, setting, header.family, n_layers, kept)
-    gguf.write(target, settings, _select_tensors(header, kept))
+    gguf.write_gguf(target, settings, _select_tensors(header, kept))
 
 
 def _select_tensors(

@@ -25,18 +25,18 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Repairing, weights_and_patches
-from lamina.models.cutting import kinds
+from lamina.models.cutting import kinds_by_layer
 from lamina.models.export import gguf_file, modeling_lamina, own_code
-from lamina.models.export.card import Facts, Source, render_card
+from lamina.models.export.card import BaseSource, Facts, render_card
 from lamina.models.export.check import check_export
 from lamina.models.export.mergekit import render_recipe
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
-from lamina.models.structure import halves, layers_of, text_config
-from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, kept_layers, runs
-from lamina.models.units import parse
+from lamina.models.structure import layers_of, sublayers_of, text_config
+from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, find_runs, kept_layers
+from lamina.models.units import parse_unit
 from lamina.variant import EXPORTED_AS
 from lamina.version import VERSION
 
@@ -52,9 +52,9 @@ _CARRIED = re.compile(
 )
 
 
-def export(
+def export_variant(
     base: PreTrainedModel,
-    source: Source,
+    source: BaseSource,
     folder: str | Path,
     patches: Mapping[Boundary, Repairing] | None = None,
     adapter: str | Path | None = None,
@@ -107,7 +107,7 @@ def export(
 def _write_export(
     variant: PreTrainedModel,
     base: PreTrainedModel,
-    source: Source,
+    source: BaseSource,
     form: str,
     folder: Path,
     max_shard_size: str,
@@ -115,16 +115,16 @@ def _write_export(
     """Write and check the weights, then the documents; returns the form."""
     if form == "gguf":
         kept = kept_layers(base, source.plan["units"])
-        gguf_file.save(variant, base, kept, Path(source.manifest["source"]), folder)
+        gguf_file.save_gguf(variant, base, kept, Path(source.manifest["source"]), folder)
     else:
-        form = save(variant, folder, max_shard_size, Path(source.manifest["path"]))
+        form = save_variant(variant, folder, max_shard_size, Path(source.manifest["path"]))
         has_code = form == "code"
         check_export(variant, base, lambda: load_folder(folder, "auto", has_code))
     _write_documents(source, folder, base, variant, form)
     return form
 
 
-def save(
+def save_variant(
     variant: PreTrainedModel,
     folder: str | Path,
     max_shard_size: str = "5GB",
@@ -183,7 +183,7 @@ def save_checked(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
-        form = save(variant, temporary, max_shard_size)
+        form = save_variant(variant, temporary, max_shard_size)
         check_export(variant, load_base(), lambda: load_folder(temporary, "auto", form == "code"))
         for file in list(target.iterdir()):
             if _WEIGHTS.fullmatch(file.name):
@@ -195,7 +195,7 @@ def save_checked(
     return form
 
 
-def _check_request(base: PreTrainedModel, source: Source, form: str, target: Path) -> None:
+def _check_request(base: PreTrainedModel, source: BaseSource, form: str, target: Path) -> None:
     """Refuse what cannot be exported before anything is done for it."""
     if form not in EXPORTED_AS:
         raise LaminaError(
@@ -302,7 +302,7 @@ def _silence(original: nn.Module, layer_index: int) -> nn.Module:
 
 
 def _write_documents(
-    source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
+    source: BaseSource, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
 ) -> None:
     """Write the card, the recipe for mergekit and the record of what was exported."""
     kept = kept_layers(base, source.plan["units"])
@@ -325,7 +325,7 @@ def _write_documents(
 
 
 def _collect_facts(
-    source: Source,
+    source: BaseSource,
     folder: Path,
     base: PreTrainedModel,
     variant: PreTrainedModel,
@@ -343,7 +343,7 @@ def _collect_facts(
         form=form,
         n_base_parameters=sum(tensor.numel() for tensor in weights_and_patches(base)),
         n_parameters=sum(tensor.numel() for tensor in weights_and_patches(variant)),
-        removed_runs=runs(source.plan["units"], n_layers),
+        removed_runs=find_runs(source.plan["units"], n_layers),
         has_patches=bool(modeling_lamina.describe(variant)["patches"]),
         has_zeroed_sublayers=has_zeroed_sublayers,
         base_metadata=_read_card_metadata(Path(source.manifest["path"])),
@@ -352,7 +352,7 @@ def _collect_facts(
         vllm_obstacle=_explain_vllm_obstacle(variant),
         family=base_config.model_type,
         kept_layers=kept,
-        layer_kinds=kinds(base_config, n_layers),
+        layer_kinds=kinds_by_layer(base_config, n_layers),
         base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
         weights_bytes=_count_bytes(weights_files),
     )
@@ -397,10 +397,10 @@ def _list_removed_sublayers(
 ) -> dict[int, list[str]]:
     """Beginnings of the names of weights in removed sub-layers, by layer that stays."""
     prefixes: dict[int, list[str]] = {}
-    for layer_index, component in sorted(parse(unit) for unit in units):
+    for layer_index, component in sorted(parse_unit(unit) for unit in units):
         if layer_index not in kept:
             continue
-        for sublayer in halves(layers_of(base)[layer_index]).get(component, ()):
+        for sublayer in sublayers_of(layers_of(base)[layer_index]).get(component, ()):
             prefixes.setdefault(layer_index, []).append(f"{sublayer.name}.")
     return prefixes
 

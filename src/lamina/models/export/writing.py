@@ -20,9 +20,9 @@ from lamina.errors import LaminaError
 from lamina.models.structure import (
     SublayerModule,
     family_of,
-    halves,
     layers_of,
     stream_of,
+    sublayers_of,
     text_config,
 )
 from lamina.options.repairs import Repair
@@ -74,7 +74,7 @@ def _find_maps(model: PreTrainedModel) -> MapsByLayer:
         model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
     maps: MapsByLayer = {}
     for layer_index, layer in enumerate(layers):
-        mlp_modules = halves(layer)["mlp"]
+        mlp_modules = sublayers_of(layer)["mlp"]
         if layer in calls and mlp_modules:
             # If there are several in a row, the last one gives what the MLP gives.
             maps[layer_index] = _find_map(layer, mlp_modules[-1], calls[layer])

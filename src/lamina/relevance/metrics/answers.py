@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lamina.relevance.columns import Columns, Context, hits, weighted_mean
+from lamina.relevance.columns import Columns, Context, correct_answers, weighted_mean
 from lamina.relevance.protocol import Metric
 from lamina.relevance.statistics import N_DRAWS, TAIL, IntervalEnds, wilson_interval
 
@@ -27,7 +27,7 @@ class Accuracy(Metric):
 
         0 means that nothing is lost, and negative that the model is better without the unit.
         """
-        right = hits(columns.values, context.score)
+        right = correct_answers(columns.values, context.score)
         right_without_unit = right[1:]
         right_with_unit = np.where(np.isfinite(right_without_unit), right[:1], np.nan)
         above_without = weighted_mean(weights, right_without_unit) - context.chance
@@ -41,7 +41,7 @@ class Accuracy(Metric):
         The base model is then not ranked; later steps go by what leaves the most right answers,
         then by the lowest loss.
         """
-        right = hits(columns.values, context.score)
+        right = correct_answers(columns.values, context.score)
         current_right = right[0][np.isfinite(right[0])]
         low, high = wilson_interval(current_right.sum(), len(current_right))
         if low > context.chance:
@@ -79,7 +79,7 @@ class Accuracy(Metric):
         """Numbers of answers that stayed right, were lost, were won, and stayed wrong without each
         unit, (4, units).
         """
-        right = hits(columns.values, context.score)
+        right = correct_answers(columns.values, context.score)
         seen_by_both = np.isfinite(right[1:]) & np.isfinite(right[:1])
         right_with_unit = np.where(seen_by_both, right[:1], 0.0)
         right_without_unit = np.where(seen_by_both, right[1:], 0.0)
@@ -110,7 +110,7 @@ class Accuracy(Metric):
         return np.asarray(np.isinf(columns.values["nll"][1:]).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        return 1.0 - hits(values, score)
+        return 1.0 - correct_answers(values, score)
 
     def accuracy(self, loss: float) -> float:
         return 1 - loss

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.options.entry import option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 from lamina.options.repairs import AUTO, Repair, ridge_option
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Ghost(Repair):
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():
-            raise wrong(
+            raise invalid(
                 f"fits a plan run after run, but '{AUTO}' fits all runs at once. Write a weight.",
                 "refit",
             )
@@ -86,7 +86,7 @@ def collect(
     """Moments of the unpruned stream, separate for fit and held-out samples."""
     from lamina.engine import moments
 
-    return moments.collect(model, sources, boundaries, seed)
+    return moments.collect_moments(model, sources, boundaries, seed)
 
 
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:

@@ -85,15 +85,15 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[ChannelSums]]]:
     """Sums per channel of the unpruned stream, of fit and held-out samples, from one pass."""
     from lamina.engine.moments import Statistics
-    from lamina.engine.sources import counted
-    from lamina.engine.sources import run as run_over_sources
+    from lamina.engine.sources import count_samples
+    from lamina.engine.sources import run_sources as run_over_sources
     from lamina.models.structure import text_config
 
     channels = int(text_config(model).hidden_size)
     collector = _ChannelCollector(sorted(set(boundaries)), channels, options, model.device)
     positions = [position for boundary in collector.fit_sums for position in boundary]
     run_over_sources(model, sources, positions, collector.add_batch, seed)
-    n_samples = counted(sources)
+    n_samples = count_samples(sources)
     for boundary, fit_sums in collector.fit_sums.items():
         yield boundary, Statistics(fit_sums, collector.heldout_sums[boundary], n_samples)
 

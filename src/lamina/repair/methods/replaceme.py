@@ -90,7 +90,7 @@ def collect(
     from lamina.engine import moments
 
     projections = _projections(model, boundaries)
-    collected = moments.collect(model, sources, boundaries, seed, regressors=projections)
+    collected = moments.collect_moments(model, sources, boundaries, seed, regressors=projections)
     if options.objective == "least_squares":
         return collected
     operators = _train_operators(model, sources, boundaries, projections, options, seed)
@@ -143,7 +143,7 @@ def _train_operators(
 
     Two of each, (C, C): one without the held-out samples, one on all samples.
     """
-    from lamina.engine.sources import run as run_over_sources
+    from lamina.engine.sources import run_sources as run_over_sources
 
     trainer = _CosineTrainer(model, sources, boundaries, sorted(projections), options)
     positions = [position for boundary in boundaries for position in boundary]

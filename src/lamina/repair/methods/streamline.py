@@ -103,7 +103,7 @@ def collect(
     all_streams = _keep_streams(model, sequences, distinct_boundaries)
     for boundary in distinct_boundaries:
         kept_streams = all_streams or _keep_streams(model, sequences, [boundary])
-        run = kept_streams.run if kept_streams else taps.run
+        run = kept_streams.run if kept_streams else taps.run_sequences
         # The trainer gets no name, so that its layer and the state of Adam are freed before the
         # next run.
         fit = _LayerTrainer(model, run, boundary, options).train(fit_samples, heldout_samples, seed)
@@ -158,7 +158,7 @@ class _KeptStreams:
         self.positions = positions
         self.streams_by_tokens: dict[tuple[int, ...], dict[float, torch.Tensor]] = {}
         self._models_from_layer: dict[float, PreTrainedModel] = {}
-        taps.run(model, sequences, positions, self._keep_batch, MAX_PASS_TOKENS)
+        taps.run_sequences(model, sequences, positions, self._keep_batch, MAX_PASS_TOKENS)
 
     def _keep_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         for line, sample_index in enumerate(batch.samples):
@@ -199,16 +199,18 @@ class _KeptStreams:
                 streams[position] = pad_sequence(streams_of_lines, batch_first=True)
             consumer(replace(batch, called={first: batch.called[0]}), streams)
 
-        taps.run(self._model_from_layer(model, first), sequences, [0], give_kept_streams, tokens)
+        taps.run_sequences(
+            self._model_from_layer(model, first), sequences, [0], give_kept_streams, tokens
+        )
 
     def _model_from_layer(self, model: PreTrainedModel, first: float) -> PreTrainedModel:
         """A copy of the model without the layers before `first`, which shares its weights."""
-        from lamina.models.boundary import share
-        from lamina.models.surgery import remove
+        from lamina.models.boundary import share_weights
+        from lamina.models.surgery import remove_units
 
         if first not in self._models_from_layer:
-            shortened = share(model)
-            remove(shortened, [str(layer_index) for layer_index in range(int(first))])
+            shortened = share_weights(model)
+            remove_units(shortened, [str(layer_index) for layer_index in range(int(first))])
             self._models_from_layer[first] = shortened
         return self._models_from_layer[first]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import replacement, replacement_unit
+from lamina.models.units import donor_of, replacement_unit
 from lamina.options.entry import Filled, option, seed_option
-from lamina.options.explain import wrong
+from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import (
     Selector,
@@ -68,7 +68,7 @@ class Evolutionary(Selector):
     def _check_stages(self) -> Self:
         kept = [keep for keep, _ in self.stages]
         if kept[-1] != 1 or kept != sorted(kept, reverse=True):
-            raise wrong(
+            raise invalid(
                 f"{self.stages} keeps {', '.join(map(str, kept))}: stages keep fewer and fewer children, the last "
                 "one 1. Write such as [[2, 2048], [1, 32768]].",
                 "stages",
@@ -160,14 +160,14 @@ class Mutations:
         unit = self.generator.choice(present)
         donor = self.generator.choice(["", *self.donors])
         replaced_before = {
-            other for other in parent.removed if replacement(other) and other.split(".")[0] == unit
+            other for other in parent.removed if donor_of(other) and other.split(".")[0] == unit
         }
         new_units = {replacement_unit(unit, donor)} if donor else set()
         return (parent.removed - replaced_before) | new_units
 
     def _swap_removed(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:
         """The parent's units with one to three removed ones exchanged for present ones, at the price of the size."""
-        replacements = {unit for unit in parent.removed if replacement(unit)}
+        replacements = {unit for unit in parent.removed if donor_of(unit)}
         removed = sorted(parent.removed - replacements)
         drawn_swaps = self.generator.integers(1, 4, size=2).tolist()
         n_swaps = min(*drawn_swaps, len(removed), len(present))

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from lamina.models.units import COMPONENTS
 from lamina.options.entry import Filled, Weights, option, seed_option
-from lamina.options.explain import listed, wrong
+from lamina.options.explain import invalid, join_words
 from lamina.options.metrics import METRICS, MetricName
 from lamina.options.selectors import Selector
 
@@ -97,12 +97,12 @@ class Portfolio(Selector):
         ]
         for name in self.members:
             if name not in [*strategies, *metrics]:
-                raise wrong(
-                    f"'{name}' proposes no sets. Write some of {listed([*strategies, *metrics])}.",
+                raise invalid(
+                    f"'{name}' proposes no sets. Write some of {join_words([*strategies, *metrics])}.",
                     "members",
                 )
             if name in runs and self.units not in ("layer", "both"):
-                raise wrong(
+                raise invalid(
                     f"'{name}' proposes whole layers alone. Write units: layer or both.", "members"
                 )
         return self

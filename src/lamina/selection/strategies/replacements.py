@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.models.units import parse, replacement, replacement_unit
+from lamina.models.units import donor_of, parse_unit, replacement_unit
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import iterative
 
@@ -25,18 +25,18 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     The least relevant layer is removed. The best replacement of another layer is made if it improves the model that
     `previous` leaves. This is measured with no other change.
     """
-    removals = [entry for entry in step.ranked if not replacement(entry.unit)]
+    removals = [entry for entry in step.ranked if not donor_of(entry.unit)]
     plan = iterative.choose(request, replace(step, ranked=removals), previous)
-    removed_layers = {parse(unit)[0] for unit in plan.units if not replacement(unit)}
+    removed_layers = {parse_unit(unit)[0] for unit in plan.units if not donor_of(unit)}
     obsolete = [
-        unit for unit in plan.units if replacement(unit) and parse(unit)[0] in removed_layers
+        unit for unit in plan.units if donor_of(unit) and parse_unit(unit)[0] in removed_layers
     ]
     plan = _without_units(plan, obsolete)
     best = next((entry for entry in step.ranked if _may_swap(entry, request, removed_layers)), None)
     if best is None or best.score is None or best.score >= 0:
         return plan
-    layer = parse(best.unit)[0]
-    plan = _without_units(plan, [unit for unit in plan.units if parse(unit)[0] == layer])
+    layer = parse_unit(best.unit)[0]
+    plan = _without_units(plan, [unit for unit in plan.units if parse_unit(unit)[0] == layer])
     return replace(
         plan,
         units=[*plan.units, best.unit],
@@ -49,8 +49,8 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
 def _may_swap(entry: ScoredUnit, request: PlanRequest, removed_layers: set[int]) -> bool:
     """Whether a unit is a replacement of a present and unprotected layer, and has a score."""
     return (
-        bool(replacement(entry.unit))
-        and parse(entry.unit)[0] not in removed_layers
+        bool(donor_of(entry.unit))
+        and parse_unit(entry.unit)[0] not in removed_layers
         and request.is_removable(entry.unit)
         and entry.score is not None
     )
@@ -58,7 +58,7 @@ def _may_swap(entry: ScoredUnit, request: PlanRequest, removed_layers: set[int])
 
 def with_records(plan: Plan, records: Mapping[str, Mapping[str, Any]]) -> Plan:
     """The plan with the records of the models that it takes layers from, and of those that these are merged from."""
-    names = {replacement(unit) for unit in plan.units if replacement(unit)}
+    names = {donor_of(unit) for unit in plan.units if donor_of(unit)}
     for name in list(names):
         names |= set(records[name].get("of", ()))
     return replace(plan, replacements={name: dict(records[name]) for name in sorted(names)})

@@ -6,7 +6,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "Which runs of layers barely turn the stream"
@@ -37,7 +37,7 @@ INDISTINGUISHABLE_STYLE: style.LineStyle = {
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and calibration: rows are spans, columns are first layers."""
-    groups = grouped(rows, "model", "calibration")
+    groups = group_rows(rows, "model", "calibration")
     largest_depth = max(row["span"] for row in rows)
     is_marked = largest_depth <= MAX_MARKED_DEPTH
     figure, panels = style.make_panels(len(groups), 3.6, 3.3 if is_marked else 3.7, 3)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from lamina.options import metrics as registry
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.stability import stability
+from lamina.relevance.stability import ranking_stability
 from lamina_workflow.report import answers
 from lamina_workflow.report.figures import style
 
@@ -37,15 +37,15 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """The points of all panels; `n_samples` is the size of each calibration of a pair."""
     # The tables include the scores, so that the figure also follows an edit of a metric, which it
     # loads by name.
-    rankings = answers.rows(connection, _RANKINGS)
+    rankings = answers.query_rows(connection, _RANKINGS)
     points: style.Rows = []
-    for key, ranked in answers.grouped(rankings, "model", "calibration").items():
+    for key, ranked in answers.group_rows(rankings, "model", "calibration").items():
         model, calibration = key
         context = Context.from_calibration(ranked[0])
         table = answers.answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for metric in (row["metric"] for row in ranked if row["metric"] in METRICS):
             samples = from_table(_select_measured(table, metric))
-            for size, (median, low, high) in stability(samples, metric, context):
+            for size, (median, low, high) in ranking_stability(samples, metric, context):
                 points.append(
                     {
                         "model": model,
@@ -71,7 +71,7 @@ def _select_measured(table: pa.Table, metric: str) -> pa.Table:
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and calibration, one line per metric."""
-    groups = answers.grouped(rows, "model", "calibration")
+    groups = answers.group_rows(rows, "model", "calibration")
     figure, panels = style.make_panels(len(groups), 3.1, 2.6, 4)
     for axes, ((model, calibration), panel_rows) in zip(panels, groups.items(), strict=True):
         for metric_index, metric in enumerate(METRICS):

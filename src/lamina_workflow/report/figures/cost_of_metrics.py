@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from lamina.options.metrics import METRICS, carried
+from lamina.options.metrics import METRICS, carried_passes
 from lamina.relevance.statistics import Z95
 from lamina_workflow.cost.work import Tokens, sweep_work
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "What a metric costs"
@@ -40,7 +40,7 @@ ABOVE_POINT: style.LineStyle = {
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model, one line per pass with the metrics that it measures."""
-    models = grouped(rows, "model")
+    models = group_rows(rows, "model")
     most_passes = style.count_most(models.values(), itemgetter("pass"))
     figure, panels = style.make_panels(2 * len(models), 4.6, 0.62 * most_passes + 1.1, 2)
     for model_index, ((model,), model_rows) in enumerate(models.items()):
@@ -59,7 +59,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 def _draw_model(time_axes: Axes, work_axes: Axes, rows: style.Rows) -> None:
     """Both panels of a model, the most expensive pass on top."""
-    passes = {name: pass_rows for (name,), pass_rows in grouped(rows, "pass").items()}
+    passes = {name: pass_rows for (name,), pass_rows in group_rows(rows, "pass").items()}
     seconds = {}
     mean_seconds = {}
     for name, pass_rows in passes.items():
@@ -89,7 +89,7 @@ def _label_pass(pass_name: str, rows: style.Rows) -> str:
     names = [
         name
         for name, metric in METRICS.items()
-        if metric.pass_ in carried(pass_name) and name in measured
+        if metric.pass_ in carried_passes(pass_name) and name in measured
     ]
     return f"{pass_name}\n" + textwrap.fill(", ".join(names), 46)
 

@@ -6,7 +6,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lamina_workflow.report.answers import answer
+from lamina_workflow.report.answers import answer_question
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.cells import draw_number_cell
 
@@ -28,7 +28,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
     It is the largest size at which another calibration's task was tested.
     """
-    rows = [row for row in answer(connection, QUERIES[0]) if row["higher_is_better"]]
+    rows = [row for row in answer_question(connection, QUERIES[0]) if row["higher_is_better"]]
     largest_sizes: dict[tuple[str, str], int] = {}
     for row in rows:
         if not row["own"]:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.cells import choose_text_colour, draw_number_cell
 
@@ -27,7 +27,7 @@ TaskPair = tuple[str, str]  # the calibrations of both tasks
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one colour scale for all."""
     shown_rows = select_pairs(rows)
-    models = grouped(shown_rows, "model")
+    models = group_rows(shown_rows, "model")
     depth = 1 + max(row["layer"] for row in shown_rows)
     most_pairs = style.count_most(models.values(), _pair_of)
     width = max(4.5, 0.42 * depth + 2.2)
@@ -61,8 +61,8 @@ def select_pairs(rows: style.Rows) -> style.Rows:
     Of these, and of the others, the pairs with the largest differences come first.
     """
     selected: set[tuple[str, ...]] = set()
-    for (model,), model_rows in grouped(rows, "model").items():
-        pairs = grouped(model_rows, "calibration", "rival")
+    for (model,), model_rows in group_rows(rows, "model").items():
+        pairs = group_rows(model_rows, "calibration", "rival")
         largest_differences = {
             pair: max(map(_rank_difference, pair_rows)) for pair, pair_rows in pairs.items()
         }
@@ -121,7 +121,7 @@ def _describe_cell(row: dict[str, Any]) -> str:
 
 
 def write_caption(rows: style.Rows) -> str:
-    most_pairs = style.count_most(grouped(rows, "model").values(), _pair_of)
+    most_pairs = style.count_most(group_rows(rows, "model").values(), _pair_of)
     selection = ""
     if most_pairs > MAX_PAIRS:
         selection = (

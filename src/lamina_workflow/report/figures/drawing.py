@@ -6,7 +6,7 @@ from typing import NamedTuple
 import duckdb
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import answer, as_csv
+from lamina_workflow.report.answers import answer_question, as_csv
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.queries import explain_empty_answer, read_query
 
@@ -25,7 +25,7 @@ def draw_figure(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     module = import_module(f"lamina_workflow.report.figures.{name}")
     question = module.QUERIES[0]
     has_own_rows = hasattr(module, "read_rows")
-    rows = module.read_rows(connection) if has_own_rows else answer(connection, question)
+    rows = module.read_rows(connection) if has_own_rows else answer_question(connection, question)
     if not rows:
         figure = style.draw_empty(explain_empty_answer(read_query(question)))
         return Drawing(figure, style.render_svg(figure, name), "", "")

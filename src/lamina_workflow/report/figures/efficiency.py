@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
@@ -22,7 +22,7 @@ MEASURES = {
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
-    models = grouped(rows, "model")
+    models = group_rows(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
     most_variants = style.count_most(models.values(), _name_variant)

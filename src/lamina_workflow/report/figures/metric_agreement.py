@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "How metrics agree with accuracy"
@@ -20,7 +20,7 @@ QUERIES = ("how_metrics_agree_on_each_task",)
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and kind of unit, a row per metric, a mark per calibration."""
-    groups = grouped(rows, "model", "component")
+    groups = group_rows(rows, "model", "component")
     markers = style.assign_markers(sorted({row["calibration"] for row in rows}), 5)
     most_metrics = style.count_most(groups.values(), itemgetter("metric"))
     height = 0.9 + most_metrics * (0.3 + 0.1 * len(markers))
@@ -33,7 +33,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _draw_panel(axes: Axes, rows: style.Rows, markers: dict[str, style.LineStyle]) -> None:
-    metrics = grouped(rows, "metric")
+    metrics = group_rows(rows, "metric")
     calibrations = list(markers)
     for y, metric_rows in enumerate(metrics.values()):
         for row in metric_rows:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "What pruning costs"
@@ -21,7 +21,7 @@ BASE_BAND = "#d9d9d9"
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, one line per selector, 95 % error bars."""
-    groups = grouped(rows, "model", "calibration", "task")
+    groups = group_rows(rows, "model", "calibration", "task")
     figure, panels = style.make_panels(len(groups), 3.5, 2.7, 3)
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
         _draw_panel(axes, panel_rows, theme.selector_styles)

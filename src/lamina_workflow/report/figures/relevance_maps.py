@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.cells import Cell, choose_text_colour, draw_number_cell
 
@@ -40,7 +40,7 @@ UNDEFINED_STYLE: dict[str, Any] = {
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """Every unit and calibration; replicated calibrations as their mean."""
     rows = []
-    for row in answer(connection, QUERIES[0]):
+    for row in answer_question(connection, QUERIES[0]):
         if row["draw_of"] is None:
             rows.append(row | {"n_draws": row["n_draws"] or 1})
     return sorted(
@@ -50,7 +50,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    groups = grouped(rows, "model", "component")
+    groups = group_rows(rows, "model", "component")
     keys = sorted(groups, key=lambda key: (key[0], key[1] != "layer"))
     depths = [_count_layers(groups[key]) for key in keys]
     columns = _name_columns(rows)

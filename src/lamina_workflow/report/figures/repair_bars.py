@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.pruning_curves import format_result
 
@@ -31,7 +31,7 @@ BAR_STYLE: dict[str, Any] = {
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """Own tasks at the largest size that was healed, else at the largest that was patched."""
-    rows = [row for row in answer(connection, QUERIES[0]) if row["own"]]
+    rows = [row for row in answer_question(connection, QUERIES[0]) if row["own"]]
     # Of each model and calibration: whether a size was healed, and the largest such size.
     best_sizes: dict[tuple[str, str], tuple[bool, int]] = {}
     for row in rows:
@@ -60,7 +60,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, groups of bars per selector, 95 % error bars."""
-    groups = grouped(rows, "model", "calibration", "task")
+    groups = group_rows(rows, "model", "calibration", "task")
     repairs = style.list_repairs(rows)
     n_selectors = len({row["selector"] for row in rows})
     width = max(3.2, 0.16 * len(repairs) * n_selectors + 1.2)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "The task against everything else"
@@ -28,7 +28,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
     Colours and markers are selectors, the fill of a marker is its repair.
     """
-    groups = grouped(rows, "model", "removed", "layers")
+    groups = group_rows(rows, "model", "removed", "layers")
     repairs = style.list_repairs(rows)
     figure, panels = style.make_panels(len(groups), 3.6, 3.2, 3, sharey=True)
     for index, (axes, ((model, removed, layers), panel_rows)) in enumerate(

@@ -6,7 +6,7 @@ import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "Which selector wins"
@@ -20,7 +20,7 @@ SIGNIFICANCE_LEVEL = 0.05
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """Pairs with a mean over tasks, in points of accuracy."""
     rows = []
-    for row in answer(connection, QUERIES[0]):
+    for row in answer_question(connection, QUERIES[0]):
         if row["difference"] is not None:
             row["difference"] *= 100
             row["low"] = 100 * row["ci_low"]
@@ -31,7 +31,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one row per repair and pair, one mark per size."""
-    groups = grouped(rows, "model")
+    groups = group_rows(rows, "model")
     most_pairs = style.count_most(groups.values(), _name_pair)
     sizes = sorted({row["removed"] for row in rows})
     markers = style.assign_markers([f"{size} removed" for size in sizes], 4.5)

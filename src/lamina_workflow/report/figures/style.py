@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import grouped, rows
+from lamina_workflow.report.answers import group_rows, query_rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(
@@ -94,7 +94,7 @@ class Theme:
         """
         query = """SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name
             FROM plans ORDER BY ALL"""
-        groups = {row["selector"]: row["group_name"] for row in rows(self._connection, query)}
+        groups = {row["selector"]: row["group_name"] for row in query_rows(self._connection, query)}
         group_names = sorted(set(groups.values()), key=lambda name: (name != "accuracy", name))
         group_styles = {name: _line_style(index) for index, name in enumerate(group_names)}
         selector_styles = {selector: group_styles[group] for selector, group in groups.items()}
@@ -103,7 +103,7 @@ class Theme:
     @cached_property
     def has_several_models(self) -> bool:
         """Whether titles must name the model."""
-        (row,) = rows(self._connection, "SELECT count(*) > 1 AS several FROM models")
+        (row,) = query_rows(self._connection, "SELECT count(*) > 1 AS several FROM models")
         return bool(row["several"])
 
     def format_title(self, model: str, name: str) -> str:
@@ -125,7 +125,7 @@ class Theme:
     def group_by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
         """Rows by model and selector; the selectors are in the order of their styles."""
         order = list(self.selector_styles)
-        groups = grouped(data, "model", "selector")
+        groups = group_rows(data, "model", "selector")
         keys = sorted(groups, key=lambda key: (key[0], order.index(key[1])))
         return {key: groups[key] for key in keys}
 

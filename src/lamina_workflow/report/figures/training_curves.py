@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import grouped
+from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "How healing went"
@@ -25,11 +25,11 @@ KEPT_STYLE: style.LineStyle = {
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration, size and healing, one line per selector and repair."""
-    groups = grouped(rows, "model", "calibration", "removed", "healing")
+    groups = group_rows(rows, "model", "calibration", "removed", "healing")
     figure, panels = style.make_panels(len(groups), 3.5, 2.7, 3)
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
         model, calibration, removed, healing = group
-        curves = grouped(panel_rows, "selector", "repair")
+        curves = group_rows(panel_rows, "selector", "repair")
         for (selector, repair), curve in curves.items():
             _draw_curve(axes, curve, theme.selector_styles[selector], repair)
         axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
@@ -37,7 +37,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         axes.set_title(theme.format_title(model, title))
 
     entries = []
-    for selector, repair in grouped(rows, "selector", "repair"):
+    for selector, repair in group_rows(rows, "selector", "repair"):
         name = selector if repair == "none" else f"{selector} + {repair}"
         marker = _marker_style(theme.selector_styles[selector], repair)
         entries.append((name, {"linestyle": _dashes(repair), **marker}))
@@ -106,7 +106,7 @@ def _draw_points(axes: Axes, rows: style.Rows, marker: dict[str, Any]) -> None:
 
 
 def write_caption(rows: style.Rows) -> str:
-    curves = grouped(rows, "model", "calibration", "selector", "removed", "repair", "healing")
+    curves = group_rows(rows, "model", "calibration", "selector", "removed", "repair", "healing")
     step_counts = []
     warmup_steps = []
     for curve in curves.values():

@@ -8,7 +8,7 @@ import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina_workflow.report.answers import answer, grouped
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "What layers do"
@@ -62,7 +62,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """What is measured layer by layer, kinds in the order of `KINDS`."""
     rows = [
         row
-        for row in answer(connection, QUERIES[0])
+        for row in answer_question(connection, QUERIES[0])
         if row["kind"] in KINDS and row["layer"] is not None
     ]
     return sorted(
@@ -78,7 +78,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """A panel per model, diagnosis and calibration."""
-    groups = grouped(rows, "model", "calibration", "diagnosis", "kind")
+    groups = group_rows(rows, "model", "calibration", "diagnosis", "kind")
     figure, panels = style.make_panels(len(groups), 3.4, 2.9, 4)
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
         model, calibration, diagnosis, kind = group
