@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from cases import Case, cases
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
@@ -30,20 +30,20 @@ from lamina.selection import looped
 
 def plain(case: Case, tokens: int) -> float:
     """Every removal as it is; gives the layer-tokens."""
-    depth = engine.layer_count(case.model)
-    with engine.open_session(case.model, case.samples, tokens, outputs=False) as session:
+    depth = sweep.layer_count(case.model)
+    with sweep.open_session(case.model, case.samples, tokens, outputs=False) as session:
         session.sweep(all_units(depth, "layer"), [])
     return session.layer_tokens
 
 
 def in_the_loop(case: Case, tokens: int) -> float:
     """Every removal repaired, by patches of the other fold; gives the layer-tokens."""
-    units = all_units(engine.layer_count(case.model), "layer")
+    units = all_units(sweep.layer_count(case.model), "layer")
     wanted, observed = plan_sweep(Candidate(), units)
     sources = [Source([sample.sequence() for sample in case.samples])]
     with counted(case) as passes:
         repairs = looped.fit_loop_patches(case.model, sources, wanted.values(), Ghost(), 0)
-    with engine.open_session(case.model, case.samples, tokens, outputs=False) as session:
+    with sweep.open_session(case.model, case.samples, tokens, outputs=False) as session:
         looped.Looped(session, repairs).measure(range(len(case.samples)), wanted, observed)
     return session.layer_tokens + sum(passes)
 
@@ -101,7 +101,7 @@ def measure(case: Case, tokens: int, repeats: int) -> dict[str, Any]:
     sizes = {
         "case": case.name,
         "samples": len(case.samples),
-        "layers": engine.layer_count(case.model),
+        "layers": sweep.layer_count(case.model),
     }
     return sizes | {name: round(value, 2) for name, value in found.items()}
 

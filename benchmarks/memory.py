@@ -41,7 +41,7 @@ from lamina.models.units import all_units
 from lamina.repair import fitting
 from lamina.selection import judging, removals
 from lamina.selection.sets import SearchRequest
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.estimate import Works, count_tokens
@@ -105,7 +105,7 @@ class Study:
         settings = AutoConfig.for_model(**preset.config, **NO_TOKENS)
         source = folder / "models" / MODEL
         settings.save_pretrained(source)
-        store.write_tensors(source / "model.safetensors", {}, {})
+        parquet.write_tensors(source / "model.safetensors", {}, {})
         (source / "tokenizer.json").write_text("{}")
         (folder / "text.txt").write_text("A text.\n\nAnother text.\n")
         draw = random.Random(0)

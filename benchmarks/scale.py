@@ -25,9 +25,8 @@ from cases import REFERENCE, peak_of, random_documents
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import footprint, packing, taps
+from lamina.engine import footprint, packing, sweep, taps
 from lamina.engine import memory as room
-from lamina.engine import sweep as engine
 from lamina.engine.batches import TOKENS
 from lamina.engine.capture import capture_similarities
 from lamina.engine.footprint import Shape
@@ -186,7 +185,7 @@ class Stages:
         lengths = {len(line.tokens) for line in lines}
         most = max(len(packing.scored_positions(line)) for line in lines)
         return Work(
-            lambda: engine.sweep_units(self.model, samples, self.units, (), pass_, self.tokens),
+            lambda: sweep.sweep_units(self.model, samples, self.units, (), pass_, self.tokens),
             [line.tokens for line in lines],
             self.flops(layer_tokens, told, told.scored * streams),
             footprint.sweep_bytes(self.shape, self.tokens, lengths, len(lines), most, streams),

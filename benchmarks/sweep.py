@@ -25,8 +25,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
 from lamina.data.calibrations import Sample
-from lamina.engine import packing
-from lamina.engine import sweep as engine
+from lamina.engine import packing, sweep
 from lamina.engine.candidates import CURRENT
 from lamina.engine.scores import Scores
 from lamina.models.boundary import share_weights
@@ -76,7 +75,7 @@ class Ways:
         """lm-eval's own loop on one cut model after another."""
         removed: list[str] = []
         first: Scores | None = None
-        depth = engine.layer_count(self.case.model)
+        depth = sweep.layer_count(self.case.model)
         for _ in range(self.case.steps):
             units = all_units(depth, "layer", removed)
             scores = Scores(self.case.samples)
@@ -103,8 +102,8 @@ class Ways:
         removed: list[str] = []
         first: Scores | None = None
         for _ in range(self.case.steps):
-            units = all_units(engine.layer_count(self.case.model), "layer", removed)
-            with engine.open_session(
+            units = all_units(sweep.layer_count(self.case.model), "layer", removed)
+            with sweep.open_session(
                 self.case.model, self.case.samples, self.tokens, outputs
             ) as session:
                 session.sweep(units, removed)
@@ -132,7 +131,7 @@ class Ways:
 
     def bound(self) -> float:
         """Layer-tokens of the naive loop over those of the engine with nothing padded."""
-        depth, naive, shared = engine.layer_count(self.case.model), 0.0, 0.0
+        depth, naive, shared = sweep.layer_count(self.case.model), 0.0, 0.0
         for removed in range(self.case.steps):
             left = depth - removed
             naive += self.row_tokens * (left + left * (left - 1))

@@ -9,11 +9,11 @@ import pytest
 from lamina.options.metrics import METRICS
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests import ROOT
 
 SOURCE = ROOT / "src"
-COLUMNS = {name for table in ("activations", "sweeps") for name in store.TABLES[table].columns}
+COLUMNS = {name for table in ("activations", "sweeps") for name in parquet.TABLES[table].columns}
 
 # What may name some of them, by the start of a path, and why.
 METRIC_NAMES: Mapping[str, set[str]] = {

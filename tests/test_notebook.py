@@ -13,7 +13,7 @@ import lamina
 import lamina_workflow
 from lamina import notebook
 from lamina.data.calibrations import chance_accuracy
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.options.metrics import METRICS
@@ -80,7 +80,7 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], unit
     assert table["unit"].to_pylist() == 2 * all_units(5, units)
     read = notebook._tokenise(model, tiny.tokenizer(), samples, 256)
     model.eval()
-    rows = engine.sweep_units(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
+    rows = sweep.sweep_units(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
     context = Context(chance_accuracy(read, model.config.vocab_size))
     wanted = score_sweep(parquet.from_rows("sweeps", rows), metrics, context, 0)
     assert table["rank"].to_pylist() == [row["rank"] for row in wanted]

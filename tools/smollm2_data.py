@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 
 from lamina.data.overlap import Document, document_hash, find_shared_pairs, hash_word_runs
 from lamina.errors import LaminaError, report_errors
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 TASKS = ("arc_easy", "piqa")
 TEXTS = {"calibration": "wiki.valid.tokens", "test": "wiki.test.tokens"}
@@ -49,7 +49,7 @@ def cut(folder: Path, output: Path) -> dict[str, int]:
         texts = [line.strip() for line in lines if len(line.split()) >= WORDS]
         parts[f"wikitext_{part}"] = [{"text": text} for text in texts]
     for name, documents in parts.items():
-        store.write_text(
+        parquet.write_text(
             output / f"{name}.jsonl", "".join(f"{json.dumps(each)}\n" for each in documents)
         )
     return {name: len(documents) for name, documents in parts.items()}

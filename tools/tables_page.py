@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from lamina.paths import VIEWS
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database
 
 INTRODUCTION = """\
@@ -32,9 +32,9 @@ configuration file, and `"NAME".benchmarks` is that of one. To forget a study, d
 def page(views: str | Path = VIEWS) -> str:
     """The dictionary in Markdown: a section for each table, in the order of their names."""
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{table}.parquet" for table in store.TABLES]
+        files = [Path(folder) / f"{table}.parquet" for table in parquet.TABLES]
         for file in files:
-            store.write_table(file, store.schema_of(file.stem).empty_table())
+            parquet.write_table(file, parquet.schema_of(file.stem).empty_table())
         database.build_database(views, files, Path(folder) / "lamina.duckdb")
         with database.open_database(Path(folder) / "lamina.duckdb") as connection:
             described = connection.execute(
@@ -45,7 +45,7 @@ def page(views: str | Path = VIEWS) -> str:
     text, section = INTRODUCTION, None
     for table, grain, column, kind, comment in described:
         if table != section:
-            note = "" if table in store.TABLES else "*Derived from the others.* "
+            note = "" if table in parquet.TABLES else "*Derived from the others.* "
             text += f"\n## {table}\n\n{note}{grain}\n\n| column | type | |\n|---|---|---|\n"
             section = table
         text += f"| `{column}` | {kind.lower()} | {str(comment).replace('|', chr(92) + '|')} |\n"

@@ -21,8 +21,7 @@ import torch
 from portfolio_regret import TOKENS, WORLDS, documents
 
 from lamina.data.prepare import prepare_calibration
-from lamina.engine import moments
-from lamina.engine import sweep as engine
+from lamina.engine import moments, sweep
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.sources import Source
 from lamina.models.boundary import Patch
@@ -156,7 +155,7 @@ class Reading(Patch):
 
 def scores(model, samples, forms):
     """The scores of each sample, by form."""
-    with engine.open_session(model, samples, TOKENS, False) as session:
+    with sweep.open_session(model, samples, TOKENS, False) as session:
         session.measure(range(len(samples)), forms)
         return {
             name: [session.scores.sample(name, number) for number in range(len(samples))]
@@ -186,7 +185,7 @@ def plans_of(way, task, model, samples):
         }
         sources = [Source([sample.sequence() for sample in samples])]
         repairs = looped.fit_loop_patches(model, sources, list(wanted.values()), Ghost(), 0)
-        with engine.open_session(model, samples, TOKENS, False) as session:
+        with sweep.open_session(model, samples, TOKENS, False) as session:
             looped.Looped(session, repairs).measure(range(len(samples)), wanted)
             losses = {
                 unit: np.mean(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from portfolio_regret import TOKENS, WORLDS, documents
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.models.structure import layers_of, sublayers_of
@@ -24,7 +24,7 @@ HEAD = "task units_and_strategy removed layers_worth units loss accuracy base_lo
 def losses(model, samples, sets):
     """Mean loss and accuracy of each set of units."""
     found = {}
-    with engine.open_session(model, samples, TOKENS, False) as session:
+    with sweep.open_session(model, samples, TOKENS, False) as session:
         session.measure(range(len(samples)), {each: Candidate(each) for each in sets})
         for each in sets:
             seen = [session.scores.sample(each, number) for number in range(len(samples))]
@@ -36,7 +36,7 @@ def losses(model, samples, sets):
 def main(world: str, tasks: list[str], count: int, sizes: list[int], out: Path) -> None:
     of, rows = WORLDS[world], []
     model = load_folder(str(of.folder), of.dtype, False)
-    depth, parts = engine.layer_count(model), sublayers_of(layers_of(model)[0])
+    depth, parts = sweep.layer_count(model), sublayers_of(layers_of(model)[0])
     counts = {
         part: sum(w.numel() for each in some for w in each.module.parameters())
         for part, some in parts.items()

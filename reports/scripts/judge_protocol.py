@@ -19,7 +19,7 @@ from papers_protocol import SIZES, questions
 from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
 from lamina.data.prepare import prepare_calibration
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.load import load_folder
@@ -90,7 +90,7 @@ def patched(model, task: str, sets_of: list[tuple], general: bool) -> list[Candi
     sources = [Source(own, 1.0)]
     if general:
         sources.append(Source([sample.sequence() for sample in texts("calibration", TEXTS)], SHARE))
-    bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], engine.layer_count(model)
+    bare, depth = [Candidate(frozenset(gone)) for gone in sets_of], sweep.layer_count(model)
     runs, options = (
         looped.candidate_boundaries(bare, depth),
         Repair.from_options({"method": "ghost"}),
@@ -110,7 +110,7 @@ def judged(
     """What stands behind the key of each candidate's row. All of them share a pass."""
     found = {name: [] for name in candidates}
     for samples in filter(None, (held, wiki)):
-        with engine.open_session(model, samples, TOKENS, False) as session:
+        with sweep.open_session(model, samples, TOKENS, False) as session:
             session.measure(
                 range(len(samples)), {str(name): each for name, each in candidates.items()}
             )

@@ -28,7 +28,7 @@ from lamina.data.encoding import open_encoder
 from lamina.data.lm_tasks import task_object
 from lamina.data.prepare import draw_tasks, prepare_calibration
 from lamina.data.prompts import PLAIN
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.evaluation.generation import own_answers
 from lamina.evaluation.tasks import TaskBenchmark
@@ -112,7 +112,7 @@ class World:
         self.manifest, self.root = described(name), root
         self.model = load_folder(self.manifest["path"], "float32", False)
         self.tokenizer = load_tokenizer(self.manifest)
-        layers = range(engine.layer_count(self.model))
+        layers = range(sweep.layer_count(self.model))
         pairs = list(combinations(layers, 2))
         self.sets = [frozenset({str(layer)}) for layer in layers] + [
             frozenset(map(str, pair))
@@ -149,7 +149,7 @@ class World:
             )
         named = {CURRENT: Candidate(frozenset())} | {each: Candidate(each) for each in self.sets}
         found = {"loss": [], "accuracy": []}
-        with engine.open_session(self.model, samples, 16384, False) as session:
+        with sweep.open_session(self.model, samples, 16384, False) as session:
             numbers = range(len(samples))
             session.measure(numbers, named)
             for each in named:
@@ -238,7 +238,7 @@ def compared(world: World, task: str) -> list[list[Any]]:
                 (len(made.samples), made.facts.get("n_right", "")),
             )
     rows = []
-    singles = engine.layer_count(world.model)
+    singles = sweep.layer_count(world.model)
     for sets, chosen in {
         "one": slice(0, singles),
         "two": slice(singles, None),

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.data.lm_tasks import task_object
 from lamina.data.prepare import prepare_calibration
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source as Fitted
 from lamina.evaluation.perplexity import Window, document_nll
@@ -149,11 +149,11 @@ class Trial:
     def plan(self, size: int) -> list[str]:
         """Layers in the order of their removal: each time the one without which the loss is lowest."""
         gone: list[str] = []
-        with engine.open_session(self.world.model, self.chosen_on, 16384, False) as session:
+        with sweep.open_session(self.world.model, self.chosen_on, 16384, False) as session:
             while len(gone) < size:
                 layers = [
                     str(layer)
-                    for layer in range(engine.layer_count(self.world.model))
+                    for layer in range(sweep.layer_count(self.world.model))
                     if str(layer) not in gone
                 ]
                 named = {each: Candidate(frozenset([*gone, each])) for each in layers}
@@ -175,7 +175,7 @@ class Trial:
         if self.general:
             sources.append(Fitted([sample.sequence() for sample in self.general], WEIGHT))
         where, options = (
-            find_runs(gone, engine.layer_count(self.world.model)),
+            find_runs(gone, sweep.layer_count(self.world.model)),
             Repair.from_options({"method": "ghost"}),
         )
         return dict(fit_patches(self.world.model, sources, where, options, 0, torch.device("cpu")))

@@ -14,7 +14,7 @@ import numpy as np
 from portfolio_regret import TOKENS, WORLDS, documents, spelled
 from scipy.stats import spearmanr
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.selection.strategies.pairwise import estimate_effects, minimise
@@ -26,7 +26,7 @@ HEAD = "task documents removed kind model spearman r2 units loss base_loss accur
 def losses(model, samples, sets, text):
     """(samples,) losses of each set, and whether the answers are right."""
     candidates, found = [Candidate(each) for each in dict.fromkeys(sets)], {}
-    with engine.open_session(model, samples, TOKENS, False) as session:
+    with sweep.open_session(model, samples, TOKENS, False) as session:
         numbers = range(len(samples))
         session.measure(numbers, {each.removed: each for each in candidates})
         for each in candidates:
@@ -42,7 +42,7 @@ def losses(model, samples, sets, text):
 def main(world: str, tasks: list[str], count: int, out: Path) -> None:
     of, rows = WORLDS[world], []
     model = load_folder(str(of.folder), of.dtype, False)
-    units = [str(layer) for layer in range(engine.layer_count(model))]
+    units = [str(layer) for layer in range(sweep.layer_count(model))]
     for task in tasks:
         pool, test = documents(world, task)
         text, draw = task == "stories", np.random.default_rng(0)

@@ -17,7 +17,7 @@ from portfolio_regret import ROOT, TOKENS, WORLDS, described, written
 
 from lamina.data.calibrations import CalibrationSamples
 from lamina.data.prepare import prepare_calibration
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.models.load import load_folder
 from lamina.models.structure import layers_of, sublayers_of
@@ -28,7 +28,7 @@ from lamina.relevance.score import rank_units
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.plans import PlanRequest
 from lamina.selection.strategies.pairwise import estimate_effects, minimise
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 SIZES = (3, 5, 7)
 # The paper takes the least relevant layer each time; the race may take one that loses half a point more.
@@ -53,7 +53,7 @@ def raced(model, of, gone, units):
         race,  # at the commit of reports/protocol.md; lamina has no race now
     )
 
-    with engine.open_session(model, of.samples, TOKENS, False) as session:
+    with sweep.open_session(model, of.samples, TOKENS, False) as session:
         evaluator = Evaluator(session, loss_of("accuracy", "acc_norm"))
         candidates = [Candidate(frozenset([*gone, unit])) for unit in units]
         best = race.run(
@@ -69,9 +69,9 @@ def raced(model, of, gone, units):
 def lowest(model, of, gone, units, metric):
     """Units in the order of a metric of a full sweep."""
     pass_ = "stream" if metric == "cosine" else "removal"
-    scores = engine.sweep_units(model, of.samples, units, gone, pass_, TOKENS, outputs=False)
+    scores = sweep.sweep_units(model, of.samples, units, gone, pass_, TOKENS, outputs=False)
     keys = {"model": "smollm2", "calibration": "own", "selector": metric, "removed": len(gone)}
-    columns = from_table(store.from_rows("sweeps", scores.rows([CURRENT, *units]), **keys))
+    columns = from_table(parquet.from_rows("sweeps", scores.rows([CURRENT, *units]), **keys))
     order = rank_units(
         columns, metric, Context(of.facts["chance_accuracy"], "acc_norm", len(gone), 0)
     )
@@ -90,7 +90,7 @@ def pairs(model, of, depth):
     losses = {each: [] for each in sets}
     for start in range(0, len(of.samples), 25):
         some = of.samples[start : start + 25]
-        with engine.open_session(model, some, TOKENS, False) as session:
+        with sweep.open_session(model, some, TOKENS, False) as session:
             session.measure(range(len(some)), {each: Candidate(each) for each in sets})
             for each in sets:
                 losses[each] += [
@@ -106,7 +106,7 @@ def main(way: str, task: str, count: int, draw: int, folder: Path) -> None:
     found = json.loads(out.read_text()) if out.is_file() else {"steps": []}
     of = questions(task, "pool", count, draw)
     model = load_folder(str(WORLDS["smollm2"].folder), WORLDS["smollm2"].dtype, False)
-    depth = engine.layer_count(model)
+    depth = sweep.layer_count(model)
     parts = sublayers_of(layers_of(model)[0])
     counts = {
         part: sum(w.numel() for each in some for w in each.module.parameters())

@@ -23,7 +23,7 @@ from lamina.engine import footprint
 from lamina.engine.batches import TOKENS
 from lamina.engine.footprint import Shape
 from lamina.models.manifest import count_layer_parameters
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.estimate import Works, count_tokens, estimate_cost, most_runs
@@ -86,7 +86,7 @@ def configuration(name: str, root: Path) -> Configuration:
     """The file of a model, in a project that has its folder if it is none of the hub."""
     folder = root / "models" / name
     AutoConfig.for_model(**SHAPES[name], **_VOCABULARY).save_pretrained(folder)
-    store.write_tensors(folder / "model.safetensors", {}, {})
+    parquet.write_tensors(folder / "model.safetensors", {}, {})
     (folder / "tokenizer.json").write_text("{}")
     raw = yaml.safe_load((ROOT / f"config/models/{name}.yaml").read_text(encoding="utf-8"))
     return load_configuration(raw, root)
@@ -126,7 +126,7 @@ def samples(config: Configuration, calibration: str) -> list[Sample]:
 def costs(name: str, root: Path) -> Mapping[str, Any]:
     """What results/cost.json would say."""
     config, folder = configuration(name, root), root / "models" / name
-    store.write_json(root / f"{name}/manifest.json", manifest(name, folder))
+    parquet.write_json(root / f"{name}/manifest.json", manifest(name, folder))
     drawn = [root / f"{name}/{calibration}.parquet" for calibration in config.calibrations]
     for file in drawn:
         calibrations.write_calibration(
@@ -135,7 +135,7 @@ def costs(name: str, root: Path) -> Mapping[str, Any]:
         )
     tested = [root / f"{task}.parquet" for task in config.benchmarks.tasks]
     for file in tested:
-        store.write_table(file, pa.table({"document": [""] * LENGTHS[file.stem][3]}))
+        parquet.write_table(file, pa.table({"document": [""] * LENGTHS[file.stem][3]}))
     return estimate_cost(
         config, [str(root / f"{name}/manifest.json")], list(map(str, drawn)), list(map(str, tested))
     )

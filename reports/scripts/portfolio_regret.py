@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.prepare import prepare_calibration
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.load import load_folder
 from lamina.options.calibrations import Calibration as Entry
@@ -129,7 +129,7 @@ class Judge:
             Candidate(units) for units in dict.fromkeys(sets) if spelled(units) not in self._found
         ]
         if wanted:
-            with engine.open_session(self._model, self._samples, TOKENS, False) as session:
+            with sweep.open_session(self._model, self._samples, TOKENS, False) as session:
                 numbers = range(len(self._samples))
                 session.measure(numbers, {candidate.removed: candidate for candidate in wanted})
                 for candidate in wanted:

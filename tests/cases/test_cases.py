@@ -49,7 +49,7 @@ from lamina.evaluation.together import Together
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Hub, Text
-from lamina_workflow.checks import load as checks
+from lamina_workflow.checks import load
 from lamina_workflow.config import text as config_text
 from lamina_workflow.config.configuration import Configuration
 from tests import ROOT
@@ -205,7 +205,7 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raw = case["config"]
         if isinstance(raw, str):
             raw = config_text.read_configuration(raw)
-        config = checks.load_configuration(completed(raw), tmp_path)
+        config = load.load_configuration(completed(raw), tmp_path)
         for model_name, entry in config.models.items():
             manifest = describe_model(model_name, entry, tmp_path / entry.source)
             model = load_model(manifest)

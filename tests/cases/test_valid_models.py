@@ -20,7 +20,7 @@ from lamina.data.prepare import prepare_calibration
 from lamina.engine.sweep import sweep_units
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe_model
-from lamina_workflow.checks import load as checks
+from lamina_workflow.checks import load
 from tests import ROOT
 from tests.cases import plain
 
@@ -276,7 +276,7 @@ def measured_numbers(source: str, root: Path) -> dict[str, Any]:
             "maps": {"models": ["odd"], "calibrations": ["texts", "asked"], "metrics": ["cosine"]}
         },
     }
-    config = checks.load_configuration(raw, root)
+    config = load.load_configuration(raw, root)
     entry = config.models["odd"]
     manifest = describe_model("odd", entry, root / entry.source)
     load_tokenizer(manifest)

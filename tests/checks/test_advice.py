@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina_workflow.checks import load as checks
+from lamina_workflow.checks import load
 from lamina_workflow.checks.advice import advise_on
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def advice(raw: Raw, root: Path) -> list[str]:
-    return advise_on(checks.load_configuration(raw, root), root)
+    return advise_on(load.load_configuration(raw, root), root)
 
 
 def test_a_sensible_configuration_is_run_without_a_word(root: Path) -> None:

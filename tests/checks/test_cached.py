@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import constants
 
 from lamina.errors import LaminaError
-from lamina_workflow.checks import load as checks
+from lamina_workflow.checks import load
 from lamina_workflow.checks.cached import check_cached
 from lamina_workflow.runtime.online import is_offline
 from tests import ROOT
@@ -71,7 +71,7 @@ def test_a_model_whose_weights_are_not_in_the_cache_is_refused(
     fill_cache(tmp_path)
     next(tmp_path.glob("hf/hub/*/snapshots/*/model.safetensors")).unlink()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf/hub"))
-    config = checks.load_configuration(yaml.safe_load(CONFIG), ROOT)
+    config = load.load_configuration(yaml.safe_load(CONFIG), ROOT)
     with pytest.raises(LaminaError, match=r"models.hub.source: 'lab/words' has no weights"):
         check_cached(config, tmp_path)
 
@@ -84,7 +84,7 @@ def test_a_prepared_model_need_not_be_in_the_cache(tmp_path: Path) -> None:
     manifest = tmp_path / "results/models/hub/manifest.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"path": str(ROOT / "resources/reference")}))
-    check_cached(checks.load_configuration(yaml.safe_load(CONFIG), ROOT), tmp_path)
+    check_cached(load.load_configuration(yaml.safe_load(CONFIG), ROOT), tmp_path)
 
 
 def test_offline_is_what_huggingface_hub_takes_for_it() -> None:

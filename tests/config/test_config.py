@@ -13,7 +13,7 @@ import yaml
 
 from lamina.options import calibrations, healings, models, repairs, selectors
 from lamina.options.entry import Entry
-from lamina_workflow.checks import load as config
+from lamina_workflow.checks import load
 from lamina_workflow.config import configuration, studies, text
 from lamina_workflow.config.studies import Maps, Size
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
-    loaded = config.load_configuration(minimal(), root).plain()
+    loaded = load.load_configuration(minimal(), root).plain()
     assert json.loads(json.dumps(loaded)) == loaded
     assert loaded["calibrations"]["recall"] == {
         "task": "microworld_recall",
@@ -49,18 +49,18 @@ def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
 
 
 def test_loading_twice_changes_nothing(root: Path) -> None:
-    loaded = config.load_configuration(minimal(), root)
-    assert config.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
+    loaded = load.load_configuration(minimal(), root)
+    assert load.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
 
 
 def test_loading_leaves_its_input_alone(root: Path) -> None:
     raw = minimal()
-    config.load_configuration(raw, root)
+    load.load_configuration(raw, root)
     assert raw == minimal()
 
 
 def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
-    loaded = config.load_configuration(
+    loaded = load.load_configuration(
         put(put(minimal(), "seed", 7), "selectors.random.seed", 3), root
     )
     assert loaded.calibrations["recall"].seed == 7
@@ -78,7 +78,7 @@ def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) 
     )  # YAML 1.1 knows no number without a dot before the e
     put(raw, "models.small.trust_remote_code", "true")
     put(raw, "studies.prune.removed", ["1", "25%"])
-    loaded = config.load_configuration(raw, root)
+    loaded = load.load_configuration(raw, root)
     assert loaded.calibrations["recall"].limit == 40
     assert loaded.healings["lora"].learning_rate == 3e-4
     assert loaded.models["small"].trust_remote_code is True
@@ -115,7 +115,7 @@ def test_what_can_be_read_in_one_way_is_read(
     model_folder(root / "deep", {"num_hidden_layers": 12})
     raw = text.read_configuration(root / "settings.yaml")
     raw["models"]["small"]["source"] = "deep"
-    found: Any = config.load_configuration(raw, root).plain()
+    found: Any = load.load_configuration(raw, root).plain()
     for key in where.split("."):
         found = found[key]
     if meant is None:
@@ -127,7 +127,7 @@ def test_a_name_may_be_a_number(root: Path) -> None:
     raw = minimal()
     raw["calibrations"]["2024"] = raw["calibrations"].pop("recall")
     raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": [2024]}}
-    assert config.load_configuration(raw, root).studies["maps"].calibrations == ["2024"]
+    assert load.load_configuration(raw, root).studies["maps"].calibrations == ["2024"]
 
 
 @pytest.mark.parametrize(
@@ -151,23 +151,23 @@ def test_a_size_in_memory_is_read_with_any_spelling_of_its_unit(
 )
 def test_layers_come_from_the_models_folder_or_its_entry(root: Path, settings: Raw) -> None:
     model_folder(root / "folder", settings)
-    loaded = config.load_configuration(
+    loaded = load.load_configuration(
         put(put(minimal(), "models.small.source", "folder"), "models.hub.layers", 32), root
     ).models
     assert (loaded["small"].layers, loaded["hub"].layers) == (5, 32)
-    assert config.load_configuration(minimal(), root).models["hub"].layers is None
+    assert load.load_configuration(minimal(), root).models["hub"].layers is None
 
 
 def test_a_local_model_tells_its_family(root: Path) -> None:
     model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
     assert (
-        config.load_configuration(put(minimal(), "models.small.source", "told"), root)
+        load.load_configuration(put(minimal(), "models.small.source", "told"), root)
         .models["small"]
         .family
         == "gpt2"
     )
     assert (
-        config.load_configuration(put(minimal(), "models.hub.family", "llama"), root)
+        load.load_configuration(put(minimal(), "models.hub.family", "llama"), root)
         .models["hub"]
         .family
         == "llama"
@@ -184,7 +184,7 @@ def test_a_path_from_home_is_the_same_for_all_that_read_it(
     raw = put(
         put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json"
     )
-    loaded = config.load_configuration(raw, root)
+    loaded = load.load_configuration(raw, root)
     assert (
         loaded.models["small"].source
         == loaded.models["small"].options()["source"]
@@ -233,7 +233,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
     put(
         raw, "calibrations.recall.score", "acc"
     )  # read by others than the job that draws the samples
-    loaded = config.load_configuration(put(raw, "selectors.accuracy.protect", [0, -1]), root)
+    loaded = load.load_configuration(put(raw, "selectors.accuracy.protect", [0, -1]), root)
     assert loaded.repairs["ghost"].options() == {"method": "ghost"}
     assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
     assert loaded.selectors["accuracy"].options() == {
@@ -243,7 +243,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
     }
     assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
     assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
-    seeded = config.load_configuration(put(raw, "seed", 7), root)
+    seeded = load.load_configuration(put(raw, "seed", 7), root)
     assert seeded.healings["lora"].options() == {"method": "lora", "seed": 7}
 
 
@@ -262,13 +262,13 @@ def test_a_job_reads_back_the_entry_from_its_options(
     root: Path, section: str, read: Callable[[Raw], Entry]
 ) -> None:
     for entry in getattr(
-        config.load_configuration(put(minimal(), "seed", 5), root), section
+        load.load_configuration(put(minimal(), "seed", 5), root), section
     ).values():
         assert read(json.loads(json.dumps(entry.options()))) == entry
 
 
 def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
-    loaded = config.load_configuration(minimal(), root).selectors
+    loaded = load.load_configuration(minimal(), root).selectors
     assert [loaded[name].metric for name in ("accuracy", "angular", "deepest", "random")] == [
         "accuracy",
         "angular",
@@ -280,7 +280,7 @@ def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
 
 def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
     study = {"models": ["small"], "calibrations": ["recall"], "diagnoses": ["variance"]}
-    loaded = config.load_configuration(put(minimal(), "studies.looks", study), root).studies
+    loaded = load.load_configuration(put(minimal(), "studies.looks", study), root).studies
     assert isinstance(loaded["looks"], Maps) and loaded["looks"].metrics == []
     assert loaded["looks"].diagnoses == ["variance"] and loaded["maps"].diagnoses == []
 

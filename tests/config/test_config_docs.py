@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from lamina.options.entry import Choice
-from lamina_workflow.checks import load as config
+from lamina_workflow.checks import load
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
@@ -79,7 +79,7 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
     (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
-    loaded = config.load_configuration(SHIPPED[name](raw, tmp_path), REPOSITORY)
+    loaded = load.load_configuration(SHIPPED[name](raw, tmp_path), REPOSITORY)
     for kind in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":

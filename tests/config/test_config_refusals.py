@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lamina.errors import LaminaError
-from lamina_workflow.checks import load as config
+from lamina_workflow.checks import load
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
 
@@ -20,7 +20,7 @@ def root(tmp_path: Path) -> Path:
 
 def refusal(raw: Raw, root: Path) -> str:
     with pytest.raises(LaminaError) as caught:
-        config.load_configuration(raw, root)
+        load.load_configuration(raw, root)
     return str(caught.value)
 
 
@@ -202,8 +202,7 @@ def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
 
 def test_a_share_may_be_a_percentage(root: Path) -> None:
     assert (
-        config.load_configuration(put(minimal(), "report", {"keep": "95%"}), root).report.keep
-        == 0.95
+        load.load_configuration(put(minimal(), "report", {"keep": "95%"}), root).report.keep == 0.95
     )
 
 
@@ -325,7 +324,7 @@ def test_more_layers_than_can_go_are_refused(
 def test_sizes_of_a_hub_model_are_checked_where_its_layers_are_known(root: Path) -> None:
     raw = put(minimal(), "studies.prune.models", ["hub"])
     put(raw, "studies.prune.removed", [40])
-    assert config.load_configuration(copy.deepcopy(raw), root)
+    assert load.load_configuration(copy.deepcopy(raw), root)
     assert "at most 31" in refusal(put(raw, "models.hub.layers", 32), root)
 
 
@@ -440,7 +439,7 @@ def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> 
     raw = put(
         put(minimal(), "studies.prune.selectors", ["heads"]), "studies.prune.repairs", ["ghost"]
     )
-    assert config.load_configuration(copy.deepcopy(raw), root)
+    assert load.load_configuration(copy.deepcopy(raw), root)
     raw = put(put(raw, "repairs.fold", {"method": "replaceme"}), "studies.prune.repairs", ["fold"])
     message = refusal(raw, root)
     assert message.startswith("studies.prune.repairs: 'fold' is folded into weights")
@@ -464,12 +463,12 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
     put(raw, "benchmarks.perplexity.corpus_test.documents", None)
     assert "documents all of benchmarks.perplexity.corpus_test" in refusal(copy.deepcopy(raw), root)
     put(raw, "benchmarks.perplexity.corpus_test.documents", "300:")
-    assert config.load_configuration(raw, root)
+    assert load.load_configuration(raw, root)
 
 
 def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
     raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
-    assert config.load_configuration(copy.deepcopy(raw), root).repairs["ghost"].automatic(
+    assert load.load_configuration(copy.deepcopy(raw), root).repairs["ghost"].automatic(
         "recall"
     ) == ["corpus"]
     message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
@@ -483,7 +482,7 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
     raw = put(minimal(), "healings.lora.train", train)
     assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
     put(raw, "studies.prune.repairs", ["ghost"])
-    assert config.load_configuration(copy.deepcopy(raw), root)
+    assert load.load_configuration(copy.deepcopy(raw), root)
     for method in ("replaceme", "streamline"):
         put(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
@@ -496,7 +495,7 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
 def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
     model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
     raw = put(minimal(), "models.small.source", "short")
-    assert config.load_configuration(copy.deepcopy(raw), root)
+    assert load.load_configuration(copy.deepcopy(raw), root)
     for where in ("repairs.ghost.data", "healings.lora.data"):
         added = put(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
         assert "calibrations.corpus.length: 128" in refusal(added, root)
@@ -505,7 +504,7 @@ def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
 def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     raw = put(minimal(), "studies.prune.tasks", "own")
     put(raw, "studies.prune.perplexity", [])
-    assert config.load_configuration(copy.deepcopy(raw), root)
+    assert load.load_configuration(copy.deepcopy(raw), root)
     message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
     assert (
         "studies.prune.tasks: 'own'" in message

@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lamina import paths
 from lamina.data import calibrations, encoding, lm_tasks
 from lamina.data.calibrations import CalibrationSamples, Sample
-from lamina.engine import packing, sources
-from lamina.engine import sweep as engine
+from lamina.engine import packing, sources, sweep
 from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
@@ -32,13 +31,13 @@ from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run_search
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate, forecast, rehearsal, work
 from lamina_workflow.cost.forecast import Stage
 from lamina_workflow.cost.rehearsal import SearchedModel
 from lamina_workflow.cost.work import Tokens
-from lamina_workflow.study import requests as studies
+from lamina_workflow.study import requests
 from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import minimal, workplace
@@ -55,7 +54,7 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
         lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0
     )
     units = all_units(12, "layer", removed)
-    with engine.open_session(model, samples) as session:
+    with sweep.open_session(model, samples) as session:
         session.sweep(units, removed)
     packed = sum(
         len(line.tokens)
@@ -82,7 +81,7 @@ def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(
 ) -> None:
     samples, tokens = lines()
     gone = sorted(work.draw_plan(5, removed, kind).removed)
-    with engine.open_session(tiny.model(), samples, outputs=pass_ == "removal") as session:
+    with sweep.open_session(tiny.model(), samples, outputs=pass_ == "removal") as session:
         session.sweep(all_units(5, kind, gone), gone, pass_)
     assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
 
@@ -91,7 +90,7 @@ def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     samples, tokens = lines()
     model, others = tiny.model(), layers_of(tiny.model(seed=1))
     given = [f"{layer}.@other" for layer in range(5)]
-    with engine.open_session(
+    with sweep.open_session(
         model, samples, replacements=dict(zip(given, others, strict=True))
     ) as session:
         session.measure(range(4), *plan_sweep(Candidate(), [*all_units(5, "layer"), *given]))
@@ -124,7 +123,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     costs = {"stages": {"sweep": asdict(Stage(1, flops=5e12, disk=3e9))}, "notes": []}
-    store.write_text(tmp_path / "cost.json", json.dumps(costs))
+    parquet.write_text(tmp_path / "cost.json", json.dumps(costs))
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
     monkeypatch.setattr(forecast, "measure_rate", lambda results, always: 5e10)
     monkeypatch.setattr(forecast, "measure_start", lambda: forecast.StartSeconds(4.0, 1.0))
@@ -149,7 +148,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
 def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
     """A mean over random plans."""
     rng, (samples, tokens), runs = np.random.default_rng(0), lines(1, 4), []
-    with engine.open_session(tiny.model(depth=12), samples, outputs=False) as session:
+    with sweep.open_session(tiny.model(depth=12), samples, outputs=False) as session:
         for _ in range(40):
             drawn = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
             before = session.layer_tokens
@@ -184,9 +183,7 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         for unit in all_units(8, selector.units)
         if not (selector.protect and unit.startswith("0"))
     ]
-    with engine.open_session(
-        tiny.model(depth=8), samples, tokens=100_000, outputs=False
-    ) as session:
+    with sweep.open_session(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
         trials = Trials(
             Evaluator(session, loss_of("perplexity", "acc")),
             40,
@@ -278,13 +275,15 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     disk = {output: cost.disk for _, outputs, cost in works for output in outputs}
     swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
     assert disk[swept] == estimate.SAMPLE_ROW_BYTES * 10 * 9  # with all layers, and without each
-    variants = studies.list_variants(config)
+    variants = requests.list_variants(config)
     for v in variants:
         if v.repair != "none":
-            sizes = studies.sizes_of_patches(config, "small", v.calibration, v.selector, v.repair)
+            sizes = requests.sizes_of_patches(config, "small", v.calibration, v.selector, v.repair)
             assert disk[paths.patch(v.key, v.repair)] == sum(sizes) * 64 * 64 * 4
     rows = sum(cost.disk for stage, _, cost in works if stage == "benchmark")
-    blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
+    blocks = [
+        requests.block_variants(config, *block) for block in requests.benchmark_blocks(config)
+    ]
     assert rows == estimate.SAMPLE_ROW_BYTES * 10 * sum(map(len, blocks))
     assert estimate.sum_by_stage(works)["heal"].disk > 0
 
@@ -302,7 +301,7 @@ def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None
     task_names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     tasks = {("small", name): tokens for name in task_names}
     works = estimate.Works(config, {"small": manifest}, {"small": shape}, calibrations, tasks)
-    healed_variants = [v for v in studies.list_variants(config) if v.healing != "none"]
+    healed_variants = [v for v in requests.list_variants(config) if v.healing != "none"]
     expected_disk = sum(shape.parameters(8 - v.removed) * shape.size for v in healed_variants)
     assert estimate.sum_by_stage(list(works))["heal"].disk == expected_disk
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows
 from tests.given.plausible_tables import VIEWS, write_tables
@@ -123,8 +123,8 @@ def study(folder: Path, models: int, rng: np.random.Generator) -> duckdb.DuckDBP
         for name in draws
     ]
     write_tables(folder, benchmarks=benchmarks, calibrations=calibrations)
-    store.write_table(
-        folder / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples)
+    parquet.write_table(
+        folder / "benchmark_samples.parquet", parquet.from_rows("benchmark_samples", samples)
     )
     return database.connect_views(VIEWS, sorted(folder.glob("*.parquet")))
 
@@ -213,8 +213,8 @@ def test_change_and_kept_cover_where_few_documents_differ(
         for number in range(models)
     ]
     write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    store.write_table(
-        tmp_path / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples)
+    parquet.write_table(
+        tmp_path / "benchmark_samples.parquet", parquet.from_rows("benchmark_samples", samples)
     )
     found = query_rows(
         database.connect_views(VIEWS, sorted(tmp_path.glob("*.parquet"))),

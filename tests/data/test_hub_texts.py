@@ -13,16 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lamina.data import documents
-from lamina.data import prepare as preparing
+from lamina.data import documents, prepare
 from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare_calibration
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe_model
-from lamina.options import calibrations as entries
+from lamina.options import calibrations
 from lamina.options.calibrations import Hub
-from lamina_workflow.checks import load as configuration
+from lamina_workflow.checks import load
 from lamina_workflow.stages.prepare import PrepareCalibration, calibration_files
 from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
 from tests.given.configurations import minimal, put, workplace
@@ -91,7 +90,7 @@ def test_local_folders_are_read_as_data_sets(
     tmp_path: Path, made: Any, expected: list[str], streaming: bool
 ) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
-    entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
+    entry = calibrations.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
     assert (
         isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
     )
@@ -115,7 +114,9 @@ def test_what_a_data_set_lacks_is_named(
 ) -> None:
     with pytest.raises(LaminaError) as refused:
         documents.read_hub(
-            entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x"
+            calibrations.Calibration.from_options(c4(tmp_path) | changed),
+            tmp_path,
+            "calibrations.x",
         )  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words), refused.value
 
@@ -125,7 +126,7 @@ def write(root: Path, **rows: list[Any]) -> Hub:
     for name, listed in rows.items():
         (root / "own").mkdir(exist_ok=True)
         (root / f"own/{name}.jsonl").write_text("\n".join(map(json.dumps, listed)))
-    entry = entries.Calibration.from_options({"hub": "own", "documents": None})
+    entry = calibrations.Calibration.from_options({"hub": "own", "documents": None})
     assert isinstance(entry, Hub)
     return entry
 
@@ -230,7 +231,7 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     (tmp_path / "own/train.jsonl").write_text(
         "\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5))
     )
-    entry = entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
+    entry = calibrations.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
     found = prepare_calibration("own", entry, manifest, tmp_path)
     assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == (
         "text",
@@ -246,13 +247,11 @@ def test_an_id_needs_a_revision_and_folders_make_readers_stale(
 ) -> None:
     root = workplace(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
-        configuration.load_configuration(
-            put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root
-        )
-    configuration.load_configuration(
+        load.load_configuration(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
+    load.load_configuration(
         put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root
     )
-    loaded = configuration.load_configuration(put(minimal(), "calibrations.corpus", c4(root)), root)
+    loaded = load.load_configuration(put(minimal(), "calibrations.corpus", c4(root)), root)
     monkeypatch.chdir(root)
     files = calibration_files(loaded, "corpus")
     assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
@@ -266,7 +265,7 @@ MIXED = {
 }
 
 
-ENTRIES = {name: entries.Calibration.from_options(options) for name, options in MIXED.items()}
+ENTRIES = {name: calibrations.Calibration.from_options(options) for name, options in MIXED.items()}
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +277,9 @@ def parts() -> dict[str, CalibrationSamples]:
 
 
 def mixed(parts: dict[str, CalibrationSamples], **changed: Any) -> list[Sample]:
-    return preparing.mix_samples("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
+    return prepare.mix_samples(
+        "all", calibrations.Calibration.from_options(SHARES | changed), parts
+    )  # type: ignore[arg-type]
 
 
 def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, CalibrationSamples]) -> None:
@@ -295,7 +296,7 @@ def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, CalibrationSam
 def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, CalibrationSamples]) -> None:
     manifest = describe_model("reference", ENTRY, REFERENCE)
     found = prepare_calibration(
-        "all", entries.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES
+        "all", calibrations.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES
     )
     assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
@@ -306,7 +307,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(
 ) -> None:
     root = workplace(tmp_path)
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
-    loaded = configuration.load_configuration(raw, root)
+    loaded = load.load_configuration(raw, root)
     assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
     jobs = {
         name: PrepareCalibration.of(loaded, place(model="small", calibration=name))
@@ -315,7 +316,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(
     assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
-            configuration.load_configuration(put(raw, "calibrations.all.mixture", {part: 1}), root)
+            load.load_configuration(put(raw, "calibrations.all.mixture", {part: 1}), root)
 
 
 def test_the_examples_of_the_guide_are_calibrations() -> None:
@@ -323,4 +324,4 @@ def test_the_examples_of_the_guide_are_calibrations() -> None:
     examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
     found = [entry for example in examples for entry in example.get("calibrations", {}).values()]
     assert len(found) == 10
-    assert all(entries.Calibration.from_options(entry).options() for entry in found)
+    assert all(calibrations.Calibration.from_options(entry).options() for entry in found)

@@ -19,9 +19,7 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.variance import Variance
 from lamina.diagnosis.void import Void
-from lamina.engine import capture, weights
-from lamina.engine import memory as room
-from lamina.engine import sweep as engine
+from lamina.engine import capture, memory, sweep, weights
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.evaluation import efficiency, perplexity
 from lamina.evaluation.assembly import Parts
@@ -81,14 +79,14 @@ def capture_activations(world: World) -> Any:
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
     units = all_units(DEPTH, kind)
-    return engine.sweep_units(
-        world.model(), world.samples, units, [], "removal", world.tokens
-    ).rows([CURRENT, *units])
+    return sweep.sweep_units(world.model(), world.samples, units, [], "removal", world.tokens).rows(
+        [CURRENT, *units]
+    )
 
 
 @stage()
 def sweep_stream(world: World) -> Any:
-    return engine.sweep_units(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(
+    return sweep.sweep_units(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(
         UNITS
     )
 
@@ -119,7 +117,7 @@ def sweep_looped(world: World) -> Any:
     fitted = looped.fit_loop_patches(
         model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0
     )
-    with engine.open_session(model, world.samples, world.tokens) as session:
+    with sweep.open_session(model, world.samples, world.tokens) as session:
         looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 
@@ -130,7 +128,7 @@ def sweep_donors(world: World) -> Any:
     units = ["2", "2.@donor", "4.@donor"]
     layers = replacements.replacement_layers(model, units[1:], {"donor": world.manifest("donor")})
     wanted = {unit: Candidate(frozenset({unit})) for unit in units}
-    with engine.open_session(model, world.samples, world.tokens, replacements=layers) as session:
+    with sweep.open_session(model, world.samples, world.tokens, replacements=layers) as session:
         session.measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 
@@ -143,7 +141,7 @@ def search_plans(world: World) -> Any:
     seen, held_back = np.arange(7), np.arange(7, len(world.samples))
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
-    with engine.open_session(model, world.samples, world.tokens, False) as session:
+    with sweep.open_session(model, world.samples, world.tokens, False) as session:
         growing = GrowingRepairs(
             lambda c: looped.fit_loop_patches(model, source, c, ghost, 0),
             seen,
@@ -395,8 +393,8 @@ def budget_of_tokens(world: World) -> Any:
     """`tokens: auto` asks the device how much it has; how much that is differs."""
     model = world.model()
     return (
-        room.choose_token_budget("auto", model, world.samples, 8) > 0
-        and room.choose_token_budget("auto", model, world.samples) > 0
+        memory.choose_token_budget("auto", model, world.samples, 8) > 0
+        and memory.choose_token_budget("auto", model, world.samples) > 0
     )
 
 

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.engine import footprint
-from lamina.engine import memory as room
-from lamina.engine import sweep as engine
+from lamina.engine import footprint, memory, sweep
 from lamina.engine.capture import capture_similarities
 from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
@@ -50,7 +48,7 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
     samples = random_samples(0, count=300)
     units = all_units(5, "layer")
     small, large = (
-        engine.sweep_units(model, samples, units, tokens=tokens, outputs=False)
+        sweep.sweep_units(model, samples, units, tokens=tokens, outputs=False)
         for tokens in (512, 10**6)
     )
     assert torch.cuda.memory_stats()["num_ooms"] > 0
@@ -60,8 +58,8 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
 @needs_one
 def test_bfloat16_ranks_layers_as_float32_does() -> None:
     samples, units = random_samples(0, count=40), all_units(5, "layer")
-    wide = engine.sweep_units(tiny.model().cuda(), samples, units)
-    narrow = engine.sweep_units(tiny.model().to("cuda", torch.bfloat16), samples, units)
+    wide = sweep.sweep_units(tiny.model().cuda(), samples, units)
+    narrow = sweep.sweep_units(tiny.model().to("cuda", torch.bfloat16), samples, units)
     mean = [scores.loglikelihood.mean(axis=1) for scores in (wide, narrow)]
     np.testing.assert_allclose(mean[1], mean[0], rtol=0.03)
 
@@ -76,7 +74,7 @@ def test_capture_needs_on_a_device_what_is_predicted() -> None:
     capture_similarities(model, sequences, 8192)
     predicted = footprint.capture_bytes(Shape.of(model.config, 2), 8192, 120, 64)
     assert torch.cuda.max_memory_allocated() - before == pytest.approx(predicted, rel=0.15)
-    assert 0 < room.available_bytes(model) <= torch.cuda.mem_get_info()[1] // 2
+    assert 0 < memory.available_bytes(model) <= torch.cuda.mem_get_info()[1] // 2
 
 
 @pytest.mark.skipif(
@@ -97,11 +95,11 @@ def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
 @needs_two
 def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
     samples, units = random_samples(0, count=20), all_units(5, "layer")
-    alone = engine.sweep_units(tiny.model().to("cuda:0"), samples, units)
+    alone = sweep.sweep_units(tiny.model().to("cuda:0"), samples, units)
     model = tiny.model()
     half = int(0.7 * sum(weight.numel() * weight.element_size() for weight in model.parameters()))
     places = [(torch.device("cuda", number), half) for number in range(2)]
-    spread = engine.sweep_units(devices.spread_model(model, places), samples, units)
+    spread = sweep.sweep_units(devices.spread_model(model, places), samples, units)
     assert len({weight.device for weight in model.parameters()}) == 2
     np.testing.assert_allclose(spread.loglikelihood, alone.loglikelihood, atol=1e-4)
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency
@@ -29,7 +29,7 @@ def needed(world: World, tokens: int) -> tuple[int, Scores, int]:
 
 def swept(world: World, tokens: int, machine: Machine) -> tuple[Scores, int]:
     model = load_model(world.manifest())
-    with engine.open_session(model, world.samples, tokens) as session:
+    with sweep.open_session(model, world.samples, tokens) as session:
         session.sweep(UNITS)
     return session.scores, session.layer_tokens
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate, grow_tree
 from lamina.engine.session import PassPlan, Session
 from lamina.errors import LaminaError
@@ -52,7 +52,7 @@ def measured(
     model: PreTrainedModel, samples: list[Sample], wanted: list[Candidate], tokens: int = 2000
 ) -> np.ndarray:
     """Log-likelihoods of all rows by each candidate, in one session."""
-    with engine.open_session(model, samples, tokens, outputs=False) as session:
+    with sweep.open_session(model, samples, tokens, outputs=False) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
     return session.scores.loglikelihood[[session.scores.index[candidate] for candidate in wanted]]
 
@@ -132,8 +132,8 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
         random_samples(5, count=5),
         all_units(DEPTH, "mlp", ["2.mlp"]),
     )
-    whole = engine.sweep_units(model, samples, units, ["2.mlp"])
-    parts = engine.sweep_units(model, samples, units, ["2.mlp"], tokens=tokens)
+    whole = sweep.sweep_units(model, samples, units, ["2.mlp"])
+    parts = sweep.sweep_units(model, samples, units, ["2.mlp"], tokens=tokens)
     for name in ("output_kl", "output_norm"):
         np.testing.assert_allclose(
             parts.output[name] / parts.output_count, whole.output[name] / whole.output_count, 1e-3
@@ -146,7 +146,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
-    whole = engine.sweep_units(model, samples, units)
+    whole = sweep.sweep_units(model, samples, units)
     failed: list[weakref.ref] = []
     forward = Session._forward
 
@@ -161,7 +161,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
 
     monkeypatch.setattr(Session, "_forward", small_machine)
     try:
-        halved = engine.sweep_units(model, samples, units)
+        halved = sweep.sweep_units(model, samples, units)
     finally:
         gc.enable()
     assert len(failed) > 3

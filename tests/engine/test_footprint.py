@@ -10,8 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lamina.engine import footprint
-from lamina.engine import memory as room
+from lamina.engine import footprint, memory
 from lamina.healing import full
 from lamina.healing.batches import TrainingSource
 from lamina.healing.full import Full
@@ -109,12 +108,12 @@ def test_the_benchmark_runs_in_its_smallest_form(stage: str) -> None:
 
 def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the room of 40 MB, a capture and a sweep under the budget found need about that, and no more."""
-    monkeypatch.setattr(room, "HOST", 4 * 10**7)
+    monkeypatch.setattr(memory, "HOST", 4 * 10**7)
     stages = scale.Stages(SHAPE)
     samples = stages.texts() * 20
-    assert room.choose_token_budget("512", stages.model, samples) == 512
+    assert memory.choose_token_budget("512", stages.model, samples) == 512
     for streams in (None, 10):
-        found = room.choose_token_budget("auto", stages.model, samples, streams)
+        found = memory.choose_token_budget("auto", stages.model, samples, streams)
         line, many, lengths = stages.longest, 10**5, {len(sample.sequence()) for sample in samples}
         if streams is None:
             needed = [

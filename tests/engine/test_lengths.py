@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from tests.families import configurations
@@ -54,7 +54,7 @@ def samples(longest: int = 60) -> list[Sample]:
 
 def check_sweep(model: PreTrainedModel) -> None:
     rows = [row for sample in samples() for row in sample.rows]
-    found = engine.sweep_units(model, samples(), ["1", "4"])
+    found = sweep.sweep_units(model, samples(), ["1", "4"])
     for unit, gone in {"none": [], "1": ["1"], "4": ["4"]}.items():
         with bypassed(stack(model), gone):
             close(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lamina.engine import session as sessions
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.session import Session
 from lamina.models.units import all_units
 from tests.engine.test_sweep import random_samples
@@ -26,7 +26,7 @@ def test_parts_give_the_numbers_of_the_whole(
     """One place at a time, and a few. Some families scale or cap their logits behind the head."""
     model = tiny.model(family)
     samples = random_samples(3, kinds=("choices", "text"))
-    with engine.open_session(model, samples, 400) as session:
+    with sweep.open_session(model, samples, 400) as session:
         whole = swept(session)
         work = session.layer_tokens
     monkeypatch.setattr(sessions, "LOGITS", numbers)
@@ -39,7 +39,7 @@ def test_parts_give_the_numbers_of_the_whole(
             yield part
 
     monkeypatch.setattr(Session, "_apply_head", counted)
-    with engine.open_session(model, samples, 400) as session:
+    with sweep.open_session(model, samples, 400) as session:
         parts = swept(session)
         assert session.layer_tokens == work, "no layer runs twice"
         assert session._head_runs_alone, "the head gives the numbers of the whole model"

@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import sweep as engine
-from lamina.engine import weights
+from lamina.engine import sweep, weights
 from lamina.engine.candidates import Candidate
 from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
@@ -20,7 +19,7 @@ from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
 
@@ -72,13 +71,13 @@ def documents() -> list[Sample]:
     return samples
 
 
-def swept() -> tuple[Scores, list[dict[str, Any]], store.pa.Table]:
-    scores = engine.sweep_units(fragile(), documents(), all_units(5, "layer"))
+def swept() -> tuple[Scores, list[dict[str, Any]], parquet.pa.Table]:
+    scores = sweep.sweep_units(fragile(), documents(), all_units(5, "layer"))
     rows = scores.rows(scores.names)
     return (
         scores,
         rows,
-        store.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0),
+        parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0),
     )
 
 
@@ -127,7 +126,7 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "agreement"])
 def test_losses_are_never_nan_and_what_is_not_finite_loses_most(metric: str) -> None:
     candidates = [Candidate(frozenset({unit})) for unit in ("0", "1", "2")]
-    with engine.open_session(fragile(), documents()) as session:
+    with sweep.open_session(fragile(), documents()) as session:
         means = (
             Evaluator(session, loss_of(metric, "acc_norm")).losses(candidates, range(12)).mean(1)
         )
@@ -138,7 +137,7 @@ def test_losses_are_never_nan_and_what_is_not_finite_loses_most(metric: str) -> 
 def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
     model, samples = tiny.model(), random_samples(2, kinds=("choices", "text", "generated"))
     broken = Candidate(frozenset({"2"}), {(2, 3): Patch(torch.full((32, 32), torch.inf))})
-    with engine.open_session(model, samples) as session:
+    with sweep.open_session(model, samples) as session:
         asked = Evaluator(session, loss_of("accuracy", "acc"))
         assert asked.losses([broken], range(len(samples))).min() == 1
         rows = session.scores.rows([broken])

@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import forking, packing, proof
-from lamina.engine import sweep as engine
+from lamina.engine import forking, packing, proof, sweep
 from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
@@ -104,7 +103,7 @@ class LooksAhead:
 )
 def test_a_layer_that_does_more_than_a_layer_is_refused(fault: type, message: str) -> None:
     with pytest.raises(LaminaError, match=message):
-        engine.sweep_units(faulty(tiny.model(), fault), questions(), ["0"])
+        sweep.sweep_units(faulty(tiny.model(), fault), questions(), ["0"])
 
 
 def too_wide(batch: packing.PackedBatch, window: int | None = None) -> torch.Tensor:
@@ -125,7 +124,7 @@ def test_no_wrong_mask_is_used(
         monkeypatch.setattr(packing.PackedBatch, "visible_tokens", too_wide)
     else:
         monkeypatch.setattr(forking, "attention_windows", lambda model: [7] * 5)
-    scores = engine.sweep_units(model, questions(), ["1"])
+    scores = sweep.sweep_units(model, questions(), ["1"])
     assert "one row per choice" in caplog.text and "off by" in caplog.text
     assert np.allclose(
         scores.loglikelihood, [loglikelihoods(model), loglikelihoods(model, 1)], atol=1e-4
@@ -141,15 +140,15 @@ def test_a_model_that_looks_ahead_gives_no_activations() -> None:
 
 def test_a_model_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.model()
-    engine.sweep_units(model, questions(), ["0"])
+    sweep.sweep_units(model, questions(), ["0"])
     monkeypatch.setattr(proof.Proof, "_find_difference", lambda *_: pytest.fail("proven again"))
-    engine.sweep_units(model, questions(), ["1"])
+    sweep.sweep_units(model, questions(), ["1"])
 
 
 @pytest.mark.parametrize("family", ["bloom", "gpt2", "gemma2"])
 def test_one_row_and_a_batch_of_rows_give_the_same(family: str) -> None:
     model = tiny.model(family)
-    with engine.open_session(model, questions()) as session:
+    with sweep.open_session(model, questions()) as session:
         assert (session.windows is None) == (family == "bloom")
         found = {}
         for fixed in (False, True):

@@ -12,7 +12,7 @@ from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped, residuals
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.repair.test_ghost import linear_model
@@ -67,7 +67,7 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
 
 def test_the_score_is_the_sum_of_the_shares() -> None:
     rows = residuals.residual_rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
-    table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
+    table = parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
     for row in score_sweep(table, ["residual"], Context(), seed=0):
         mean = np.mean([each["residual"] for each in rows if each["unit"] == row["unit"]])
         assert row["score"] == pytest.approx(mean) and row["n_samples"] == len(SAMPLES)

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import readings
-from lamina.engine import sweep as engine
+from lamina.engine import readings, sweep
 from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove_units
@@ -76,7 +75,7 @@ def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: s
     model = tiny.model(family)
     samples = random_samples(1)
     units = all_units(5, kind)
-    scores = engine.sweep_units(model, samples, units, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, tokens=400)
     for unit in ["none", *units]:
         expected = naive(model, samples, [] if unit == "none" else [unit])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
@@ -87,7 +86,7 @@ def test_halves_of_both_kinds_go_from_a_model_without_some_as_from_a_cut_model(f
     """One of the halves that go leaves its layer without any. In gpt_neox both halves read the layer's input."""
     model, samples, removed = tiny.model(family), random_samples(1), ["1.mlp", "3.attention"]
     units = all_units(5, "both", removed)
-    scores = engine.sweep_units(model, samples, units, removed, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, removed, tokens=400)
     for unit in ["none", *units]:
         expected = naive(model, samples, [*removed, *([] if unit == "none" else [unit])])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
@@ -106,7 +105,7 @@ def test_output_metrics_compare_with_the_unpruned_model(
     """
     monkeypatch.setattr(readings, "CACHED", cached)
     model, samples = tiny.model(family), random_samples(5, count=6, kinds=("choices", "generated"))
-    scores = engine.sweep_units(model, samples, ["0", "4"], removed)
+    scores = sweep.sweep_units(model, samples, ["0", "4"], removed)
     cut = remove_units(copy.deepcopy(model), [*removed, "4"])
     rows, flips = {row["sample"]: row for row in scores.rows(["4"])}, 0.0
     for sample in samples:
@@ -144,7 +143,7 @@ def distances(base: np.ndarray, other: np.ndarray) -> list[float]:
 
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     model, samples = tiny.model(), random_samples(6)
-    scores = engine.sweep_units(model, samples, all_units(5, "layer"), pass_="stream")
+    scores = sweep.sweep_units(model, samples, all_units(5, "layer"), pass_="stream")
     captured = capture_similarities(model, [sample.sequence() for sample in samples])
     for layer in range(5):
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)
@@ -161,7 +160,7 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
     with torch.no_grad():
         next(model.model.layers[1].parameters()).fill_(float("nan"))
     with pytest.raises(LaminaError, match="not numbers.*dtype: float32"):
-        engine.sweep_units(model, random_samples(8), ["2"])
+        sweep.sweep_units(model, random_samples(8), ["2"])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
     task = lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
     samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), limit=40, seed=0)
     units = all_units(12, "layer")
-    scores = engine.sweep_units(model, samples, units)
+    scores = sweep.sweep_units(model, samples, units)
     instances = sorted(task.instances, key=lambda instance: (instance.doc_id, instance.idx))
     for unit in ["none", *units]:
         cut = copy.deepcopy(model) if unit == "none" else remove_units(copy.deepcopy(model), [unit])

@@ -11,8 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import capture, forking, moments
-from lamina.engine import sweep as engine
+from lamina.engine import capture, forking, moments, sweep
 from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from tests.given import tiny
@@ -80,7 +79,7 @@ def questions(count: int, kind: str) -> list[Sample]:
 def swept(lines: int, depth: int, kind: str) -> int:
     units = all_units(depth, "layer")
     model, samples = tiny.model(depth=depth), questions(lines, kind)
-    with engine.open_session(model, samples, 1_000_000) as session, looks() as found:
+    with sweep.open_session(model, samples, 1_000_000) as session, looks() as found:
         session.sweep(units)
     return len(found)
 
@@ -125,7 +124,7 @@ def test_attention_has_a_mask_where_a_context_is_shared(
         given.append((kwargs.get("attn_mask") is not None, args[1].shape[1], kwargs["is_causal"]))
         return attend(*args, **kwargs)
 
-    with engine.open_session(model, questions(3, kind), 1_000_000) as session:
+    with sweep.open_session(model, questions(3, kind), 1_000_000) as session:
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
         session.sweep(all_units(5, "layer"))
     heads = model.config.num_attention_heads if masks else model.config.num_key_value_heads
@@ -137,8 +136,8 @@ def test_texts_without_a_mask_have_the_numbers_of_those_with_one(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, samples, units = tiny.model(family), questions(5, "text"), all_units(5, "layer")
-    plain = engine.sweep_units(model, samples, units)
+    plain = sweep.sweep_units(model, samples, units)
     monkeypatch.setattr(forking, "causal_alone", lambda model: False)
-    masked = engine.sweep_units(model, samples, units)
+    masked = sweep.sweep_units(model, samples, units)
     assert np.abs(plain.loglikelihood - masked.loglikelihood).max() < 1e-4
     assert np.nanmax(np.abs(plain.cosine - masked.cosine)) < 1e-5

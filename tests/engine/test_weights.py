@@ -9,7 +9,7 @@ from lamina.engine import weights
 from lamina.models.surgery import remove_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 
@@ -41,7 +41,7 @@ def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
     model, samples = tiny.model(), random_samples(1, count=9, kinds=("choices", "text"))
     units = [f"{layer}{part}" for layer in range(5) if str(layer) not in removed]
     rows = weights.weight_rows(model, samples, units, removed, "gradient", 400)
-    table = store.from_rows(
+    table = parquet.from_rows(
         "sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed)
     )
     found = score_sweep(table, ["taylor", "magnitude"], Context(removed=len(removed)), seed=0)

@@ -22,7 +22,7 @@ from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options.benchmarks import Efficiency, Perplexity
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.variant import Variant
 from tests.given import tiny
 from tests.given.tasks import made, stock
@@ -97,8 +97,8 @@ def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(
             kept = [sample["value"] for sample in ours.samples if sample["metric"] == metric]
             assert kept == [sample[metric] for sample in theirs["samples"]["mine"]]
     assert len({tuple(sample["value"] for sample in ours.samples) for ours in scored}) > 1
-    store.from_rows("benchmarks", scored[0].metrics, model="m")
-    store.from_rows("benchmark_samples", scored[0].samples, model="m")
+    parquet.from_rows("benchmarks", scored[0].metrics, model="m")
+    parquet.from_rows("benchmark_samples", scored[0].samples, model="m")
 
 
 def test_generated_answers_equal_stock_lm_eval_on_each_cut_model() -> None:
@@ -214,7 +214,7 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     rows = efficiency.measure_efficiency(
         base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=7)
     )
-    store.from_rows("efficiency", rows)
+    parquet.from_rows("efficiency", rows)
     assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
     for row in rows:
         assert (
@@ -265,7 +265,7 @@ def written(results: Path, selector: str, units: list[str], removed: int) -> Var
             "refused": None if units else "at chance",
         }
     )
-    store.write_text(paths.plan(variant.key, removed, results), text)
+    parquet.write_text(paths.plan(variant.key, removed, results), text)
     return variant
 
 

@@ -20,12 +20,12 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options.benchmarks import Generate, Task
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate
 from lamina_workflow.cost.forecast import Stage
 from lamina_workflow.cost.work import Tokens
-from lamina_workflow.study import requests as studies
+from lamina_workflow.study import requests
 from lamina_workflow.study.tables import files_of_table
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
@@ -143,8 +143,8 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
         error = (torch.tensor([float(not stopped) for _, stopped in plain]).std() / 16**0.5).item()
         assert rows["unstopped"]["stderr"] == pytest.approx(error)
         shares.append(sum(right) / 16)
-        store.from_rows("benchmarks", scores.metrics, model="m")
-        store.from_rows("benchmark_samples", scores.samples, model="m")
+        parquet.from_rows("benchmarks", scores.metrics, model="m")
+        parquet.from_rows("benchmark_samples", scores.samples, model="m")
     assert 0 < shares[0] < 1 and shares[0] != shares[1]
 
 
@@ -236,11 +236,11 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     assert Task().options() == Task(generate=Generate(samples=3)).options() == {}
     root = workplace(tmp_path)
     config = load_configuration(minimal(), root)
-    assert studies.generation_blocks(config) == []
+    assert requests.generation_blocks(config) == []
     name = next(iter(config.benchmarks.tasks))
     written = load_configuration(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
-    blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
-    assert studies.generation_blocks(written) == blocks and blocks
+    blocks = [block for block in requests.benchmark_blocks(config) if block[2] == name]
+    assert requests.generation_blocks(written) == blocks and blocks
     tables = files_of_table(written, "benchmarks"), files_of_table(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load_configuration(

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from lamina.healing import lora
 from lamina.healing.lora import Lora
 from lamina.models.boundary import Patch
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.materialise import materialise
 from tests import ROOT
 from tests.families.trials import plan_of
@@ -109,7 +109,7 @@ def make(cell: tuple[str, str, str], base_files: Path, folder: Path) -> Cell:
     tokens = variant.generate(IDS[:1], **settings)
     methods = {"repair": "ghost" if patches else "none", "healing": "lora" if adapter else "none"}
     told: dict[str, Any] = {"form": "code" if kind == "code" else "auto", "max_shard_size": "20KB"}
-    form = export.export_variant(
+    form = save.export_variant(
         base, source_of(base_files, units, **methods), folder, patches, adapter, **told
     )
     return Cell(

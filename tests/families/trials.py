@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.lora import Lora
 from lamina.models.boundary import Patch
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.export.check import check_cache
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
@@ -213,7 +213,7 @@ def plan_of(units: list[str]) -> dict[str, Any]:
 
 def source(
     folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str
-) -> export.BaseSource:
+) -> save.BaseSource:
     manifest = {
         "path": str(folder),
         "source": "lab/words",
@@ -222,7 +222,7 @@ def source(
         "weights_sha256": "0",
     }
     variant = Variant("tiny", "words", "cosine", len(units), **repairs)
-    return export.BaseSource(variant, manifest, plan_of(units), benchmarks or [])
+    return save.BaseSource(variant, manifest, plan_of(units), benchmarks or [])
 
 
 def exported(
@@ -236,7 +236,7 @@ def exported(
     (folder / "base").mkdir(exist_ok=True)
     patches = {boundary: patch} if patch else None
     close(logits(materialise(model, {"units": units}, patches), ids), wanted, "cut:")
-    export.export_variant(
+    save.export_variant(
         model,
         source(folder / "base", units, repair="ghost" if patch else "none"),
         folder / "out",

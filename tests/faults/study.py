@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.pipeline.project import Project, copy_project
 from tests.slurm.tables import differences
 
 CONFIG = "tests/configs/faults.yaml"
-TABLES = [f"results/tables/{name}.parquet" for name in store.TABLES if name != "jobs"]
+TABLES = [f"results/tables/{name}.parquet" for name in parquet.TABLES if name != "jobs"]
 BENCHMARKS = [
     f"results/benchmarks/reference/{of}/block=0.parquet"
     for of in ("none/asked", "none/test", "own/test")

@@ -9,8 +9,7 @@ import torch
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.models.export import gguf_file
-from lamina.models.export import save as export
+from lamina.models.export import gguf_file, save
 from tests.families.test_families import base_folder, source_of
 from tests.given import gguf_files, tiny
 
@@ -134,7 +133,7 @@ def differences(family: str, units: list[str], folder: Path) -> tuple[float, flo
     Of the base model, of the cut model's export when it is converted, and of the base model's file without the layers.
     """
     base, rows = base_model(family), tiny.tokens(rows=16, length=48)
-    export.export_variant(base, source_of(base_folder(folder / "base"), units), folder / "export")
+    save.export_variant(base, source_of(base_folder(folder / "base"), units), folder / "export")
     cut = AutoModelForCausalLM.from_pretrained(folder / "export")
     convert(base, folder / "base.gguf")
     convert(cut, folder / "cut.gguf")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
 
@@ -36,9 +36,9 @@ SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
 
 def write_tables(folder: Path, **rows: list[dict[str, Any]]) -> list[Path]:
     """Write all tables of a run, those without rows empty, and give their files."""
-    files = [folder / f"{table}.parquet" for table in store.TABLES]
+    files = [folder / f"{table}.parquet" for table in parquet.TABLES]
     for file in files:
-        store.write_table(file, store.from_rows(file.stem, rows.get(file.stem, [])))
+        parquet.write_table(file, parquet.from_rows(file.stem, rows.get(file.stem, [])))
     return files
 
 
@@ -55,7 +55,7 @@ def write_study(
 ) -> list[Path]:
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
-    data: dict[str, list[dict[str, Any]]] = {table: [] for table in store.TABLES}
+    data: dict[str, list[dict[str, Any]]] = {table: [] for table in parquet.TABLES}
     for number, model in enumerate(models):
         checkpoint = dict(series="training", step=1000 * number) if len(models) > 1 else {}
         data["models"].append(
@@ -162,7 +162,7 @@ def write_study(
     ]
     files = write_tables(folder, **data)
     found = list(compare_selectors(database.connect_views(VIEWS, files)))
-    store.write_table(folder / "comparisons.parquet", store.from_rows("comparisons", found))
+    parquet.write_table(folder / "comparisons.parquet", parquet.from_rows("comparisons", found))
     return files
 
 

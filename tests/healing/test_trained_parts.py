@@ -15,7 +15,7 @@ from lamina.healing.batches import OptimiserStep, TrainingSource, plan_steps, sp
 from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective
 from lamina.models.boundary import Patch
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.export.modeling_lamina import Patched
 from lamina.models.load import load_folder, load_quantised
 from lamina.models.materialise import materialise
@@ -69,7 +69,7 @@ def test_adapters_and_patches_survive_every_form(
         unhealed = materialise(base, plan, fitted_patches())
         unhealed_logits = unhealed(input_ids=token_ids).logits
         source = source_of(base_folder(tmp_path / "base"), REPAIRED_UNITS)
-        form = export.export_variant(
+        form = save.export_variant(
             base, source, tmp_path / "export", fitted_patches(), tmp_path / "adapter"
         )
         exported = load_folder(tmp_path / "export", "auto", trust_remote_code=True)

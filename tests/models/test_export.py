@@ -25,14 +25,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import lamina
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share_weights
-from lamina.models.export import own_code
-from lamina.models.export import save as export
+from lamina.models.export import own_code, save
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import remove_units
 from lamina.repair import patch
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.families import configurations
 from tests.families.test_families import base_folder, plan_of, random_adapter, source_of
 from tests.given import tiny
@@ -70,8 +69,8 @@ def results(tmp_path: Path) -> Path:
         "dtype": "float32",
         "trust_remote_code": False,
     }
-    store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
-    store.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
+    parquet.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
+    parquet.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
     operators = {
         boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()
     }
@@ -129,12 +128,14 @@ def test_a_save_that_would_be_another_model_is_refused_as_its_export_is(
     base.save_pretrained(folder)
     manifest = json.loads((results / "models/tiny/manifest.json").read_text())
     places = {"path": str(folder), "source": str(folder)}
-    store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest | places))
-    store.write_text(results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"])))
+    parquet.write_text(results / "models/tiny/manifest.json", json.dumps(manifest | places))
+    parquet.write_text(
+        results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"]))
+    )
     variant, _ = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
     refusal = "does not load back as the same model"
     with pytest.raises(LaminaError, match=refusal):
-        export.export_variant(base, source_of(folder, ["2"]), tmp_path / "export")
+        save.export_variant(base, source_of(folder, ["2"]), tmp_path / "export")
     target = tmp_path / "saved"
     target.mkdir()
     (target / "notes.txt").write_text("mine\n")
@@ -150,7 +151,9 @@ def test_a_saved_variant_replaces_the_weights_that_were_there(
     target = tmp_path / "saved"
     tiny.model().save_pretrained(target, max_shard_size="20KB")
     assert len(list(target.glob("*.safetensors"))) > 1
-    store.write_text(results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"])))
+    parquet.write_text(
+        results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"]))
+    )
     variant, tokenizer = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
     variant.save_pretrained(target)
     tokenizer.save_pretrained(target)
@@ -182,7 +185,7 @@ def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_pat
 def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_path: Path) -> None:
     base, ids, folder = tiny.model("gpt2"), tiny.tokens(), tmp_path / "export"
     patches = random_patches((1, 2))
-    export.export_variant(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
+    save.export_variant(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
     model, _ = lamina.load(folder, device="cpu")
     torch.testing.assert_close(
         logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids)
@@ -207,7 +210,7 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids, folder = tiny.tokens(), tmp_path / "export"
-    export.export_variant(
+    save.export_variant(
         tiny.model(),
         source_of(base_folder(tmp_path / "base"), ["1"]),
         folder,
@@ -229,7 +232,7 @@ def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches
 
 def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "export"
-    export.export_variant(
+    save.export_variant(
         tiny.model(),
         source_of(base_folder(tmp_path / "base"), ["1"]),
         folder,
@@ -257,7 +260,7 @@ def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
 
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
-    export.export_variant(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
+    save.export_variant(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
     model, _ = lamina.load(tmp_path / "x", device="cpu")
     with pytest.raises(LaminaError, match="itself an export"):
         remove_units(model, ["0"])
@@ -279,7 +282,7 @@ def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
     source = source_of(
         base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"}
     )
-    export.export_variant(base, source, tmp_path / "export")
+    save.export_variant(base, source, tmp_path / "export")
     card = (tmp_path / "export/README.md").read_text()
     assert "convert_hf_to_gguf.py FOLDER" in card and "vllm serve FOLDER" in card
     assert (pruned in card) if pruned else "prune-layers" not in card
@@ -305,9 +308,7 @@ def test_the_card_names_other_programs_only_where_layers_keep_their_kinds(
         configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
     )
     base = made or tiny.model(family, depth=12, **given)
-    export.export_variant(
-        base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export"
-    )
+    save.export_variant(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
     types = json.loads((tmp_path / "export/config.json").read_text()).get("layer_types", [])
     assert right == (types == pattern[: len(types)])
     card = (tmp_path / "export/README.md").read_text()
@@ -345,7 +346,7 @@ def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", through)
     base, ids = tiny.model(family), tiny.tokens()[:, :8]
     folder, trust = tmp_path / "export", {"trust_remote_code": True}
-    export.export_variant(
+    save.export_variant(
         base,
         source_of(base_folder(tmp_path / "base"), ["1", "4"]),
         folder,
@@ -392,7 +393,7 @@ def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
     family: str, units: list[str], words: str, tmp_path: Path
 ) -> None:
     source = source_of(base_folder(tmp_path / "base"), units)
-    export.export_variant(tiny.model(family), source, tmp_path / "export", form="code")
+    save.export_variant(tiny.model(family), source, tmp_path / "export", form="code")
     card = (tmp_path / "export/README.md").read_text()
     assert words in card and ("vllm serve" in card) == words.startswith("vllm serve")
 
@@ -457,7 +458,7 @@ def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_p
     # Entries below float16's smallest number, on channels where the stream is large.
     patches = {(1, 2): Patch(torch.full((32, 32), 1e-9), torch.full((32,), 1e-9))}
     variant = materialise(base, plan_of(["1"]), patches)
-    export.export_variant(
+    save.export_variant(
         base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches
     )
     stored = load_file(tmp_path / "export/model.safetensors")["model.layers.1.patch_operator"]
@@ -478,7 +479,7 @@ def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
         random_adapter(base, ["1", "2"], tmp_path / f"{family}-adapter")
         folder, source = tmp_path / family, source_of(base_folder(tmp_path / "base"), ["1", "2"])
         assert (
-            export.export_variant(base, source, folder, patches, tmp_path / f"{family}-adapter")
+            save.export_variant(base, source, folder, patches, tmp_path / f"{family}-adapter")
             == "code"
         )
         expected = materialise(base, plan_of(["1", "2"]), patches, tmp_path / f"{family}-adapter")
@@ -496,7 +497,7 @@ def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(
     random_adapter(base, units, tmp_path / "adapter")
     source = source_of(base_folder(tmp_path / "base"), units, healing="lora")
     assert (
-        export.export_variant(base, source, tmp_path / "export", adapter=tmp_path / "adapter")
+        save.export_variant(base, source, tmp_path / "export", adapter=tmp_path / "adapter")
         == "stock"
     )
     expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
@@ -512,7 +513,7 @@ def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_pat
         '{"temperature": 0.3, "do_sample": false}'
     )
     assert (
-        export.export_variant(tiny.model(), source, tmp_path / "export", max_shard_size="30KB")
+        save.export_variant(tiny.model(), source, tmp_path / "export", max_shard_size="30KB")
         == "stock"
     )
     names = {path.name for path in (tmp_path / "export").iterdir()}
@@ -534,17 +535,17 @@ def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_pat
 def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
     for _ in range(2):
-        export.export_variant(tiny.model(), source, tmp_path / "export")
+        save.export_variant(tiny.model(), source, tmp_path / "export")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
     with pytest.raises(LaminaError, match="not empty and is not an export"):
-        export.export_variant(tiny.model(), source, tmp_path / "mine")
+        save.export_variant(tiny.model(), source, tmp_path / "mine")
 
 
 def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
     with pytest.raises(LaminaError, match="no place for a patch"):
-        export.export_variant(
+        save.export_variant(
             tiny.model(), source, tmp_path / "export", random_patches((1, 2)), form="stock"
         )
     assert not (tmp_path / "export").exists()
@@ -565,7 +566,7 @@ def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
         row | {"removed": 1, "value": 0.8, "stderr": 0.02},
     ]
     source = source_of(base_folder(tmp_path / "base"), ["3"], repair="ghost", benchmarks=rows)
-    export.export_variant(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
+    save.export_variant(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
     text = (tmp_path / "export/README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])
     assert (
@@ -606,9 +607,7 @@ def follow(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
 @pytest.mark.parametrize("units", [["1", "3"], ["0", "1", "4"], ["2.attention", "3.mlp"]])
 def test_the_mergekit_recipe_makes_the_same_cut(units: list[str], tmp_path: Path) -> None:
     base, ids = tiny.model(), tiny.tokens()
-    export.export_variant(
-        base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export"
-    )
+    save.export_variant(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
     recipe = yaml.safe_load((tmp_path / "export/mergekit.yaml").read_text())
     assert recipe["merge_method"] == "passthrough"
     assert {part["sources"][0]["model"] for part in recipe["slices"]} == {"lab/words@main"}

@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.dequantise import read_model
-from lamina.models.export import gguf_file
-from lamina.models.export import save as export
+from lamina.models.export import gguf_file, save
 from lamina.models.export.check import check_export
 from tests.families.test_families import base_folder, source_of
 from tests.given import gguf_files, tiny
@@ -21,7 +20,7 @@ DEPTH = gguf_files.LAYERS
 KEPT = [0, 2]
 
 
-def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedModel, export.Source]:
+def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedModel, save.Source]:
     """The model of a GGUF file as lamina reads it, and a variant of it."""
     gguf_files.write(tmp_path / "tiny.gguf")
     source = source_of(base_folder(tmp_path / "base"), units, **names)
@@ -32,7 +31,7 @@ def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedMod
         "dtype": "float32",
     }
     base = read_model(tmp_path / "tiny.gguf", "auto", "source")
-    return base, export.Source(source.variant, manifest, source.plan)
+    return base, save.Source(source.variant, manifest, source.plan)
 
 
 def values(reader: GGUFReader) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def values(reader: GGUFReader) -> dict[str, Any]:
 
 def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path) -> None:
     base, source = given(tmp_path, ["1"])
-    assert export.export_variant(base, source, tmp_path / "export", form="gguf") == "gguf"
+    assert save.export_variant(base, source, tmp_path / "export", form="gguf") == "gguf"
     assert {file.name for file in (tmp_path / "export").iterdir()} == {
         "model.gguf",
         "README.md",
@@ -78,8 +77,8 @@ def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path
 
 def test_its_card_says_what_loads_it_and_that_of_a_checkpoint_what_it_costs(tmp_path: Path) -> None:
     base, source = given(tmp_path, ["1"])
-    export.export_variant(base, source, tmp_path / "file", form="gguf")
-    export.export_variant(base, source, tmp_path / "floats")
+    save.export_variant(base, source, tmp_path / "file", form="gguf")
+    save.export_variant(base, source, tmp_path / "floats")
     file, floats = ((tmp_path / name / "README.md").read_text() for name in ("file", "floats"))
     assert "# tiny.gguf without 1 layer\n" in file and "llama-cli -m FOLDER/model.gguf" in file
     assert 'gguf_file="model.gguf"' in file and "prune-layers" not in file and "vllm" not in file
@@ -131,14 +130,14 @@ def test_what_is_no_cut_is_refused(
 ) -> None:
     base, source = given(tmp_path, units, **names)
     with pytest.raises(LaminaError, match=words):
-        export.export_variant(base, source, tmp_path / "export", form="gguf")
+        save.export_variant(base, source, tmp_path / "export", form="gguf")
     assert not (tmp_path / "export").exists()
 
 
 def test_a_checkpoint_and_a_pattern_that_the_cut_shifts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="no GGUF file.*convert_hf_to_gguf"):
         source = source_of(base_folder(tmp_path / "base"), ["1"])
-        export.export_variant(tiny.model(), source, tmp_path / "export", form="gguf")
+        save.export_variant(tiny.model(), source, tmp_path / "export", form="gguf")
     base = tiny.model("gemma3_text")
     with pytest.raises(LaminaError, match="this cut shifts the pattern"):
         gguf_file.save_gguf(base, base, [0, 2, 3], tmp_path / "tiny.gguf", tmp_path / "export")

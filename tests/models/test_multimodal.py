@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from tests.families import configurations, trials
@@ -56,7 +56,7 @@ def test_an_export_keeps_the_model_whole(
     patches, source = {(2, 3): patch} if patched else None, trials.source(tmp_path / "base", UNITS)
     with trials.bypassed(trials.stack(model), UNITS, (3, patch) if patched else None):
         wanted = trials.logits(model, [trials.text(12, 3)])
-    form = export.export_variant(model, source, tmp_path / "out", patches)
+    form = save.export_variant(model, source, tmp_path / "out", patches)
     assert form == ("code" if patched else "stock")
     kind = AutoModelForCausalLM if patched else AutoModelForImageTextToText
     back = kind.from_pretrained(tmp_path / "out", trust_remote_code=patched).eval()
@@ -83,4 +83,4 @@ def test_an_export_keeps_the_model_whole(
 @pytest.mark.parametrize("model", ["mllama"], indirect=True)
 def test_layers_that_need_an_image_are_refused(model: PreTrainedModel) -> None:
     with pytest.raises(LaminaError, match="mllama"):
-        engine.sweep_units(model, trials.samples(), ["1"])
+        sweep.sweep_units(model, trials.samples(), ["1"])

@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.pipeline.project import Project, copy_project
 
 
@@ -113,17 +113,19 @@ def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finis
     done = with_config(project, config, "chance").run(check=False)
     assert done.returncode != 0
     assert "reference/noise/accuracy" in done.stdout and "Give calibration 'noise'" in done.stdout
-    plans = store.read_table(project.folder / "results/tables/plans.parquet").to_pylist()
+    plans = parquet.read_table(project.folder / "results/tables/plans.parquet").to_pylist()
     assert {row["calibration"]: row["refused"] is None for row in plans} == {
         "facts": True,
         "noise": False,
     }
-    benchmarks = store.read_table(project.folder / "results/tables/benchmarks.parquet").to_pylist()
+    benchmarks = parquet.read_table(
+        project.folder / "results/tables/benchmarks.parquet"
+    ).to_pylist()
     assert {row["calibration"] for row in benchmarks} == {"none", "facts"}
     assert "Give calibration" in (project.folder / "results/report.html").read_text().replace(
         "&#39;", "'"
     )
-    relevance = store.read_table(project.folder / "results/tables/relevance.parquet").to_pylist()
+    relevance = parquet.read_table(project.folder / "results/tables/relevance.parquet").to_pylist()
     undefined = [
         row for row in relevance if row["calibration"] == "noise" and row["metric"] == "accuracy"
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests import ROOT
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_workflow_of_another_folder_uses_lamina_as_a_module(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "own" in (tmp_path / "results/report.html").read_text()
-    variants = store.read_table(tmp_path / "results/tables/benchmarks.parquet")[
+    variants = parquet.read_table(tmp_path / "results/tables/benchmarks.parquet")[
         "repair"
     ].to_pylist()
     assert {"none", "ghost"} <= set(variants)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.pipeline.project import Project
 
 
-@pytest.mark.parametrize("name", store.TABLES)
+@pytest.mark.parametrize("name", parquet.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
     """Searches have a study of their own, in test_search.py."""
-    data = store.read_table(finished.folder / f"results/tables/{name}.parquet")
+    data = parquet.read_table(finished.folder / f"results/tables/{name}.parquet")
     assert (data.num_rows > 0) == (name != "searches")
-    assert data.schema.names == store.schema_of(name).names
+    assert data.schema.names == parquet.schema_of(name).names
 
 
 GRAINS = {
@@ -48,7 +48,7 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))
     assert files
     for file in files:
-        metadata = store.pq.read_schema(file).metadata
+        metadata = parquet.pq.read_schema(file).metadata
         assert len(metadata[b"lamina.code"]) == len(metadata[b"lamina.params"]) == 64, file
 
 
@@ -95,8 +95,8 @@ def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Proj
 
 
 def test_files_carry_their_schema_version_and_no_half_files_remain(finished: Project) -> None:
-    metadata = store.read_table(
+    metadata = parquet.read_table(
         finished.folder / "results/tables/relevance.parquet"
     ).schema.metadata
-    assert metadata[b"lamina.schema_version"] == store.SCHEMA_VERSION.encode()
+    assert metadata[b"lamina.schema_version"] == parquet.SCHEMA_VERSION.encode()
     assert not list((finished.folder / "results").rglob("*.tmp"))

@@ -18,7 +18,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, weights_and_patches
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -194,8 +194,8 @@ def test_variant_engine_file_and_export_are_the_model_patched_by_hand(
 
     source = source_of(base_folder(tmp_path / "base"), UNITS)
     with pytest.raises(LaminaError, match="a stock checkpoint has no place for a patch"):
-        export.export_variant(model, source, tmp_path / "stock", patches, form="stock")
-    assert export.export_variant(model, source, tmp_path / "export", patches) == "code"
+        save.export_variant(model, source, tmp_path / "stock", patches, form="stock")
+    assert save.export_variant(model, source, tmp_path / "export", patches) == "code"
     again = load_folder(tmp_path / "export", "float32", True)
     torch.testing.assert_close(
         again(input_ids=ids, use_cache=False).logits, wanted, atol=1e-4, rtol=1e-4

@@ -17,7 +17,7 @@ from lamina.repair import check, fitting, patch
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.repair.operators import antisymmetric_share
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.given import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
@@ -248,7 +248,7 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
         "general_kept",
     }
     others |= {"n_general", "refused"}
-    assert set(store.from_rows("patches", [written]).column_names) == {*written, *others}
+    assert set(parquet.from_rows("patches", [written]).column_names) == {*written, *others}
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
 

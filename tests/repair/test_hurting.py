@@ -24,7 +24,7 @@ from lamina.models.structure import layers_of
 from lamina.options import repairs
 from lamina.repair import fitting, harm, protocol
 from lamina.repair.protocol import Fit
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows as rows_of
 from lamina_workflow.report.cautions import list_harmful_repairs
@@ -158,7 +158,7 @@ def test_plans_with_a_common_run_share_its_stream() -> None:
 
 def test_a_plan_that_was_chosen_with_its_repair_is_not_tested_again(results: Path) -> None:
     plan = paths.plan(PRUNED.key, 2, results)
-    store.write_text(plan, json.dumps(plan_of(["2", "4"]) | {"choice": {"repair": "none"}}))
+    parquet.write_text(plan, json.dumps(plan_of(["2", "4"]) | {"choice": {"repair": "none"}}))
     rows = fitted(results, "patched", method="ghost")
     assert [row["n_loss"] for row in rows] == [6, None, None]
 
@@ -180,11 +180,11 @@ def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Pat
     assert (loaded("") == loaded(f"/{best}/none")).all() and not (loaded("") == bare).all()
     for name, of in rows.items():
         hurting = [row | {"loss_repaired": row["loss_bare"] + 1, "hurts": True} for row in of]
-        store.write_table(
-            paths.patch_table(PRUNED.key, name, results), store.from_rows("patches", hurting)
+        parquet.write_table(
+            paths.patch_table(PRUNED.key, name, results), parquet.from_rows("patches", hurting)
         )
     assert (loaded("") == bare).all() and not (loaded(f"/{best}/none") == bare).all()
-    store.write_text(
+    parquet.write_text(
         paths.plan(PRUNED.key, 1, results),
         json.dumps(plan_of(["2"]) | {"choice": {"repair": best}}),
     )
@@ -195,11 +195,11 @@ def test_without_its_name_the_repair_is_loaded_that_lowers_the_loss(results: Pat
 
 def test_the_report_recommends_no_repair_that_hurts(two_models: Path, tmp_path: Path) -> None:
     def answered(hurting: list[int]) -> tuple[dict[Any, Any], list[str]]:
-        rows = store.read_table(two_models / "patches.parquet").to_pylist()
+        rows = parquet.read_table(two_models / "patches.parquet").to_pylist()
         for row in rows:
             row |= {"loss_bare": 1.0, "loss_repaired": 1.5, "n_loss": 20}
             row["hurts"] = row["removed"] in hurting and row["calibration"] == "facts"
-        store.write_table(tmp_path / "patches.parquet", store.from_rows("patches", rows))
+        parquet.write_table(tmp_path / "patches.parquet", parquet.from_rows("patches", rows))
         others = [file for file in two_models.glob("*.parquet") if file.stem != "patches"]
         connection = database.connect_views(VIEWS, [*others, tmp_path / "patches.parquet"])
         asked = "SELECT question, name, removed, variants FROM answers WHERE model = 'a' AND selector = 'cosine' AND "

@@ -15,7 +15,7 @@ from lamina.engine import sources as over
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
-from lamina.models.export import save as export
+from lamina.models.export import save
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import protocol
@@ -158,7 +158,7 @@ def test_linearpatch_acts_at_the_boundary_and_comes_back_from_its_export(
     changes = {1: lambda h: h @ scaled[1, 2], 3: same, 4: lambda h: h @ scaled[3, 5]}
     expected = hooked(model, changes, {})
     torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
-    assert export.save_variant(variant, tmp_path / "export") == "code"
+    assert save.save_variant(variant, tmp_path / "export") == "code"
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export", trust_remote_code=True)
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
 
@@ -276,7 +276,7 @@ def test_replaceme_folds_into_a_stock_checkpoint_that_generates(
 
 def stock(variant: PreTrainedModel, folder: Path) -> None:
     """The variant is a stock checkpoint, which comes back with the same logits and generates with the cache."""
-    assert export.save_variant(variant, folder) == "stock"
+    assert save.save_variant(variant, folder) == "stock"
     again = AutoModelForCausalLM.from_pretrained(folder).eval()
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
     ids, ways = (

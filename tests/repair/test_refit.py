@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.engine import sources as over
+from lamina.engine import sources
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
 from lamina.repair import check, refit
@@ -49,7 +49,7 @@ def streams(
         for at in range(start, end)
     ]
     found = []
-    for source, flags in zip(SOURCES, over.draw_held_out(SOURCES, 0), strict=True):
+    for source, flags in zip(SOURCES, sources.draw_held_out(SOURCES, 0), strict=True):
         for ids, out in zip(source.sequences, flags, strict=True):
             if held in (None, out):
                 h = tiny.stream(model, torch.tensor([ids]), layers)

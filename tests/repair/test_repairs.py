@@ -27,7 +27,7 @@ from lamina.models.structure import layers_of
 from lamina.options import repairs
 from lamina.options.entry import option
 from lamina.repair.methods import ghost
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.variant import Variant
 from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
 from lamina_workflow.stages.export import ExportVariant
@@ -99,7 +99,7 @@ def results(tmp_path: Path) -> Path:
         "n_layers": len(layers_of(tiny.model())),
         **describe_files(folder),
     }
-    store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
+    parquet.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
     calibrations.write_calibration(
@@ -107,7 +107,7 @@ def results(tmp_path: Path) -> Path:
         calibrations.build_calibration(samples, tiny.VOCABULARY),
     )
     for units in (["2"], ["2", "4"]):
-        store.write_text(paths.plan(PRUNED.key, len(units), results), json.dumps(plan_of(units)))
+        parquet.write_text(paths.plan(PRUNED.key, len(units), results), json.dumps(plan_of(units)))
     return results
 
 
@@ -137,7 +137,7 @@ def fitted(
 ) -> list[dict[str, Any]]:
     """Run the job; the rows of the table."""
     run(fit_job(results, name, files, **options))
-    return store.read_table(paths.patch_table(PRUNED.key, name, results)).to_pylist()
+    return parquet.read_table(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
 
 @torch.no_grad()

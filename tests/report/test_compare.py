@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import compare
 from lamina_workflow.report.paired_tests import correct_by_holm
 
@@ -64,9 +64,9 @@ def folder(
         ("benchmark_samples", samples),
         ("relevance", relevance),
     ):
-        store.write_table(path / f"tables/{table}.parquet", store.from_rows(table, rows))
+        parquet.write_table(path / f"tables/{table}.parquet", parquet.from_rows(table, rows))
     if hashes:
-        store.write_table(
+        parquet.write_table(
             path / "tasks/recall.parquet",
             pa.table({"document": [f"{hashes}{n}" for n in range(DOCUMENTS)]}),
         )

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import answers, database, summary
 from lamina_workflow.stages.report import GatherTable
 from tests import ROOT
@@ -289,7 +289,7 @@ def test_the_database_describes_every_table_and_column(study, tmp_path):
             "SELECT table_name, comment FROM duckdb_tables() WHERE schema_name = 'main'"
         ).fetchall()
     assert [name for name, comment in [*tables, *comments.items()] if not comment] == []
-    for table, module in store.TABLES.items():
+    for table, module in parquet.TABLES.items():
         assert (table, module.grain) in tables
         assert {column: comments[table, column] for column in module.columns} == {
             column: text for column, (_, text) in module.columns.items()
@@ -313,8 +313,8 @@ def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[di
         GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output))
     )
     assert done.returncode == 0, done.stderr
-    assert store.read_table(output).schema.names == store.schema_of(table).names
-    return store.read_table(output).to_pylist()
+    assert parquet.read_table(output).schema.names == parquet.schema_of(table).names
+    return parquet.read_table(output).to_pylist()
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import ending
 from tests.given.planted_tables import variant, write
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
@@ -18,7 +18,7 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
     named = best.split()[2]
     measured = {
         f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
-        for r in store.read_table(
+        for r in parquet.read_table(
             next(file for file in files if file.stem == "benchmarks")
         ).to_pylist()
     }
@@ -28,7 +28,7 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
 
 
 def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
-    write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
+    write_tables(tmp_path / "tables", **{table: [] for table in parquet.TABLES})
     assert "none keeps 95 %" in ending.summarise_run(tmp_path, VIEWS)[0]
 
 
@@ -55,11 +55,11 @@ def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Pa
     written = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
     files = {file.stem: file for file in written}
     for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
-        store.write_table(files[name], store.read_table(files[name]).slice(0, 0))
+        parquet.write_table(files[name], parquet.read_table(files[name]).slice(0, 0))
     *layers, report, _ = ending.summarise_run(tmp_path, VIEWS)
     measured = {
         row["layer"]: row
-        for row in store.read_table(files["relevance"]).to_pylist()
+        for row in parquet.read_table(files["relevance"]).to_pylist()
         if row["metric"] == "accuracy" and row["component"] == "layer" and row["selector"] == "base"
     }
     free = sorted((row["score"], -layer) for layer, row in measured.items() if row["ci_low"] <= 0)

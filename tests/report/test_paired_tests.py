@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import answers, database, paired_tests, summary
 from tests.given.plausible_tables import VIEWS, write_tables
 
@@ -102,8 +102,10 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(
     )
     assert by["cosine", "deepest", "sums"]["difference"] == pytest.approx(-0.3)
 
-    store.write_table(tmp_path / "comparisons.parquet", store.from_rows("comparisons", found))
-    views = database.connect_views(VIEWS, [tmp_path / f"{table}.parquet" for table in store.TABLES])
+    parquet.write_table(tmp_path / "comparisons.parquet", parquet.from_rows("comparisons", found))
+    views = database.connect_views(
+        VIEWS, [tmp_path / f"{table}.parquet" for table in parquet.TABLES]
+    )
     query = (VIEWS.parent / "queries" / "which_selector_wins.sql").read_text(encoding="utf-8")
     told = {(row["selector"], row["rival"]): row for row in answers.query_rows(views, query)}
     first = told["accuracy", "cosine"]

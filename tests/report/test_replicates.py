@@ -11,13 +11,12 @@ import pytest
 from scipy import stats
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
-from lamina_workflow.checks import load as configuration
+from lamina.store import parquet
+from lamina_workflow.checks import load
 from lamina_workflow.report import answers, cautions, database
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.drawing import draw_figure
-from lamina_workflow.study import requests as studies
-from lamina_workflow.study import sweeps
+from lamina_workflow.study import requests, sweeps
 from tests.given.configurations import minimal, put, workplace
 from tests.given.plausible_tables import VIEWS, write_study
 
@@ -46,7 +45,7 @@ def replicated(**more: Any) -> Any:
 
 
 def test_replicates_differ_in_what_they_draw_and_share_a_group(root: Path) -> None:
-    loaded = configuration.load_configuration(replicated(), root)
+    loaded = load.load_configuration(replicated(), root)
     recall = {name: entry for name, entry in loaded.calibrations.items() if entry.group == "recall"}
     assert {name: entry.seed for name, entry in recall.items()} == {
         "recall": 5,
@@ -57,7 +56,7 @@ def test_replicates_differ_in_what_they_draw_and_share_a_group(root: Path) -> No
     assert [name for name in loaded.studies["prune"].calibrations if "recall" in name] == list(
         DRAWS
     )
-    assert configuration.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
+    assert load.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
 
 
 def test_replicates_only_add_jobs(root: Path) -> None:
@@ -65,12 +64,12 @@ def test_replicates_only_add_jobs(root: Path) -> None:
     for name in ("recall", "corpus"):
         del once["calibrations"][name]["replicates"]
     before, after = (
-        configuration.load_configuration(once, root),
-        configuration.load_configuration(replicated(), root),
+        load.load_configuration(once, root),
+        load.load_configuration(replicated(), root),
     )
     for name in ("recall", "corpus"):
         assert after.calibrations[name].options() == before.calibrations[name].options()
-    assert set(studies.list_variants(before)) < set(studies.list_variants(after))
+    assert set(requests.list_variants(before)) < set(requests.list_variants(after))
     assert set(sweeps.list_sweeps(before)) < set(sweeps.list_sweeps(after))
 
 
@@ -96,7 +95,7 @@ def test_draws_that_cannot_differ_are_refused(
     root: Path, where: str, value: Any, words: list[str]
 ) -> None:
     with pytest.raises(LaminaError) as refused:
-        configuration.load_configuration(put(replicated(), where, value), root)
+        load.load_configuration(put(replicated(), where, value), root)
     assert all(word in str(refused.value) for word in words)
 
 
@@ -118,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in rows:
             if table == "calibrations" and row["replicate_of"]:
                 row["source"] = "microworld_recall"
-        store.write_table(file, store.from_rows(table, rows))
+        parquet.write_table(file, parquet.from_rows(table, rows))
     return folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database, explorer, formatting
 from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.report.page import render_report
@@ -256,15 +256,15 @@ def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answe
     two_models, tmp_path
 ):
     shutil.copytree(two_models, tmp_path / "halves")
-    rows = store.read_table(two_models / "plans.parquet").to_pylist()
+    rows = parquet.read_table(two_models / "plans.parquet").to_pylist()
     halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
-    store.write_table(tmp_path / "halves/plans.parquet", store.from_rows("plans", halves))
+    parquet.write_table(tmp_path / "halves/plans.parquet", parquet.from_rows("plans", halves))
     own = [
         row | {"n_asked": 80, "n_right": 64}
-        for row in store.read_table(two_models / "calibrations.parquet").to_pylist()
+        for row in parquet.read_table(two_models / "calibrations.parquet").to_pylist()
     ]
-    store.write_table(
-        tmp_path / "halves/calibrations.parquet", store.from_rows("calibrations", own)
+    parquet.write_table(
+        tmp_path / "halves/calibrations.parquet", parquet.from_rows("calibrations", own)
     )
     for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
         connection = database.connect_views(VIEWS, folder.glob("*.parquet"))

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina_workflow.report import database
 from tests.given.plausible_tables import VIEWS, write_study
 
@@ -36,7 +36,7 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
         database.build_database(VIEWS, files, "results/lamina.duckdb", name)
     counts = {
         name: {
-            file.stem: store.read_table(file).num_rows
+            file.stem: parquet.read_table(file).num_rows
             for file in files
             if file.stem in ("benchmarks", "plans")
         }
@@ -77,9 +77,9 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
         assert undescribed.fetchall() == []
     # What an earlier version wrote without some column, or table, keeps what can be read.
     older = Path("results/studies/second")
-    names = [name for name in store.schema_of("benchmarks").names if name != "higher_is_better"]
-    store.write_table(
-        older / "benchmarks.parquet", store.read_table(older / "benchmarks.parquet").select(names)
+    names = [name for name in parquet.schema_of("benchmarks").names if name != "higher_is_better"]
+    parquet.write_table(
+        older / "benchmarks.parquet", parquet.read_table(older / "benchmarks.parquet").select(names)
     )
     (older / "jobs.parquet").unlink()
     # A study that is run again replaces its own rows alone.
@@ -114,12 +114,12 @@ def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
         for file in place.values():
             file.unlink(missing_ok=True)
         for file in tables[name]:
-            store.write_table(place[file.stem], store.read_table(file))
+            parquet.write_table(place[file.stem], parquet.read_table(file))
         database.build_database(VIEWS, place.values(), "results/lamina.duckdb", "mine")
 
     run("first")
     known = {
-        store.read_table(next(f for f in tables[name] if f.stem == "plans")).num_rows
+        parquet.read_table(next(f for f in tables[name] if f.stem == "plans")).num_rows
         for name in ("first", "second")
     }
     with duckdb.connect(

@@ -14,8 +14,7 @@ import torch
 
 from lamina.data import lm_tasks
 from lamina.errors import LaminaError
-from lamina.store import checksum
-from lamina.store import parquet as store
+from lamina.store import checksum, parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.runtime import contents
 from lamina_workflow.stages import prepare
@@ -136,9 +135,9 @@ def test_where_a_file_comes_from_stands_in_it(
     PrepareCalibration.read(SimpleNamespace(**given))
     told = {"rule": "prepare_calibration", "wildcards": wildcards, "inputs": {"manifest": "m.json"}}
     told |= {"options": options, "code": "c0de", "content": {"mine.jsonl": "5ea1"}}
-    store.write_table(tmp_path / "table", pa.table({"a": [1]}))
-    store.write_json(tmp_path / "plan", {"a": 1})
-    store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
+    parquet.write_table(tmp_path / "table", pa.table({"a": [1]}))
+    parquet.write_json(tmp_path / "plan", {"a": 1})
+    parquet.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
         checksum.check_file(tmp_path / name)
         assert checksum.read_origin(tmp_path / name) == told

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina_workflow.runtime import fingerprint as digest
+from lamina_workflow.runtime import fingerprint
 from lamina_workflow.runtime.fingerprint import code_digest, entry_digest, package_digest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -185,17 +185,19 @@ def test_every_package_that_the_library_imports_is_pinned() -> None:
     ]
     imported = {
         package
-        for module in digest._reach(tuple(names), SOURCE).values()
+        for module in fingerprint._reach(tuple(names), SOURCE).values()
         for package in module.packages
     }
-    pins = digest._locked_versions(SOURCE.parent / "requirements.lock")
+    pins = fingerprint._locked_versions(SOURCE.parent / "requirements.lock")
     assert "torch" in imported
     imported -= {"microworld"}  # of tools/, by which the embedded model was made
     assert [
-        p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normalise(p)) not in pins
+        p
+        for p in sorted(imported)
+        if fingerprint._INSTALLED_AS.get(p, fingerprint._normalise(p)) not in pins
     ] == []
-    brought = {name for names in digest._BRINGS.values() for name in names}
-    assert brought | digest._BRINGS.keys() <= pins.keys()
+    brought = {name for names in fingerprint._BRINGS.values() for name in names}
+    assert brought | fingerprint._BRINGS.keys() <= pins.keys()
 
 
 @dataclass(frozen=True)
@@ -331,5 +333,5 @@ def test_an_import_for_type_checkers_alone_is_none(tree: Path) -> None:
     two = edited(
         tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1"
     )
-    assert digest.imported_packages("lamina.alone", root=one) == set()
+    assert fingerprint.imported_packages("lamina.alone", root=one) == set()
     assert code_digest("lamina.alone", root=one) == code_digest("lamina.alone", root=two)

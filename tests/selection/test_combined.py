@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.options import repairs
@@ -94,7 +94,7 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
         sources = [Source(own), Source(general, fitted_on)]
         fitted = looped.fit_loop_patches(model, sources, wanted.values(), options, 0, scored=1)
         assert list(fitted.fold_of_sample) == fold
-        with engine.open_session(model, samples, outputs=False) as session:
+        with sweep.open_session(model, samples, outputs=False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
         alone = looped.fit_loop_patches(

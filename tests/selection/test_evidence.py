@@ -14,7 +14,7 @@ from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.selection import residuals
 from lamina.selection.choosing import read_step
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
     keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
-    store.write_table(path, store.from_rows("sweeps", rows, **keys))
+    parquet.write_table(path, parquet.from_rows("sweeps", rows, **keys))
     return path
 
 
@@ -52,7 +52,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
     # Chance far below, so that accuracy ranks; and far above, where a base model is refused and a later one falls back.
     for chance in (-5.0, 2.0):
         context = Context(chance, score, len(removed))
-        table = score_sweep(store.read_table(sweep), METRICS, context, seed=3)
+        table = score_sweep(parquet.read_table(sweep), METRICS, context, seed=3)
         for metric in METRICS:
             expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
             if not expected:

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.candidates import plan_sweep as listed
 from lamina.engine.scores import Scores
@@ -66,7 +66,7 @@ def swept(
         repairs_for(model, samples, removed, seed),
         candidates(removed, len(layers_of(model))),
     )
-    with engine.open_session(model, samples, 400, outputs) as session:
+    with sweep.open_session(model, samples, 400, outputs) as session:
         _, observed = listed(wanted[CURRENT], list(wanted)[1:])
         Looped(session, fitted).measure(range(len(samples)), wanted, observed)
     return session.scores
@@ -140,7 +140,7 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: 
         looped.fit_loop_patches(model, [Source(told)], wanted.values(), chosen, 0),
         protocol.load_method(chosen.method),
     )
-    with engine.open_session(model, samples, outputs=False) as session:
+    with sweep.open_session(model, samples, outputs=False) as session:
         Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
     scored = [sample for sample, at in zip(samples, fitted.fold_of_sample, strict=True) if at == 0]
     others = [sequence for sequence, at in zip(told, fitted.fold_of_sample, strict=True) if at == 1]
@@ -174,7 +174,7 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
         fitted = looped.fit_loop_patches(
             model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0
         )
-        with engine.open_session(model, samples, 400, False) as session:
+        with sweep.open_session(model, samples, 400, False) as session:
             Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
     changed = (found[0] != found[1]).any(axis=0)
@@ -202,7 +202,7 @@ def test_parts_of_the_samples_are_scored_under_the_patches_of_their_folds(
     wanted = candidates(removed, 6)
     repairs = repairs_for(model, samples, removed)
     full = swept(model, samples, removed, outputs=False)
-    with engine.open_session(model, samples, outputs=False) as session:
+    with sweep.open_session(model, samples, outputs=False) as session:
         evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
         order = np.random.default_rng(0).permutation(60)
         for part in np.split(order, 4):

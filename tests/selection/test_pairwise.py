@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.options.selectors import Selector
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.strategies import pairwise
@@ -64,7 +64,7 @@ def test_effects_are_those_of_models_really_cut() -> None:
     ]
     sets = [frozenset(some) for size in range(3) for some in combinations(units, size)]
     cut = {each: -naive(model, samples, sorted(each))[gold] for each in sets}
-    with engine.open_session(model, samples, outputs=False) as session:
+    with sweep.open_session(model, samples, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), len(samples))
         one = Search("x", trials, np.arange(10), np.ones(10))
         found = pairwise.find(one, units, [2, 3], OPTIONS)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
@@ -208,7 +208,7 @@ def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
         fits.append(list(candidates))
         return looped.fit_loop_patches(model, sources, candidates, ghost_options(), 0, store=store)
 
-    with engine.open_session(model, samples, outputs=False) as session:
+    with sweep.open_session(model, samples, outputs=False) as session:
         growing = GrowingRepairs(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
@@ -216,7 +216,7 @@ def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
     assert [at_once.fold_of_sample[place] for place in range(8)] == [
         growing.repairs.fold_of_sample[number] for number in seen
     ]
-    with engine.open_session(model, samples, outputs=False) as session:
+    with sweep.open_session(model, samples, outputs=False) as session:
         whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
         expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 # Measured times and memory differ from run to run; what remains of `efficiency` is counted.
 TIMED = {"latency_ms", "tokens_per_second", "peak_memory_bytes", "peak_memory_ratio"}
@@ -33,7 +33,7 @@ def differences(one: Path, other: Path) -> list[str]:
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows = [
         {k: v for k, v in row.items() if k not in TIMED}
-        for row in store.read_table(path).to_pylist()
+        for row in parquet.read_table(path).to_pylist()
     ]
     return sorted(
         rows,

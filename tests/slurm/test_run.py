@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.store import parquet as store
+from lamina.store import parquet
 from tests.pipeline.project import Project
 from tests.slurm.cluster import GPU_STAGES, Clone, clone
 from tests.slurm.tables import differences
@@ -48,7 +48,7 @@ def test_every_job_of_a_gpu_stage_ran_on_a_gpu_that_slurm_gave_it(ran: Clone) ->
     assert seen == submitted and len(seen) == len(logs)
 
 
-@pytest.mark.parametrize("table", sorted(set(store.TABLES) - {"jobs"}))
+@pytest.mark.parametrize("table", sorted(set(parquet.TABLES) - {"jobs"}))
 def test_the_table_equals_that_of_the_local_run(ran: Clone, local: Path, table: str) -> None:
     path = f"results/tables/{table}.parquet"
     assert differences(ran.folder / path, local / path) == []

@@ -17,7 +17,7 @@ from lamina_workflow.stages.heal import HealVariant
 from lamina_workflow.stages.prune import PruneStep, SearchPlans
 from lamina_workflow.stages.repair import FitPatch
 from lamina_workflow.stages.sweep import ScoreRelevance, SweepUnits
-from lamina_workflow.study import requests as studies
+from lamina_workflow.study import requests
 from lamina_workflow.study.sweeps import list_sweeps
 from lamina_workflow.study.tables import files_of_table
 from tests.given.configurations import Raw, minimal, put, workplace
@@ -130,7 +130,7 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         ),
         *("lamina.relevance.metrics.answers", "lamina.repair.methods.ghost"),
     }
-    assert studies.searching_selectors(config) == ["evolved"]
+    assert requests.searching_selectors(config) == ["evolved"]
     assert "results/searches/small/recall/evolved.parquet" in files_of_table(config, "searches")
     assert not [each for each in list_sweeps(config) if each[2] == "evolved"]
 
@@ -153,9 +153,9 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
     config = load_configuration(raw, workplace(tmp_path))
     job = SearchPlans.of(config, wildcards("judged"))
     assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)] and job.loop is None
-    assert studies.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
+    assert requests.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
     assert {"prose", "more", "corpus", "recall"} <= {
-        name for _, name in studies.list_calibrations(config)
+        name for _, name in requests.list_calibrations(config)
     }
     assert {
         "lamina.selection.judging",
@@ -248,7 +248,7 @@ def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_pat
     raw["selectors"]["looped"]["repair"] = "general"
     raw["studies"]["prune"] |= {"selectors": ["looped"], "repairs": ["none"]}
     config = load_configuration(raw, workplace(tmp_path))
-    assert studies.read_by(config, Variant("small", "recall", "looped", 1)) == {"corpus", "recall"}
+    assert requests.read_by(config, Variant("small", "recall", "looped", 1)) == {"corpus", "recall"}
     assert "results/calibrations/small/corpus.parquet" in files_of_table(config, "calibrations")
 
 
@@ -268,7 +268,7 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
         ("other", ["corpus"]),
         ("both", ["corpus"]),
     ):
-        read = studies.read_by(config, Variant("small", "recall", "accuracy", 1, "none", healing))
+        read = requests.read_by(config, Variant("small", "recall", "accuracy", 1, "none", healing))
         assert read == {*added, "recall"}
         # What had no other word before has the options of before.
         assert ("data" in config.healings[healing].options()) == bool(added)
@@ -277,8 +277,8 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
     assert both.weights == [("corpus", 0.1), ("recall", 1.0)], (
         "by the names of its data, `own` among them"
     )
-    assert studies.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
-    assert studies.trained_on(config, "corpus", "both") == {"corpus": 1.1}
+    assert requests.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
+    assert requests.trained_on(config, "corpus", "both") == {"corpus": 1.1}
 
 
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:

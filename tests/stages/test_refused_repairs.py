@@ -12,7 +12,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.options import healings
 from lamina.repair import patch
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.variant import Variant
 from lamina_workflow.stages.heal import HealVariant
 from lamina_workflow.stages.report import CheckRefusals
@@ -32,7 +32,7 @@ def plan(results: Path, size: int, units: list[str]) -> None:
         "removed": size,
         "refused": None,
     }
-    store.write_text(paths.plan(PRUNED.key, size, results), json.dumps(plan_of(units) | keys))
+    parquet.write_text(paths.plan(PRUNED.key, size, results), json.dumps(plan_of(units) | keys))
 
 
 def variant(size: int, healing: str = "none") -> Variant:
@@ -93,10 +93,10 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
             **read,
         )
     )
-    assert store.read_table(tmp_path / "adapter/training.parquet").num_rows == 0
+    assert parquet.read_table(tmp_path / "adapter/training.parquet").num_rows == 0
 
     # The run ends with it.
-    store.write_table(tmp_path / "plans.parquet", store.from_rows("plans", []))
+    parquet.write_table(tmp_path / "plans.parquet", parquet.from_rows("plans", []))
     read = {
         "plans": str(tmp_path / "plans.parquet"),
         "patches": paths.patch_table(PRUNED.key, "mine", results),

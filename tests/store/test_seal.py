@@ -20,7 +20,7 @@ from lamina.models.materialise import materialise
 from lamina.repair import patch
 from lamina.selection import plans
 from lamina.selection.plans import Plan
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.store.unfinished import Progress
 from lamina_workflow.report import database
 from tests.given import tiny
@@ -37,8 +37,8 @@ def table(path: Path) -> Callable[[], Any]:
         "number": [draw.random() for _ in range(500)],
         "name": draw.choices(["a", "b", None], k=500),
     }
-    store.write_table(path, pa.table(columns), {"seed": "3"})
-    return lambda: (store.read_table(path).to_pylist(), store.read_metadata(path).get("seed"))
+    parquet.write_table(path, pa.table(columns), {"seed": "3"})
+    return lambda: (parquet.read_table(path).to_pylist(), parquet.read_metadata(path).get("seed"))
 
 
 def plan(path: Path) -> Callable[[], Any]:

@@ -8,7 +8,7 @@ import pytest
 import tables_page as dictionary
 
 from lamina.errors import LaminaError
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.tables import TABLES, table_digest
 from lamina.tables.columns import Column, Table
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_table_says_what_a_row_is_and_what_each_column_means(table):
     described = TABLES[table]
     assert described.grain.startswith("One row per ")
-    assert store.schema_of(table).names == list(described.columns)
+    assert parquet.schema_of(table).names == list(described.columns)
     for name, column in described.columns.items():
         assert column.description.endswith("."), f"{table}.{name}"
 
@@ -54,14 +54,14 @@ def test_the_page_of_tables_is_in_step():
 
 
 def test_a_part_without_a_new_column_need_not_be_measured_again(tmp_path):
-    old = store.from_rows("efficiency", [dict(model="m", removed=1, latency_ms=2.5)]).drop_columns(
-        ["runs"]
-    )
-    new = store.from_rows("efficiency", [dict(model="m", removed=2, runs=2, latency_ms=1.5)])
+    old = parquet.from_rows(
+        "efficiency", [dict(model="m", removed=1, latency_ms=2.5)]
+    ).drop_columns(["runs"])
+    new = parquet.from_rows("efficiency", [dict(model="m", removed=2, runs=2, latency_ms=1.5)])
     for name, part in (("old", old), ("new", new)):
-        store.write_table(tmp_path / name, part)
-    found = store.gather_tables("efficiency", [tmp_path / "old", tmp_path / "new"])
-    assert found.schema == store.schema_of("efficiency")
+        parquet.write_table(tmp_path / name, part)
+    found = parquet.gather_tables("efficiency", [tmp_path / "old", tmp_path / "new"])
+    assert found.schema == parquet.schema_of("efficiency")
     assert found.select(["removed", "runs", "latency_ms"]).to_pylist() == [
         dict(removed=1, runs=None, latency_ms=2.5),
         dict(removed=2, runs=2, latency_ms=1.5),
@@ -69,12 +69,12 @@ def test_a_part_without_a_new_column_need_not_be_measured_again(tmp_path):
 
 
 def test_lists_of_numbers_survive_gathering(tmp_path):
-    part = store.from_rows(
+    part = parquet.from_rows(
         "activations", [dict(model="m", layer=0, span=0, channel_magnitude=[0.5, 1.5])]
     )
-    store.write_table(tmp_path / "a", part)
+    parquet.write_table(tmp_path / "a", part)
     assert (
-        store.gather_tables("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist()
+        parquet.gather_tables("activations", [tmp_path / "a", tmp_path / "a"]).to_pylist()
         == 2 * part.to_pylist()
     )
 
@@ -88,8 +88,10 @@ def test_lists_of_numbers_survive_gathering(tmp_path):
     ids=["unknown", "retyped"],
 )
 def test_a_part_with_unknown_or_retyped_columns_is_refused(change, tmp_path):
-    store.write_table(tmp_path / "part.parquet", change(store.from_rows("jobs", [dict(rule="r")])))
+    parquet.write_table(
+        tmp_path / "part.parquet", change(parquet.from_rows("jobs", [dict(rule="r")]))
+    )
     with pytest.raises(
         LaminaError, match="part.parquet does not hold the columns of table 'jobs'.*Delete the file"
     ):
-        store.gather_tables("jobs", [tmp_path / "part.parquet"])
+        parquet.gather_tables("jobs", [tmp_path / "part.parquet"])

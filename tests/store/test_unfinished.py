@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from lamina.data import calibrations
-from lamina.engine import sweep as engine
+from lamina.engine import sweep
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
-from lamina.store import parquet as store
+from lamina.store import parquet
 from lamina.store import unfinished as resume
 from lamina.store.unfinished import Progress
 from lamina.variant import Variant
@@ -51,9 +51,9 @@ def test_a_sweep_goes_on_with_what_is_left(
     batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, asked = tiny.model(), make_samples(30)
-    wanted = engine.sweep_units(model, asked, UNITS, tokens=100).rows(UNITS)
+    wanted = sweep.sweep_units(model, asked, UNITS, tokens=100).rows(UNITS)
     ran = count(model)
-    engine.sweep_units(model, asked, UNITS, tokens=100)
+    sweep.sweep_units(model, asked, UNITS, tokens=100)
     whole, progress = len(ran), Progress(tmp_path / "unfinished", "key")
     save, saves = Progress.save, count_from(1)
 
@@ -65,15 +65,15 @@ def test_a_sweep_goes_on_with_what_is_left(
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Progress, "save", killing)
-        engine.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
+        sweep.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
     ran.clear()
-    found = engine.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
+    found = sweep.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
     assert found.rows(UNITS) == wanted
     assert len(ran) == whole - batches
     # What belongs to another job is no beginning of this one.
     ran.clear()
     other = Progress(progress.file, "other")
-    assert engine.sweep_units(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
+    assert sweep.sweep_units(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
     assert len(ran) == whole
 
 
@@ -85,7 +85,7 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     distances of outputs are sums over these.
     """
     model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
-    wanted = engine.sweep_units(model, asked, UNITS, tokens=30).rows(UNITS)
+    wanted = sweep.sweep_units(model, asked, UNITS, tokens=30).rows(UNITS)
     forward = Session._forward
 
     def killing(*given: Any) -> None:
@@ -98,9 +98,9 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     progress = Progress(tmp_path / "unfinished", "key")
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Session, "_forward", killing)
-        engine.sweep_units(model, asked, UNITS, tokens=30, progress=progress)
+        sweep.sweep_units(model, asked, UNITS, tokens=30, progress=progress)
     assert (
-        engine.sweep_units(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
+        sweep.sweep_units(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
     )
 
 
@@ -113,7 +113,7 @@ def files(folder: Path, count: int) -> str:
         "dtype": "float32",
         "trust_remote_code": False,
     }
-    store.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
+    parquet.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
     made = calibrations.build_calibration(
         make_samples(count), tiny.VOCABULARY, source="own", split="train", seed=0
     )
@@ -161,8 +161,8 @@ def test_a_killed_sweep_goes_on_and_leaves_the_same_table(tmp_path: Path) -> Non
     assert not unfinished.exists()
     whole = SweepUnits(**given, keys=keys, output=str(tmp_path / "whole.parquet"))
     scripts.run(whole)
-    assert store.read_table(tmp_path / "killed.parquet").equals(
-        store.read_table(tmp_path / "whole.parquet")
+    assert parquet.read_table(tmp_path / "killed.parquet").equals(
+        parquet.read_table(tmp_path / "whole.parquet")
     )
 
 
@@ -187,7 +187,7 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
     scripts.run(job("whole"))
     for name in ("", "_samples"):
         one, other = (tmp_path / f"{each}{name}.parquet" for each in ("killed", "whole"))
-        assert store.read_table(one).equals(store.read_table(other))
+        assert parquet.read_table(one).equals(parquet.read_table(other))
     assert not list(tmp_path.glob("*.unfinished*"))
 
 

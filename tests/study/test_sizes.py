@@ -17,9 +17,9 @@ from lamina.errors import LaminaError
 from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina_workflow.checks import load as configuration
+from lamina_workflow.checks import load
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.study import requests as studies
+from lamina_workflow.study import requests
 from tests import ROOT
 from tests.families import configurations
 from tests.given import tiny
@@ -152,11 +152,11 @@ def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
         "selectors": ["accuracy"],
         "removed": list(removed),
     }
-    return configuration.load_configuration(put(raw, "studies", {"sized": own | changes}), root)
+    return load.load_configuration(put(raw, "studies", {"sized": own | changes}), root)
 
 
 def counts(config: Configuration) -> list[int]:
-    return [variant.removed for variant in studies.list_variants(config)]
+    return [variant.removed for variant in requests.list_variants(config)]
 
 
 def measured(what: str, removed: list[str]) -> float:
@@ -224,8 +224,8 @@ def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> No
             amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
             told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
             expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
-    assert studies.describe_sizes(config) == expected
-    assert configuration.load_configuration(copy.deepcopy(config.plain()), root) == config
+    assert requests.describe_sizes(config) == expected
+    assert load.load_configuration(copy.deepcopy(config.plain()), root) == config
 
 
 def weights_of(removed: frozenset[str]) -> float:
@@ -247,8 +247,8 @@ def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Pat
     whole = weights_of(frozenset())
     limit = 0.76 * whole
     study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
-    config = configuration.load_configuration(put(raw, "studies", {"sized": study}), root)
-    counts = {v.selector: v.removed for v in studies.list_variants(config) if v.model == "tiny"}
+    config = load.load_configuration(put(raw, "studies", {"sized": study}), root)
+    counts = {v.selector: v.removed for v in requests.list_variants(config) if v.model == "tiny"}
     assert counts["half"] < counts["mostly_attention"]
 
     # By brute force: the set of sub-layers that saves least of those that count enough.
@@ -261,7 +261,7 @@ def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Pat
         enough = [s for s in sets if sum(price[u] for u in s) >= counts[name] - 1e-9]
         lost = [sum(saved[u] + cache * u.endswith("attention") for u in s) for s in enough]
         assert whole + DEPTH * cache - min(lost) <= limit
-    told = studies.describe_sizes(config)
+    told = requests.describe_sizes(config)
     assert len(told) == 2 and all(f" by {name}: without" in " ".join(told) for name in costs)
 
 
@@ -321,7 +321,6 @@ def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)
     expected = {
-        variant.removed
-        for variant in studies.list_variants(configuration.load_configuration(raw, root))
+        variant.removed for variant in requests.list_variants(load.load_configuration(raw, root))
     }
     assert {int(size) for size in healed} == expected == {1, 2, 3}

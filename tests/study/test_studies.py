@@ -14,10 +14,9 @@ from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
 from lamina.options.metrics import METRICS, MODULES, carried_passes, passes_of
 from lamina.variant import Variant
-from lamina_workflow.checks import load as configuration
+from lamina_workflow.checks import load
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.study import requests as studies
-from lamina_workflow.study import sweeps
+from lamina_workflow.study import requests, sweeps
 from tests.given.configurations import workplace
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -83,13 +82,13 @@ def raw() -> Raw:
 
 @pytest.fixture
 def config(raw: Raw, root: Path) -> Configuration:
-    return configuration.load_configuration(raw, root)
+    return load.load_configuration(raw, root)
 
 
 def only(raw: Raw, root: Path, **study: Any) -> Configuration:
     """The configuration with one study instead of its own."""
     common = {"models": ["small"], "calibrations": ["recall"]}
-    return configuration.load_configuration(
+    return load.load_configuration(
         {**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root
     )
 
@@ -109,24 +108,24 @@ def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> Non
         for removed in (1, 2)
         for repair in ("ghost", "none")
     ]
-    assert studies.list_variants(config) == expected
+    assert requests.list_variants(config) == expected
 
 
 def test_studies_that_overlap_share_variants(config: Configuration) -> None:
-    listed = studies.list_variants(config)
+    listed = requests.list_variants(config)
     assert listed == sorted(set(listed))
     assert listed.count(Variant("small", "recall", "accuracy", 2, "none", "none")) == 1
 
 
 def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, root: Path) -> None:
     config = only(raw, root, selectors=["accuracy"], removed=[5], repairs=["none", "ghost"])
-    assert studies.list_plans(config) == [("small", "recall", "accuracy", 5)]
+    assert requests.list_plans(config) == [("small", "recall", "accuracy", 5)]
 
 
 def test_sizes_are_those_whose_patch_is_used(config: Configuration) -> None:
-    assert studies.sizes_of_patches(config, "small", "recall", "accuracy", "ghost") == [1, 2]
-    assert studies.sizes_of_patches(config, "other", "recall", "accuracy", "ghost") == []
-    assert studies.sizes_of_patches(config, "small", "recall", "accuracy", "affine") == []
+    assert requests.sizes_of_patches(config, "small", "recall", "accuracy", "ghost") == [1, 2]
+    assert requests.sizes_of_patches(config, "other", "recall", "accuracy", "ghost") == []
+    assert requests.sizes_of_patches(config, "small", "recall", "accuracy", "affine") == []
 
 
 def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -> None:
@@ -139,14 +138,14 @@ def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -
 def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(
     config: Configuration,
 ) -> None:
-    jobs = studies.benchmark_blocks(config)
+    jobs = requests.benchmark_blocks(config)
     assert jobs == sorted(set(jobs))
     measured: dict[tuple[str, str, str], list[Variant]] = {}
     for model, calibration, task, block in jobs:
-        found = studies.block_variants(config, model, calibration, task, block)
+        found = requests.block_variants(config, model, calibration, task, block)
         assert found, "no benchmark job may be empty"
         measured.setdefault((model, calibration, task), []).extend(found)
-    both = [v for v in studies.list_variants(config) if v.model == "small" and v.healing == "none"]
+    both = [v for v in requests.list_variants(config) if v.model == "small" and v.healing == "none"]
     recall = [v for v in both if v.calibration == "recall"]
     corpus = [v for v in both if v.calibration == "corpus"]
     share = [
@@ -166,11 +165,11 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(
 
 
 def test_the_unpruned_model_is_in_block_0_alone(config: Configuration) -> None:
-    assert studies.block_variants(config, "small", "none", "microworld_facts", 0) == [
+    assert requests.block_variants(config, "small", "none", "microworld_facts", 0) == [
         Variant.base("small")
     ]
-    assert studies.block_variants(config, "small", "none", "microworld_facts", 1) == []
-    assert studies.block_variants(config, "other", "none", "corpus_test", 0) == [
+    assert requests.block_variants(config, "small", "none", "microworld_facts", 1) == []
+    assert requests.block_variants(config, "other", "none", "corpus_test", 0) == [
         Variant.base("other")
     ]
 
@@ -182,7 +181,7 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
     def contents(config: Configuration) -> dict[Any, list[Variant]]:
         return {
-            job: studies.block_variants(config, *job) for job in studies.benchmark_blocks(config)
+            job: requests.block_variants(config, *job) for job in requests.benchmark_blocks(config)
         }
 
     old, new = contents(before), contents(after)
@@ -205,7 +204,7 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         "text": True,
     }
     printed = subprocess.check_output([sys.executable, "-c", code, str(root)], **told)
-    assert printed == json.dumps(studies.benchmark_blocks(config)) + "\n"
+    assert printed == json.dumps(requests.benchmark_blocks(config)) + "\n"
 
 
 def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
@@ -233,7 +232,7 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
             "units": "mlp",
         },
     }
-    assert sweeps.list_maps(configuration.load_configuration(raw, root)) == [
+    assert sweeps.list_maps(load.load_configuration(raw, root)) == [
         ("small", "corpus", "removal", "layer"),
         ("small", "recall", "removal", "layer"),
         ("small", "recall", "stream", "mlp"),
@@ -258,11 +257,11 @@ def test_the_pass_of_a_step(config: Configuration) -> None:
 
 
 def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
-    assert studies.list_diagnoses(configuration.load_configuration(raw, root)) == []
+    assert requests.list_diagnoses(load.load_configuration(raw, root)) == []
     raw["diagnoses"] = {"spread": {"kind": "variance"}}
     raw["studies"]["maps"]["diagnoses"] = ["spread"]
     raw["studies"]["shares"]["diagnoses"] = ["spread"]
-    assert studies.list_diagnoses(configuration.load_configuration(raw, root)) == [
+    assert requests.list_diagnoses(load.load_configuration(raw, root)) == [
         *(
             ("other", "recall", "spread"),
             ("small", "corpus", "spread"),
@@ -273,7 +272,7 @@ def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
 
 def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configuration) -> None:
     """How many runs a plan's layers make, and so what a variant costs, is not known before the plan is."""
-    listed = studies.efficiency_variants(config, "small")
+    listed = requests.efficiency_variants(config, "small")
     assert set(listed) == {
         Variant("small", calibration, selector, removed, repair)
         for calibration in ("recall", "corpus")
@@ -282,7 +281,7 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
         for repair in ("ghost", "none")
     }
     assert len(listed) == len(set(listed))
-    assert studies.efficiency_variants(config, "other") == [
+    assert requests.efficiency_variants(config, "other") == [
         Variant("other", "recall", "accuracy", 4)
     ]
 
@@ -290,7 +289,7 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
 def test_a_sweep_is_split_unless_it_runs_over_weights(raw: Raw, root: Path) -> None:
     raw["sweep"] = {"blocks": 3}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
-    config = configuration.load_configuration(raw, root)
+    config = load.load_configuration(raw, root)
     found = {
         name: sweeps.sweep_blocks(config, "small", name)
         for name in ("accuracy", "cosine", "taylor")
@@ -305,7 +304,7 @@ def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> 
         f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths
     }
     raw["models"]["of_unknown"] = {"source": "org/m", "revision": "main"}
-    config = configuration.load_configuration(raw, root)
+    config = load.load_configuration(raw, root)
     jobs = {depth: sweeps.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
     assert jobs == depths
     assert sweeps.sweep_blocks(config, "of_unknown", "accuracy") == 1

@@ -45,7 +45,7 @@ from lamina.models.load import check_whole, load_folder
 from lamina.models.manifest import explaining_load_errors
 from lamina.models.structure import text_config
 from lamina.models.tokenizer import read_tokenizer, special_tokens_after
-from lamina.store import parquet as store
+from lamina.store import parquet
 
 _logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str =
     tokenizer = read_gguf_tokenizer(path, where)
     model = read_model(path, dtype, where, folder.parent)
     _forget_quantisation(model)
-    with store.replace_file(folder) as temporary:
+    with parquet.replace_file(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -353,7 +353,7 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
             f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from."
         )
     _forget_quantisation(model)
-    with store.replace_file(folder) as temporary:
+    with parquet.replace_file(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
         # Names as transformers has them: the original format is the quantised one.
         model.save_pretrained(temporary, save_original_format=False)

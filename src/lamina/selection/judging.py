@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.splitting import index_documents
-from lamina.engine import memory
-from lamina.engine import sweep as engine
+from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.capture import capture_similarities
 from lamina.engine.scores import Scores
@@ -82,7 +81,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         request.tokens, request.model, judge_samples, request.depth + 2
     )
     outputs = METRICS[options.metric].outputs
-    with engine.open_session(request.model, judge_samples, token_budget, outputs) as session:
+    with sweep.open_session(request.model, judge_samples, token_budget, outputs) as session:
 
         def forget_scores(candidates: Sequence[Candidate]) -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
@@ -390,7 +389,7 @@ def _search_with_defaults(
         request.tokens, request.model, samples, request.depth + 2
     )
     outputs = METRICS[metric].outputs
-    with engine.open_session(request.model, samples, token_budget, outputs) as session:
+    with sweep.open_session(request.model, samples, token_budget, outputs) as session:
         evaluator = Evaluator(session, loss_of(metric, request.score))
         trials = Trials(evaluator, len(samples), prices=request.prices)
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
@@ -444,7 +443,7 @@ class RepairedSets:
         """`choosing` and `judging` are token sequences of the variant's own calibration, and of all judges."""
         self._model = model
         self._loops = loops
-        self._depth = engine.layer_count(model)
+        self._depth = sweep.layer_count(model)
         self._store = store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {

@@ -7,8 +7,7 @@ from typing import Any, cast
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import CalibrationSamples
-from lamina.engine import candidates, forking, memory
-from lamina.engine import sweep as engine
+from lamina.engine import candidates, forking, memory, sweep
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.session import Pass
 from lamina.engine.sources import Source
@@ -33,7 +32,7 @@ def share_units(
     if replacements:
         strategy = import_module("lamina.selection.strategies.replacements")
         units = strategy.units(units, removed, replacements.names)
-    return engine.share_by_cost(units, n_layers, block, blocks)
+    return sweep.share_by_cost(units, n_layers, block, blocks)
 
 
 def removal_rows(
@@ -72,7 +71,7 @@ def removal_rows(
         return _rows_of_changed_candidates(
             model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
         )
-    scores = engine.sweep_units(
+    scores = sweep.sweep_units(
         model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
     )
     return scores.rows([CURRENT, *units] if current else units)
@@ -92,7 +91,7 @@ def _rows_of_changed_candidates(
     """`rows` where candidates are repaired, or where some units are layers of other models."""
     samples = next(iter(calibrations.values())).samples
     protect = [*(loop.protect if loop else ()), *(replacements.protect if replacements else ())]
-    protected = protected_layers(protect, engine.layer_count(model))
+    protected = protected_layers(protect, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
     wanted, observed = candidates.plan_sweep(
         Candidate(frozenset(removed)),
@@ -103,7 +102,7 @@ def _rows_of_changed_candidates(
     if replacements:
         other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
     repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
-    with engine.open_session(model, samples, token_budget, replacements=other_layers) as session:
+    with sweep.open_session(model, samples, token_budget, replacements=other_layers) as session:
         measuring: Any = session
         if loop:
             measuring = import_module("lamina.selection.looped").Looped(session, repairs)

@@ -10,8 +10,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import CalibrationSamples
-from lamina.engine import memory
-from lamina.engine import sweep as engine
+from lamina.engine import memory, sweep
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
@@ -113,9 +112,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     )
     outputs = METRICS[selector.metric].outputs
     other_layers = _layers_of_other_models(request)
-    with engine.open_session(
-        request.model, samples, token_budget, outputs, other_layers
-    ) as session:
+    with sweep.open_session(request.model, samples, token_budget, outputs, other_layers) as session:
         if refused := _refusal(request, calibration, session):
             return [request.plan(size, refused=refused) for size in request.sizes], []
         measuring: Any = session

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina.options import metrics as registry
+from lamina.options import metrics
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.stability import ranking_stability
 from lamina_workflow.report import answers
@@ -62,7 +62,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 def _select_measured(table: pa.Table, metric: str) -> pa.Table:
     """The rows of the pass that measured a metric; several passes may have been run."""
-    column = table[registry.METRICS[metric].columns[0]].cast("double")
+    column = table[metrics.METRICS[metric].columns[0]].cast("double")
     # The model without a removal has a loss in every pass.
     is_base = pc.equal(table["unit"], "none")
     measured = pc.if_else(is_base, table["nll"], column)
