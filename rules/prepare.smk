@@ -44,7 +44,7 @@ def own_answers(w):
 
 def task_files(w):
     """The user's files that {task} is made of."""
-    return prepare.data_files(w.task, prepare.benchmark(CONFIG, w.task))
+    return prepare.data_files(w.task, prepare.benchmark_entry(CONFIG, w.task))
 
 
 rule dequantise_model:

@@ -94,7 +94,7 @@ def _measure_pass(
     n_tokens = memory.choose_token_budget("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
     if pass_kind in MODULES:
         module = import_module(MODULES[pass_kind])
-        return list(module.rows(model, samples, units, [], pass_kind, n_tokens))
+        return list(module.sweep_rows(model, samples, units, [], pass_kind, n_tokens))
     scores = measure_units(
         model,
         samples,

@@ -301,7 +301,7 @@ class Scale(repairs.Repair):
     method: Literal["scale"] = "scale"
     factor: float = option("By how much.", 1.0, gt=0)
 
-print(load({raw!r}, Path({str(root)!r})).repairs["mine"].options())
+print(load_configuration({raw!r}, Path({str(root)!r})).repairs["mine"].options())
 print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
 """
     printed = subprocess.run(

@@ -149,7 +149,7 @@ def project(tree: Path) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("name", ["errors", "store/parquet", "models/families", "config/metrics"])
+@pytest.mark.parametrize("name", ["errors", "store/parquet", "models/families", "options/metrics"])
 def test_what_everything_imports_stands_aside(project: Path, name: str) -> None:
     other = edited(project, f"lamina/{name}.py", "\n", "\nX = 1\n")
     assert code_digest("lamina.measure", root=other) == code_digest("lamina.measure", root=project)

@@ -133,7 +133,7 @@ def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
     (tmp_path / "clone/results").symlink_to(tmp_path / "results")
     code = (
         "import sys; from pathlib import Path; "
-        "from lamina_workflow.runtime.preconditions import hold_results; hold(Path(sys.argv[1]))"
+        "from lamina_workflow.runtime.preconditions import hold_results; hold_results(Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "clone/results")]
     # A run keeps no reference to its lock.

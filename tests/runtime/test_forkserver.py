@@ -14,7 +14,7 @@ from tests.faults.study import until
 STARTER = """
 import os, sys
 from lamina_workflow.runtime import forkserver
-forkserver.start()
+forkserver.start_server()
 print(os.environ[forkserver.ADDRESS], flush=True)
 sys.stdin.read()
 """

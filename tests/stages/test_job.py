@@ -214,7 +214,9 @@ def test_every_script_reads_its_job_and_no_command_line(rule: str) -> None:
     attributes = {
         node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
     }
-    assert f"{JOBS[rule].__name__}.read(snakemake)" in text and "with running(snakemake):" in text
+    assert (
+        f"{JOBS[rule].__name__}.read(snakemake)" in text and "with run_script(snakemake):" in text
+    )
     assert not {"argv", "add_argument"} & attributes
 
 

@@ -176,7 +176,7 @@ class _Fitter:
     def fit_with_chosen_weights(self) -> list[FittedGroup]:
         """Fit with the weight of general text that each plan needs: a group for each weight."""
         weighing = import_module("lamina.repair.weighing")
-        weighed_groups = weighing.groups(
+        weighed_groups = weighing.group_plans(
             self.model,
             self.calibrations,
             list(self.request.plans.values()),

@@ -76,7 +76,7 @@ class DonorModels:
         """
         replacements = import_module("lamina.models.replacements")
         replacements.check_siblings(model, manifest, self.records)
-        layers: dict[str, Any] = replacements.layers(model, units, self.records)
+        layers: dict[str, Any] = replacements.replacement_layers(model, units, self.records)
         return layers
 
 

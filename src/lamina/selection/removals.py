@@ -66,7 +66,7 @@ def removal_rows(
     token_budget = memory.choose_token_budget(tokens, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
-        return list(module.rows(model, samples, units, removed, pass_, token_budget))
+        return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
             model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
@@ -129,4 +129,6 @@ def _fit_repairs(
         compared = (observation.model, observation.before, observation.after)
         fitted_for += [candidate for candidate in compared if candidate]
     looped = import_module("lamina.selection.looped")
-    return looped.fitted(model, sources, fitted_for, loop.repair, loop.seed, scored_source)
+    return looped.fit_loop_patches(
+        model, sources, fitted_for, loop.repair, loop.seed, scored_source
+    )

@@ -170,7 +170,7 @@ def _repairs_in_place(
     patch_store = looped.store_for(request.model, request.folder)
 
     def fit(candidates: Sequence[Candidate]) -> Any:
-        return looped.fitted(
+        return looped.fit_loop_patches(
             request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
         )
 
