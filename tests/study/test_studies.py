@@ -193,8 +193,10 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina_workflow.checks.load import load_configuration; "
-        "from lamina_workflow.study import requests as studies; config = load_configuration(json.load(sys.stdin), Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; "
+        "from lamina_workflow.checks.load import load_configuration; "
+        "from lamina_workflow.study import requests as studies; "
+        "config = load_configuration(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     told = {
