@@ -124,7 +124,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
 ) -> None:
     costs = {"stages": {"sweep": asdict(Stage(1, flops=5e12, disk=3e9))}, "notes": []}
     parquet.write_text(tmp_path / "cost.json", json.dumps(costs))
-    monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
+    monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: [])
     monkeypatch.setattr(forecast, "measure_rate", lambda results, always: 5e10)
     monkeypatch.setattr(forecast, "measure_start", lambda: forecast.StartSeconds(4.0, 1.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
@@ -139,7 +139,7 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     assert "11 jobs are left to run." in told and "in all about 57 s, with 2 at a time." in told
     forecast.main([str(tmp_path / "cost.json")])
     assert "Nothing is left to run." in capsys.readouterr().out
-    monkeypatch.setattr(forecast.devices, "devices", lambda environment: ["0"])
+    monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: ["0"])
     forecast.main([str(tmp_path / "cost.json")])
     assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
 

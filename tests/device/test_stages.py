@@ -63,8 +63,8 @@ MOMENTS = (
 PLANTED = {
     **dict.fromkeys(("sweep_removal", "sweep_stream"), "lamina.engine.packing:collate_lines"),
     **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:zero_moments"),
-    **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:padded"),
-    **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:padded"),
+    **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:pad_sequences"),
+    **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:pad_sequences"),
     **{
         f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_zero_sums"
         for form in ("", "_diag")
@@ -73,11 +73,11 @@ PLANTED = {
         f"benchmark_{of}": "tests.device.stages:materialise"
         for of in ("task", "generation", "efficiency")
     },
-    "sweep_gradient": "lamina.engine.weights:padded",
+    "sweep_gradient": "lamina.engine.weights:pad_sequences",
     "sweep_donors": "lamina.models.replacements:_load_sibling",
     "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
-    "heal_variant": "lamina.healing.objectives:padded",
-    "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
+    "heal_variant": "lamina.healing.objectives:pad_sequences",
+    "benchmark_perplexity": "lamina.evaluation.perplexity:pad_sequences",
     "diagnose_patching": "lamina.engine.batches:pad_sequences",
 }
 # One operand alone, on the device or on the host.

@@ -305,7 +305,7 @@ def test_refused_families_are_measured_alone(
     def refuse(*_: Any, **__: Any) -> None:
         raise LaminaError("the model family 'odd' cannot be swept")
 
-    monkeypatch.setattr(together.sweep, "opened", refuse)
+    monkeypatch.setattr(together.sweep, "open_session", refuse)
     pass_ = in_one_pass(tiny.model(), {"base": Parts(None, None, None)})
     assert pass_.likelihoods("base", rows(), "a test") is None
     assert "Each variant is measured alone. the model family 'odd' cannot be swept" in caplog.text

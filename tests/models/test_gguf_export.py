@@ -20,7 +20,7 @@ DEPTH = gguf_files.LAYERS
 KEPT = [0, 2]
 
 
-def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedModel, save.Source]:
+def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedModel, save.BaseSource]:
     """The model of a GGUF file as lamina reads it, and a variant of it."""
     gguf_files.write(tmp_path / "tiny.gguf")
     source = source_of(base_folder(tmp_path / "base"), units, **names)
@@ -31,7 +31,7 @@ def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedMod
         "dtype": "float32",
     }
     base = read_model(tmp_path / "tiny.gguf", "auto", "source")
-    return base, save.Source(source.variant, manifest, source.plan)
+    return base, save.BaseSource(source.variant, manifest, source.plan)
 
 
 def values(reader: GGUFReader) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from lamina.engine import moments
 
 
 def collect(model, sources, boundaries, options, seed):
-    return moments.collect(model, sources, boundaries, seed)
+    return moments.collect_moments(model, sources, boundaries, seed)
 
 
 def fit(statistics, options):

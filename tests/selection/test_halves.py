@@ -198,7 +198,7 @@ def test_searched_sets_are_measured_as_models_really_cut(strategy: str, tmp_path
         cut = materialise(model, {"units": row["units"]})
         losses = nats(cut, samples)
         if strategy != "portfolio":
-            losses = losses[judging.split(calibration.sequences(), options.held_back, 0)[0]]
+            losses = losses[judging.split_samples(calibration.sequences(), options.held_back, 0)[0]]
         assert row["loss"] == pytest.approx(losses.mean(), abs=1e-3)
     for size, plan in zip((1, 2), plans, strict=True):
         check(plan.units, size, options.attention(shares(model)["attention_share"]))
