@@ -11,20 +11,22 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-# The folder of lamina, also if another workflow uses it as a module.
+# The folder of the workflow, also if another workflow uses it as a module. A clone has its library in
+# it; an installed workflow lies in the folder of its library.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
-sys.path.insert(0, str(ROOT / "src"))
+SOURCE = ROOT / "src"
+if SOURCE.is_dir():
+    sys.path.insert(0, str(SOURCE))
 
-import lamina
+from lamina.paths import PROJECT
 
 # If lamina is installed, Snakemake has imported it already. The library of another folder would
 # have other fingerprints.
-library = Path(lamina.__file__).resolve().parent
-if library != (ROOT / "src/lamina").resolve():
+if SOURCE.is_dir() and PROJECT != ROOT.resolve():
     sys.exit(
-        f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
-        f"{library.parent}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
-        f"`export PYTHONPATH={shlex.quote(str(ROOT / 'src'))}`, or give this folder an environment "
+        f"lamina: the workflow is that of {ROOT}, and the library that Python found is that of "
+        f"{PROJECT}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
+        f"`export PYTHONPATH={shlex.quote(str(SOURCE))}`, or give this folder an environment "
         "of its own: `rm -r .venv`, then `make run`."
     )
 
@@ -47,7 +49,10 @@ from lamina.variant import Variant
 # As a module, lamina is given its configuration, and the files are another workflow's. Its own
 # configuration lamina reads itself, by YAML 1.2: Snakemake reads `010` as 8. A file that asks for
 # templates (yte) is used as Snakemake has filled it in.
-is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
+is_module = Path(workflow.main_snakefile).resolve() not in (
+    (ROOT / "Snakefile").resolve(),
+    (ROOT / "workflow/Snakefile").resolve(),
+)
 
 with preconditions.end_with_message(workflow.configfiles):
     preconditions.check_folder(Path.cwd())
@@ -77,8 +82,9 @@ if workflow.exec_mode.name == "DEFAULT":
 # How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
 # use the network (lamina_workflow.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
+if SOURCE.is_dir():
+    os.environ["PYTHONPATH"] = str(SOURCE)
 os.environ.update(
-    PYTHONPATH=str(ROOT / "src"),
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_DATASETS_DISABLE_PROGRESS_BARS="1",
