@@ -96,14 +96,16 @@ REPAIRING = 10
 STARTED = ".snakemake/lamina-started"
 
 
-def options(kind, **facts):
-    """The options of a rule's jobs from the configuration; another value makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options())
+def params_of(kind, **facts):
+    """The params of a rule; another value makes a job of the rule stale.
 
-
-def code(kind, **facts):
-    """The fingerprint of the code that a rule's jobs can reach; another one makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code())
+    options: The options of its jobs from the configuration.
+    code: The fingerprint of the code that its jobs can reach.
+    """
+    return {
+        "options": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options()),
+        "code": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code()),
+    }
 
 
 def content(files):
@@ -116,18 +118,29 @@ def wildcards_of(w, **facts):
     return Wildcards({**dict(w.items()), **facts})
 
 
-def memory(kind):
-    """Megabytes that a rule's jobs need, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).memory(
-        read_json(input.manifest), attempt
-    )
+def resources_of(kind):
+    """What the jobs of a rule that loads a model ask for: GPUs, megabytes and minutes.
+
+    They follow from the size of the model, and grow with every attempt.
+    """
+
+    def memory(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).memory(read_json(input.manifest), attempt)
+
+    def minutes(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).minutes(read_json(input.manifest), attempt)
+
+    return {"gpu": gpus, "mem_mb": memory, "runtime": minutes}
 
 
-def minutes(kind):
-    """The time limit of a rule's jobs, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).minutes(
-        read_json(input.manifest), attempt
-    )
+def share_of_cores(w):
+    """Threads of a job that shares the cores with other jobs."""
+    return threads_of_job(cores())
+
+
+def every_core(w):
+    """Threads of a job that has to be alone on the machine, because it is timed."""
+    return threads_of_job(cores(), alone=True)
 
 
 def cores():

@@ -198,14 +198,11 @@ def test_a_rule_names_all_files_of_its_job_and_takes_the_rest_from_its_class(rul
         named = set(re.findall(r"^        (\w+)=", sections.get(section, ""), re.MULTILINE))
         fields = {name for name, field in JOBS[rule].model_fields.items() if mark in field.metadata}
         assert fields - {"check"} <= named <= fields | IMPLIED, f"{rule}: {section}"
-    of_job = rf"^        (\w+)=\1\(\s*\w+\.{JOBS[rule].__name__}\b"
-    assert set(re.findall(of_job, sections["params"], re.MULTILINE)) == {"options", "code"}
+    kind = rf"\(\w+\.{JOBS[rule].__name__}\b"
+    assert re.search(rf"\*\*params_of{kind}", sections["params"])
     assert f"scripts/{rule}.py" in sections["script"]
     if issubclass(JOBS[rule], OnModel):
-        kind = rf"\(\w+\.{JOBS[rule].__name__}\)"
-        assert all(
-            re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes")
-        )
+        assert re.search(rf"\*\*resources_of{kind}", sections["resources"])
 
 
 @pytest.mark.parametrize("rule", JOBS)
