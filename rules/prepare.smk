@@ -2,8 +2,8 @@
 # the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
 # the answers that a model itself writes to the questions of one (results/questions/,
 # results/answers/), hashes of benchmarks' documents, the checks that no calibration holds one of
-# them, and cost.json (what the study will take). Only these rules may use the network, except
-# check_model and generate_answers.
+# them, and on demand cost.json (what the study will take: make plan). Only these rules may use the
+# network, except check_model and generate_answers.
 from lamina_workflow.stages import prepare
 
 
