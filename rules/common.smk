@@ -220,8 +220,11 @@ for handler in workflow.logger_manager.plugin_handlers:
         handler.follow(workflow, Path("results/cost.json"))
 
 
+# With `max-jobs-per-timespan: 6000/1m` (profiles/default), Snakemake leaves a timer of 60 s behind
+# each time that it has looked for jobs, and Python waits for the last one when the run has ended.
+# docs/pipeline.md shows it in five lines.
 def cancel_timers():
-    """When the run ends, cancel the timers of Snakemake (max-jobs-per-timespan), else it waits."""
+    """Wait for the end of the run, and cancel the timers that Snakemake has left."""
     threading.main_thread().join()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
