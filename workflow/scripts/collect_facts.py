@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina.version import VERSION
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CollectFacts
 
 PACKAGES = (

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareSelectors
 
 if __name__ == "__main__":

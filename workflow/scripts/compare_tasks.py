@@ -1,10 +1,11 @@
 """Compare the accuracy relevance that each unit of base models has for pairs of calibrations."""
 
+from lamina_workflow.runtime.script import run_script
+
 from pyarrow import dataset
 
 from lamina.relevance.dissociation import dissociation_rows
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareTasks
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost.estimate import estimate_cost
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import EstimateCost
 
 if __name__ == "__main__":

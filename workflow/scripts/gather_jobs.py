@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lamina.store import parquet
 from lamina_workflow.runtime.script import run_script
+
+from lamina.store import parquet
 from lamina_workflow.stages.report import GatherJobs
 
 RECORDS = Path("results/jobs")

@@ -1,7 +1,8 @@
 """Put the blocks of one sweep together."""
 
-from lamina.store import parquet
 from lamina_workflow.runtime.script import run_script
+
+from lamina.store import parquet
 from lamina_workflow.stages.sweep import GatherSweep
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Write the plan of one size, from those that a search found."""
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.errors import LaminaError
 from lamina.selection.plans import Plan, write_plan
 from lamina.store import checksum
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import PickPlan
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation_method
 from lamina.models.manifest import describe_model, find_model
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareModel
 
 

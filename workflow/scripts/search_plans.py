@@ -5,12 +5,12 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import SearchPlans
 
 
