@@ -14,4 +14,4 @@ if __name__ == "__main__":
         manifest = checksum.read_json(job.manifest)
         model = load_model(manifest)
         check_model(model, job.tokens)
-        parquet.write_json(job.output, collect_findings(model, manifest))
+        parquet.write_json(job.output, collect_findings(model, manifest), job.description)

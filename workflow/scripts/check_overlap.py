@@ -58,4 +58,5 @@ if __name__ == "__main__":
                 "near": shared.near,
                 "sharing": shared.sharing,
             },
+            job.description,
         )

@@ -54,4 +54,4 @@ if __name__ == "__main__":
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},
         }
-        parquet.write_json(job.output, facts)
+        parquet.write_json(job.output, facts, job.description)

@@ -78,4 +78,4 @@ if __name__ == "__main__":
             dataset.dataset(job.sweeps),
             parquet.read_table(job.calibrations),
         )
-        parquet.write_table(job.output, parquet.from_rows("agreements", rows))
+        parquet.write_table(job.output, parquet.from_rows("agreements", rows), job.provenance)

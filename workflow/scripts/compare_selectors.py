@@ -15,4 +15,4 @@ if __name__ == "__main__":
         tables = [Path(table) for table in job.tables]
         connection = database.connect_views(Path(job.views[0]), tables)
         rows = compare_selectors(connection)
-        parquet.write_table(job.output, parquet.from_rows("comparisons", rows))
+        parquet.write_table(job.output, parquet.from_rows("comparisons", rows), job.provenance)

@@ -13,4 +13,4 @@ if __name__ == "__main__":
         job = CompareTasks.read(snakemake)
         calibrations = parquet.read_table(job.calibrations).to_pylist()
         rows = dissociation_rows(calibrations, dataset.dataset(job.sweeps))
-        parquet.write_table(job.output, parquet.from_rows("dissociations", rows))
+        parquet.write_table(job.output, parquet.from_rows("dissociations", rows), job.provenance)

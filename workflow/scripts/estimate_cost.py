@@ -13,6 +13,5 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = EstimateCost.read(snakemake)
         config = load_configuration(job.config, Path.cwd())
-        parquet.write_json(
-            job.output, estimate_cost(config, job.manifests, job.calibrations, job.tasks)
-        )
+        cost = estimate_cost(config, job.manifests, job.calibrations, job.tasks)
+        parquet.write_json(job.output, cost, job.description)

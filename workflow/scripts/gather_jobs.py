@@ -66,4 +66,6 @@ def _number(text: Any) -> float | None:
 if __name__ == "__main__":
     with run_script(snakemake):
         job = GatherJobs.read(snakemake)
-        parquet.write_table(job.output, parquet.from_rows("jobs", job_rows(RECORDS)))
+        parquet.write_table(
+            job.output, parquet.from_rows("jobs", job_rows(RECORDS)), job.provenance
+        )

@@ -98,4 +98,4 @@ def gather(job: GatherTable) -> pa.Table:
 if __name__ == "__main__":
     with run_script(snakemake):
         job = GatherTable.read(snakemake)
-        parquet.write_table(job.output, gather(job))
+        parquet.write_table(job.output, gather(job), job.provenance)

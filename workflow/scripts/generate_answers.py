@@ -24,4 +24,4 @@ if __name__ == "__main__":
         drawn_tasks = draw_tasks(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
         tasks = [task for task, _ in drawn_tasks]
         answered = own_answers(job.entry, questions, tasks, model, tokenizer)
-        calibrations.write_calibration(job.output, answered)
+        calibrations.write_calibration(job.output, answered, job.provenance)

@@ -54,7 +54,7 @@ if __name__ == "__main__":
         folder = Path(job.output).parent
         plan = checksum.read_json(job.plan)
         files_read = [job.manifest, job.plan, *filter(None, [job.patch]), *job.training_files]
-        progress = Progress(folder / PROGRESS_FILE, digest_settings(job.provenance, *files_read))
+        progress = Progress(folder / PROGRESS_FILE, digest_settings(job.settings, *files_read))
         rows: list[TrainingRow] = []
         if can_be_trained(job, plan):
             rows = train_variant(job, plan, progress)

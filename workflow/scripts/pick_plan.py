@@ -17,4 +17,4 @@ if __name__ == "__main__":
                 f"no study has its search remove {job.removed} units, only {list(plan_by_size)}. "
                 f"Add {job.removed} to `removed` of a study."
             )
-        write_plan(job.output, plan_by_size[job.removed])
+        write_plan(job.output, plan_by_size[job.removed], job.description)

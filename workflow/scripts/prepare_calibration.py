@@ -17,4 +17,4 @@ if __name__ == "__main__":
         calibration = prepare_calibration(
             job.calibration, job.entry, manifest, Path.cwd(), job.parts, job.answers
         )
-        calibrations.write_calibration(job.output, calibration)
+        calibrations.write_calibration(job.output, calibration, job.provenance)

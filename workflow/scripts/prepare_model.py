@@ -42,4 +42,5 @@ if __name__ == "__main__":
             location = f"models.{job.model}.source"
             dequantise_model(folder / "config.json", checkpoint, job.entry.dtype, location)
             folder = checkpoint
-        parquet.write_json(job.output, describe_model(job.model, job.entry, folder))
+        manifest = describe_model(job.model, job.entry, folder)
+        parquet.write_json(job.output, manifest, job.description)

@@ -39,4 +39,4 @@ if __name__ == "__main__":
             "document": pa.array(hashes, pa.string()),
             "runs": pa.array(runs_of_words, pa.list_(pa.uint64())),
         }
-        parquet.write_table(job.output, pa.table(columns))
+        parquet.write_table(job.output, pa.table(columns), job.provenance)

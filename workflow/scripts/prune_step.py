@@ -32,4 +32,4 @@ if __name__ == "__main__":
                 layer_kinds,
                 selector.attention(manifest["attention_share"]),
             )
-        write_plan(job.output, plan)
+        write_plan(job.output, plan, job.description)
