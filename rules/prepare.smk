@@ -215,7 +215,6 @@ rule estimate_cost:
         output="results/cost.json",
     log:
         "logs/estimate_cost.log",
-    priority: 100
     conda:
         ENVIRONMENT
     params:
