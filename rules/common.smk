@@ -119,7 +119,7 @@ def wildcards_of(w, **facts):
 
 
 def resources_of(kind):
-    """What the jobs of a rule that loads a model ask for: GPUs, megabytes and minutes.
+    """What jobs that load a model ask for: GPUs, megabytes and minutes.
 
     They follow from the size of the model, and grow with every attempt.
     """
