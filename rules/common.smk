@@ -102,14 +102,16 @@ REPAIRING = 10
 STARTED = ".snakemake/lamina-started"
 
 
-def options(kind, **facts):
-    """The options of a rule's jobs from the configuration; another value makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options())
+def params_of(kind, **facts):
+    """The params of a rule; another value makes a job of the rule stale.
 
-
-def code(kind, **facts):
-    """The fingerprint of the code that a rule's jobs can reach; another one makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code())
+    options: The options of its jobs from the configuration.
+    code: The fingerprint of the code that its jobs can reach.
+    """
+    return {
+        "options": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options()),
+        "code": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code()),
+    }
 
 
 def content(files):
@@ -122,18 +124,29 @@ def wildcards_of(w, **facts):
     return Wildcards({**dict(w.items()), **facts})
 
 
-def memory(kind):
-    """Megabytes that a rule's jobs need, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).memory(
-        read_json(input.manifest), attempt
-    )
+def resources_of(kind):
+    """What jobs that load a model ask for: GPUs, megabytes and minutes.
+
+    They follow from the size of the model, and grow with every attempt.
+    """
+
+    def memory(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).memory(read_json(input.manifest), attempt)
+
+    def minutes(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).minutes(read_json(input.manifest), attempt)
+
+    return {"gpu": gpus, "mem_mb": memory, "runtime": minutes}
 
 
-def minutes(kind):
-    """The time limit of a rule's jobs, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).minutes(
-        read_json(input.manifest), attempt
-    )
+def share_of_cores(w):
+    """Threads of a job that shares the cores with other jobs."""
+    return threads_of_job(cores())
+
+
+def every_core(w):
+    """Threads of a job that has to be alone on the machine, because it is timed."""
+    return threads_of_job(cores(), alone=True)
 
 
 def cores():
@@ -213,8 +226,11 @@ for handler in workflow.logger_manager.plugin_handlers:
         handler.follow(workflow, Path("results/cost.json"))
 
 
+# With `max-jobs-per-timespan: 6000/1m` (profiles/default), Snakemake leaves a timer of 60 s behind
+# each time that it has looked for jobs, and Python waits for the last one when the run has ended.
+# docs/pipeline.md shows it in five lines.
 def cancel_timers():
-    """When the run ends, cancel the timers of Snakemake (max-jobs-per-timespan), else it waits."""
+    """Wait for the end of the run, and cancel the timers that Snakemake has left."""
     threading.main_thread().join()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):

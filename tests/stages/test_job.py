@@ -16,7 +16,6 @@ from lamina.errors import LaminaError
 from lamina.options import repairs
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
-from lamina.store import checksum
 from lamina_workflow import stages
 from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, Wildcards
 from lamina_workflow.stages.prune import PickPlan
@@ -94,21 +93,15 @@ def read_back(job: Job, **params: Any) -> Any:
     return type(job).read(stand_in(**described | {"params": described["params"] | params}))
 
 
-def test_a_job_is_read_with_its_types_from_what_snakemake_gives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checksum, "_origin", {})
+def test_a_job_is_read_with_its_types_from_what_snakemake_gives() -> None:
     job = a_sweep(data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"})
     again = read_back(job)
     assert again.model_dump() == job.model_dump()
     assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
 
 
-def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of() -> None:
     """Snakemake gives one file of an input function in a list, and none as an empty one."""
-    monkeypatch.setattr(checksum, "_origin", {})
     read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
     read |= {
         "data": ["calibrations/m/d.parquet"],
@@ -198,14 +191,11 @@ def test_a_rule_names_all_files_of_its_job_and_takes_the_rest_from_its_class(rul
         named = set(re.findall(r"^        (\w+)=", sections.get(section, ""), re.MULTILINE))
         fields = {name for name, field in JOBS[rule].model_fields.items() if mark in field.metadata}
         assert fields - {"check"} <= named <= fields | IMPLIED, f"{rule}: {section}"
-    of_job = rf"^        (\w+)=\1\(\s*\w+\.{JOBS[rule].__name__}\b"
-    assert set(re.findall(of_job, sections["params"], re.MULTILINE)) == {"options", "code"}
+    kind = rf"\(\w+\.{JOBS[rule].__name__}\b"
+    assert re.search(rf"\*\*params_of{kind}", sections["params"])
     assert f"scripts/{rule}.py" in sections["script"]
     if issubclass(JOBS[rule], OnModel):
-        kind = rf"\(\w+\.{JOBS[rule].__name__}\)"
-        assert all(
-            re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes")
-        )
+        assert re.search(rf"\*\*resources_of{kind}", sections["resources"])
 
 
 @pytest.mark.parametrize("rule", JOBS)

@@ -39,14 +39,16 @@ def write_patch(
     method: str,
     named: Mapping[str, torch.Tensor],
     reasons: Mapping[int, str] | None = None,
+    job_description: str = "",
 ) -> None:
     """Write a patch file.
 
     named: What `tensors` gives, for all sizes.
     reasons: Why a plan cannot be repaired, by its size.
+    job_description: Which job writes the file.
     """
     metadata = {"method": method, "refused": json.dumps(dict(reasons or {}))}
-    parquet.write_tensors(path, named, metadata)
+    parquet.write_tensors(path, named, metadata, job_description)
 
 
 def patch_refusal(path: str | Path, removed: int) -> str | None:
