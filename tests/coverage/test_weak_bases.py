@@ -12,7 +12,7 @@ import pytest
 
 from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows
-from tests.given.planted_tables import BASE, measured, variant
+from tests.given.planted_tables import BASE_KEY, benchmark_rows, variant_key
 from tests.given.plausible_tables import VIEWS, write_tables
 
 Z95 = 1.959964
@@ -44,8 +44,8 @@ def scores(folder: Path, studies: list[Answers], chance: float) -> list[dict]:
     calibrations = []
     for number, (base, found) in enumerate(studies):
         model = {"model": f"m{number}"}
-        for key, answers in ((BASE, base), (variant("c"), found)):
-            values, documents = measured(key | model, {"t": answers})
+        for key, answers in ((BASE_KEY, base), (variant_key("c"), found)):
+            values, documents = benchmark_rows(key | model, {"t": answers})
             benchmarks += values
             samples += documents
         facts = dict(calibration="c", kind="choices", source="t", chance_accuracy=chance)

@@ -10,7 +10,7 @@ from lamina.engine.session import Session
 from lamina.models.units import all_units
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 
 def swept(session: Session) -> list[dict[str, Any]]:
@@ -18,7 +18,7 @@ def swept(session: Session) -> list[dict[str, Any]]:
     return session.scores.rows(session.scores.names)
 
 
-@pytest.mark.parametrize("family", slow_but(["gemma2", "gpt2", "llama"], tiny.FAMILIES))
+@pytest.mark.parametrize("family", slow_except(["gemma2", "gpt2", "llama"], tiny.FAMILIES))
 @pytest.mark.parametrize("numbers", [1, 20 * tiny.VOCABULARY])
 def test_parts_give_the_numbers_of_the_whole(
     family: str, numbers: int, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from lamina_workflow.report import database
 from lamina_workflow.report.figures import calibration_size
 from lamina_workflow.stages.report import CompareMetrics
 from tests.given.plausible_tables import write_tables
-from tests.given.scripts import started
+from tests.given.scripts import run_in_subprocess
 from tests.report.test_database import VIEWS
 
 BASE_SWEEP = {"model": "m", "selector": "base", "removed": 0}
@@ -220,7 +220,7 @@ def agreement_rows(
     parquet.write_table(relevance_file, parquet.from_rows("relevance", scored))
     parquet.write_table(calibrations_file, parquet.from_rows("calibrations", calibrations))
     parquet.write_table(sweeps_file, sweeps)
-    finished = started(
+    finished = run_in_subprocess(
         CompareMetrics(
             relevance=str(relevance_file),
             sweeps=str(sweeps_file),

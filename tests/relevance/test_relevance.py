@@ -13,7 +13,7 @@ from lamina.relevance.score import RelevanceRow
 from lamina.relevance.statistics import MIN_SAMPLES, wilson_interval
 from lamina.store import parquet
 from lamina_workflow.report import queries
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 
 N_SAMPLES = 200
 SWEEP_KEYS = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
@@ -181,9 +181,9 @@ def test_wilson_interval_is_the_published_one() -> None:
 
 
 def test_every_metric_has_a_column_and_a_line_in_the_docs() -> None:
-    page = (REPOSITORY / "docs/choose.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/choose.md").read_text(encoding="utf-8")
     first_cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
-    views = queries.read_view_statements(REPOSITORY / "sql/views.sql")
+    views = queries.read_view_statements(ROOT / "sql/views.sql")
     start = views.index("FOR metric IN (")
     end = views.index("COMMENT ON VIEW relevance_wide")
     wide_columns = views[start:end].split(")")[0]

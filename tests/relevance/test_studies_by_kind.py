@@ -11,9 +11,9 @@ from lamina.errors import LaminaError
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import calibration_sizes, ranking_stability
 from lamina_workflow.checks.load import load_configuration
-from tests.given.configurations import Raw, minimal, put, workplace
+from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
 
-HUB: Raw = {
+HUB: RawConfig = {
     "source": "org/model",
     "revision": "step{checkpoint}",
     "layers": 8,
@@ -21,17 +21,17 @@ HUB: Raw = {
 }
 
 
-def series(**changes: Any) -> Raw:
+def series(**changes: Any) -> RawConfig:
     """The hub's model trained to two steps, in the study of maps beside another one."""
-    return put(
-        put(minimal(), "models.trained", {**HUB, **changes}),
+    return set_key(
+        set_key(minimal_config(), "models.trained", {**HUB, **changes}),
         "studies.maps.models",
         ["trained", "small"],
     )
 
 
 def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
-    config = load_configuration(series(), workplace(tmp_path))
+    config = load_configuration(series(), write_model_and_data(tmp_path))
     names = ["trained-2000", "trained-400-tokens1B"]
     assert config.studies["maps"].models == [*names, "small"]
     assert [config.models[name].revision for name in names] == ["step2000", "step400-tokens1B"]
@@ -57,9 +57,11 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
         ({"checkpoints": None, "revision": "main", "step": 3}, "models.trained.series: is missing"),
     ],
 )
-def test_checkpoints_that_cannot_be_are_refused(changes: Raw, message: str, tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_are_refused(
+    changes: RawConfig, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(LaminaError) as caught:
-        load_configuration(series(**changes), workplace(tmp_path))
+        load_configuration(series(**changes), write_model_and_data(tmp_path))
     assert str(caught.value).startswith(message)
 
 

@@ -34,7 +34,7 @@ from lamina_workflow.stages.export import ExportVariant
 from lamina_workflow.stages.repair import FitPatch
 from tests.families.test_families import base_folder, plan_of
 from tests.given import tiny
-from tests.given.scripts import run
+from tests.given.scripts import run_in_process
 
 PRUNED = Variant("tiny", "words", "cosine", 1)
 SCALED = Variant("tiny", "words", "cosine", 1, "mine")
@@ -136,7 +136,7 @@ def fitted(
     results: Path, name: str, files: list[str] | None = None, **options: Any
 ) -> list[dict[str, Any]]:
     """Run the job; the rows of the table."""
-    run(fit_job(results, name, files, **options))
+    run_in_process(fit_job(results, name, files, **options))
     return parquet.read_table(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
 
@@ -189,7 +189,7 @@ def test_a_repair_that_folds_goes_from_fit_to_stock_checkpoint(
         "manifest": paths.manifest("tiny", results),
         "repairs": ["lamina.repair.methods.scaled"],
     }
-    run(ExportVariant(**told), results.parent)
+    run_in_process(ExportVariant(**told), results.parent)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
     assert not (tmp_path / "export/modeling_lamina.py").exists()

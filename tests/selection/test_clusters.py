@@ -13,7 +13,7 @@ from lamina.options.selectors import Selector
 from lamina.selection.choosing import choose_plan, empty_plan
 from lamina.selection.plans import Plan, StepEvidence
 from lamina.selection.strategies import clusters
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 
 KEYS = {"model": "m", "calibration": "c", "selector": "s"}
 
@@ -83,7 +83,7 @@ def test_the_number_of_groups_is_that_of_equal_blocks_and_of_the_eigengap(groups
 
 
 def test_streams_of_a_trained_model_are_grouped_as_by_scikit_learn() -> None:
-    model = load_folder(REPOSITORY / "resources/reference", "float32", False)
+    model = load_folder(ROOT / "resources/reference", "float32", False)
     generator = np.random.default_rng(0)
     rows = capture_similarities(
         model, [tuple(generator.integers(5, 60, 24).tolist()) for _ in range(20)]

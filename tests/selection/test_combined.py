@@ -21,8 +21,8 @@ from lamina_workflow.stages.prune import PruneStep
 from lamina_workflow.stages.sweep import SweepUnits
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
-from tests.given.configurations import Raw, minimal, workplace
-from tests.given.scripts import place
+from tests.given.configurations import RawConfig, minimal_config, write_model_and_data
+from tests.given.scripts import make_wildcards
 
 Scores = dict[str, float | None]
 
@@ -111,8 +111,8 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
 
 
 @pytest.fixture
-def raw() -> Raw:
-    raw = minimal()
+def raw() -> RawConfig:
+    raw = minimal_config()
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
     raw["selectors"] = {
         "bare": {"metric": "accuracy"},
@@ -136,12 +136,14 @@ def raw() -> Raw:
 
 
 @pytest.fixture
-def config(raw: Raw, tmp_path: Path) -> Configuration:
-    return load_configuration(raw, workplace(tmp_path))
+def config(raw: RawConfig, tmp_path: Path) -> Configuration:
+    return load_configuration(raw, write_model_and_data(tmp_path))
 
 
 def at(selector: str, removed: int, calibration: str = "recall", **more: Any) -> Any:
-    return place(model="small", calibration=calibration, selector=selector, removed=removed, **more)
+    return make_wildcards(
+        model="small", calibration=calibration, selector=selector, removed=removed, **more
+    )
 
 
 def test_a_step_is_scored_on_the_others_with_their_weights(config: Configuration) -> None:

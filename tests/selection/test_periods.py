@@ -23,7 +23,7 @@ from lamina.selection import choosing
 from lamina.selection.plans import Plan, StepEvidence
 from lamina_workflow.checks.load import load_configuration
 from tests.given import tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 DEPTH = 13
 PATTERN = [*["sliding_attention"] * 3, "full_attention"]
@@ -93,9 +93,9 @@ def test_a_size_that_no_whole_period_has_is_refused_with_what_to_write(tmp_path:
 
 
 def test_a_strategy_that_cannot_keep_the_pattern_is_refused(tmp_path: Path) -> None:
-    raw = put(minimal(), "selectors.accuracy.periods", "whole")
+    raw = set_key(minimal_config(), "selectors.accuracy.periods", "whole")
     with pytest.raises(
         LaminaError,
         match="selectors.accuracy.periods: 'whole' does not go with strategy 'iterative'",
     ):
-        load_configuration(raw, workplace(tmp_path))
+        load_configuration(raw, write_model_and_data(tmp_path))

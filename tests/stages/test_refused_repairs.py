@@ -17,7 +17,7 @@ from lamina.variant import Variant
 from lamina_workflow.stages.heal import HealVariant
 from lamina_workflow.stages.report import CheckRefusals
 from tests.given import tiny
-from tests.given.scripts import run
+from tests.given.scripts import run_in_process
 from tests.repair.test_repairs import PRUNED, fitted, plan_of
 from tests.repair.test_repairs import results as results  # a fixture
 
@@ -84,7 +84,7 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
         healings.Healing.from_options({"method": "lora"}),
         str(tmp_path / "adapter/training.parquet"),
     )
-    run(
+    run_in_process(
         HealVariant(
             variant=str(variant(2, "lora")),
             healing=healing,
@@ -102,7 +102,7 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
         "patches": paths.patch_table(PRUNED.key, "mine", results),
     }
     with pytest.raises(SystemExit) as ended:
-        run(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
+        run_in_process(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
     assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
 
 
