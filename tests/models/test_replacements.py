@@ -24,8 +24,8 @@ from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
 from lamina_workflow.checks.load import load_configuration
 from tests import ROOT
-from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
+from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
 
 
 def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
@@ -76,11 +76,11 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
                 layers_of(mine)[int(layer)].load_state_dict(
                     layers_of(others[name])[int(layer)].state_dict()
                 )
-        expected = naive(mine, samples, [unit for unit in each if "@" not in unit])
+        expected = naive_loglikelihoods(mine, samples, [unit for unit in each if "@" not in unit])
         assert np.abs(found[session.scores.index[candidate]] - expected).max() < NEAR_TIE, each
         if each:
             built = cut(base, each, records)
-            assert np.abs(naive(built, samples, []) - expected).max() < NEAR_TIE, each
+            assert np.abs(naive_loglikelihoods(built, samples) - expected).max() < NEAR_TIE, each
 
 
 def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: Path) -> None:

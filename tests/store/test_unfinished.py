@@ -25,9 +25,9 @@ from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 from lamina_workflow.stages.job import Job
 from lamina_workflow.stages.sweep import SweepUnits
 from tests import ROOT
-from tests.engine.test_sweep import random_samples
 from tests.evaluation.test_evaluation import documents
 from tests.given import scripts, tiny
+from tests.given.cut_models import random_samples
 from tests.healing.examples import make_samples
 
 UNITS = ["0", "2", "4"]
