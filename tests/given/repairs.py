@@ -19,7 +19,7 @@ from lamina.store import parquet
 from lamina.variant import Variant
 from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
 from lamina_workflow.stages.repair import FitPatch
-from tests.families.trials import plan_of
+from tests.families.test_families import base_folder, plan_of
 from tests.given import tiny
 from tests.given.scripts import run_in_process
 
@@ -74,10 +74,7 @@ def write_samples(results: Path, name: str, samples: list[Sample]) -> str:
 def results(tmp_path: Path) -> Path:
     """A model, a calibration and plans of two sizes, as the workflow leaves them."""
     results = tmp_path / "results"
-    folder = tmp_path / "base"
-    tiny.tokenizer().save_pretrained(folder)
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: [en]\n---\n# Words\n")
-    (folder / "LICENSE").write_text("a licence\n")
+    folder = base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {
         "path": str(folder),
