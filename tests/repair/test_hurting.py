@@ -99,8 +99,8 @@ def test_a_repair_hurts_where_the_cut_model_with_it_loses_significantly_more(
 ) -> None:
     """One that is fitted on the task itself helps, one that is fitted on another task hurts."""
     options = Repair.from_options({"method": method})
-    weights = [(OWN_TASK, 1e-9), (OTHER_TASK, 1e-9)]
-    weights = [(task, 1.0 if task == fitted_task else weight) for task, weight in weights]
+    weight_by_task = {OWN_TASK: 1e-9, OTHER_TASK: 1e-9, fitted_task: 1.0}
+    weights = list(weight_by_task.items())
     plans = [plan_of(["5"]), plan_of(["3", "6"])]
     request = fitting.sort_plans(plans, 12, options)
 
