@@ -199,6 +199,6 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
 
 def test_a_gradient_of_a_loss_that_is_nan_is_refused() -> None:
     with pytest.raises(LaminaError, match="NaN during the gradient pass.*dtype: float32"):
-        weights.weight_rows(
+        weights.sweep_rows(
             fragile_model(), hot_and_other_samples(), ["0", "3"], ["1"], "gradient", 400
         )

@@ -31,7 +31,7 @@ def measure_residuals(
     model: PreTrainedModel, units: list[str], removed_units: list[str]
 ) -> dict[str, np.ndarray]:
     """The residual of each unit, (samples,)."""
-    rows = residuals.residual_rows(model, SAMPLES, units, removed_units, "fit", 100)
+    rows = residuals.sweep_rows(model, SAMPLES, units, removed_units, "fit", 100)
     residuals_by_unit: dict[str, np.ndarray] = {}
     for unit in units:
         unit_rows = [row for row in rows if row["unit"] == unit]
@@ -67,7 +67,7 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
 
 
 def test_the_score_is_the_mean_over_samples() -> None:
-    rows = residuals.residual_rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
+    rows = residuals.sweep_rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
     table = parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
 
     relevance_rows = score_sweep(table, ["residual"], Context(), seed=0)

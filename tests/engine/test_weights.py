@@ -50,7 +50,7 @@ def test_scores_equal_gradients_by_hand(kind: str, removed_units: list[str]) -> 
     suffix = "" if kind == "layer" else f".{kind}"
     units = [f"{layer}{suffix}" for layer in layers]
 
-    rows = weights.weight_rows(model, samples, units, removed_units, "gradient", 400)
+    rows = weights.sweep_rows(model, samples, units, removed_units, "gradient", 400)
 
     cut_model = copy.deepcopy(model)
     if removed_units:
@@ -111,7 +111,7 @@ def test_every_family_has_magnitude_and_taylor_relevance(family: str) -> None:
     model = tiny.model(family)
     samples = random_samples(3, count=3)
 
-    rows = weights.weight_rows(model, samples, ["0", "4"], [], "gradient", 400)
+    rows = weights.sweep_rows(model, samples, ["0", "4"], [], "gradient", 400)
 
     assert len(rows) == 2 * len(samples)
     assert all(row["magnitude"] > 0 for row in rows)

@@ -39,10 +39,10 @@ def measure_everything(kind: str, removed_units: list[str]) -> list[dict[str, An
     units = all_units(7, kind, removed_units)
     rows_of_passes = [
         sweep.sweep_units(model, samples, units, removed_units).rows([CURRENT, *units]),
-        weights.weight_rows(model, samples, units, removed_units, "gradient", 4000),
+        weights.sweep_rows(model, samples, units, removed_units, "gradient", 4000),
     ]
     if kind == "layer":
-        residual_rows = residuals.residual_rows(model, samples, units, removed_units, "fit", 4000)
+        residual_rows = residuals.sweep_rows(model, samples, units, removed_units, "fit", 4000)
         rows_of_passes.append(residual_rows)
 
     merged_rows: dict[tuple[str, int], dict[str, Any]] = {}
@@ -95,7 +95,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
 
 
 def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
-    rows = weights.weight_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
     sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
 
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):
@@ -103,7 +103,7 @@ def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sweep_of_weights_alone_knows_no_accuracy(tmp_path: Path) -> None:
-    rows = weights.weight_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
     sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
 
     _, step = read_step(sweep_file, "magnitude", Context(), "c")
