@@ -21,7 +21,7 @@ from lamina_workflow.stages import prepare
 from lamina_workflow.stages.job import Wildcards
 from lamina_workflow.stages.prepare import PrepareCalibration
 from tests import ROOT
-from tests.given.configurations import minimal, workplace
+from tests.given.configurations import minimal_config, write_model_and_data
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
 TASK = (
@@ -69,8 +69,8 @@ def test_rules_follow_the_content_of_files_their_jobs_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The functions that a rule has as `files` and as `content`."""
-    root = workplace(tmp_path)
-    loaded = load_configuration(minimal(), root)
+    root = write_model_and_data(tmp_path)
+    loaded = load_configuration(minimal_config(), root)
     monkeypatch.chdir(root)
     listed = {"mine.jsonl": prepare.calibration_files(loaded, "mine")}
     listed["mine_test.jsonl"] = prepare.data_files("mine", prepare.benchmark_entry(loaded, "mine"))

@@ -22,7 +22,7 @@ from lamina_workflow.stages.prune import PickPlan
 from lamina_workflow.stages.repair import FitPatch
 from lamina_workflow.stages.sweep import SweepUnits
 from tests import ROOT
-from tests.given.scripts import given, stand_in, started
+from tests.given.scripts import run_in_subprocess, script_arguments, snakemake_stand_in
 
 # On demand only, with files that nothing of a study reads.
 TRAINING = {"train_reference", "train_sibling"}
@@ -89,8 +89,10 @@ def a_sweep(**more: Any) -> SweepUnits:
 
 def read_back(job: Job, **params: Any) -> Any:
     """The job that its script reads, whose params went through JSON as those of a job of a cluster do."""
-    described = json.loads(json.dumps(given(job)))
-    return type(job).read(stand_in(**described | {"params": described["params"] | params}))
+    described = json.loads(json.dumps(script_arguments(job)))
+    return type(job).read(
+        snakemake_stand_in(**described | {"params": described["params"] | params})
+    )
 
 
 def test_a_job_is_read_with_its_types_from_what_snakemake_gives() -> None:
@@ -248,7 +250,7 @@ def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
-    done = started(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
+    done = run_in_subprocess(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
     assert done.returncode == 1 and "none.json" in done.stderr
 
 
