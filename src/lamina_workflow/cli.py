@@ -249,3 +249,7 @@ def main() -> None:
     """Run the command line; errors that a user can correct end it with their message."""
     with report_errors():
         app()
+
+
+if __name__ == "__main__":
+    main()

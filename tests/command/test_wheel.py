@@ -1,0 +1,59 @@
+"""A wheel holds all that a run needs: the command plans the embedded study in an empty folder."""
+
+import subprocess
+import sys
+import zipfile
+from os import environ
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a wheel of this project puts into an environment, without its dependencies."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "packages")
+    return folder / "packages"
+
+
+def run_lamina(installed: Path, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-P", "-m", "lamina_workflow.cli", *arguments]
+    environment = environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_embedded_study_is_planned_by_the_installed_workflow(
+    installed: Path, tmp_path: Path
+) -> None:
+    run_lamina(installed, tmp_path, "example", "study")
+
+    command = [sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "rules", "--cores", "1"]
+    command += ["--snakefile", str(installed / "lamina_workflow/project/Snakefile")]
+    environment = environ | {"PYTHONPATH": str(installed)}
+    planned = subprocess.run(
+        command, cwd=tmp_path / "study", env=environment, capture_output=True, text=True
+    )
+    assert planned.returncode == 0, planned.stderr
+    jobs = dict(line.split() for line in planned.stdout.splitlines() if len(line.split()) == 2)
+    assert jobs["search_plans"] == "3"  # one for each task of the study
+    assert int(jobs["total"]) > 100
+
+
+def test_a_folder_with_files_is_not_written_over(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+
+    command = [sys.executable, "-P", "-m", "lamina_workflow.cli", "example", "."]
+    environment = environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "lamina: . is not empty. Name a new folder: lamina example FOLDER\n"
