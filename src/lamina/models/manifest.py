@@ -4,7 +4,6 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 allows it for that model.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,6 @@ _HUB_FILES = [
     "NOTICE*",
 ]
 _HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
-_LAYER_TENSOR = re.compile(r"[.]\d+[.]")  # tensors of a layer have its index in their name
 # Settings of a model's entry that its later jobs read in the manifest.
 _COPIED_SETTINGS = (
     "dtype",
@@ -157,7 +155,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "vocabulary": decoder.get("vocab_size"),
         "family": settings.get("model_type"),
         "parameters": n_parameters,
-        "layer_parameters": count_layer_parameters(model) // n_layers,
+        "layer_parameters": counted.layer_parameters,
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
     }
@@ -236,18 +234,6 @@ def load_skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "
                 config, trust_remote_code=trust_remote_code
             )
     return model
-
-
-def count_layer_parameters(model: "PreTrainedModel") -> int:
-    """The parameters of all layers that one token meets: of stacked experts, as many as it uses."""
-    active = sizes.count_active(model)
-    return round(
-        sum(
-            active[weight]
-            for name, weight in model.named_parameters()
-            if _LAYER_TENSOR.search(name)
-        )
-    )
 
 
 @contextmanager
