@@ -33,9 +33,9 @@ from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run_search
 from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.cost import estimate, forecast, rehearsal, work
+from lamina_workflow.cost import estimate, forecast, searches, work
 from lamina_workflow.cost.forecast import Stage
-from lamina_workflow.cost.rehearsal import SearchedModel
+from lamina_workflow.cost.searches import SearchedModel
 from lamina_workflow.cost.work import Tokens
 from lamina_workflow.study import requests
 from tests.families import configurations
@@ -174,7 +174,7 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
         },
     ],
 )
-def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
+def test_a_search_costs_about_what_its_rounds_do(options: dict[str, Any]) -> None:
     """On all samples and on some."""
     options = {"metric": "perplexity", "strategy": "evolutionary", **options}
     (samples, tokens), selector = lines(40), selectors.Selector.from_options(options)
@@ -192,10 +192,10 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run_search(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     about = ("own", {"own": tokens}, SearchedModel(8, 32, 100_000), [2, 4], selector, {})
-    predicted = rehearsal.search_work(*about)
+    predicted = searches.search_work(*about)
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
     assert predicted.naive_layer_tokens > predicted.layer_tokens and not predicted.patch_flops
-    assert rehearsal.search_work(*about) == predicted
+    assert searches.search_work(*about) == predicted
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         {"members": ["perplexity", "block"], "units": "both", "repairs": ["ghost"]},
     ],
 )
-def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]) -> None:
+def test_a_portfolio_costs_about_what_its_rounds_do(changes: dict[str, Any]) -> None:
     """Against what the layers of a model really run, with text that judges, other judges, and fits of repairs."""
     model, own = tiny.model(depth=8), build_calibration(40, 12)
     text = build_calibration(24, 40, seed=1)
@@ -237,7 +237,7 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     read = {"own": estimate.count_tokens(own.samples), "text": estimate.count_tokens(text.samples)}
     about = SearchedModel(8, 32, 4000, 0.4)
     tried = dict.fromkeys(options.repairs, ghost)
-    forecast_ = rehearsal.search_work("own", read, about, [2, 3], options, tried)
+    forecast_ = searches.search_work("own", read, about, [2, 3], options, tried)
     assert 1 / 1.4 < truth / forecast_.layer_tokens < 1.4
     assert bool(forecast_.patch_flops) == bool(options.repairs)
 

@@ -30,7 +30,7 @@ from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.forecast import STAGES, Stage
-from lamina_workflow.cost.rehearsal import SearchedModel, search_work
+from lamina_workflow.cost.searches import SearchedModel, search_work
 from lamina_workflow.cost.work import (
     WEIGHTS,
     Tokens,
