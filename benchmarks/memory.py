@@ -35,8 +35,8 @@ from lamina.evaluation import perplexity, tasks
 from lamina.evaluation.together import Together
 from lamina.healing import lora
 from lamina.healing.batches import TrainingSource
-from lamina.models.manifest import count_layer_parameters
 from lamina.models.materialise import materialise
+from lamina.models.sizes import count_sizes
 from lamina.models.units import all_units
 from lamina.repair import fitting
 from lamina.selection import judging, removals
@@ -182,7 +182,7 @@ class Study:
             "dtype": "float32",
             "parameters": parameters,
             "weights_bytes": 4 * parameters,
-            "layer_parameters": count_layer_parameters(model) // settings.num_hidden_layers,
+            "layer_parameters": count_sizes(model, 4).layer_parameters,
             "attention_share": {"parameters": 0.3, "latency": 0.3},
             "path": str(self.folder / "models" / MODEL),
             "trust_remote_code": False,

@@ -288,11 +288,13 @@ class Stages:
         )
         prefills, more = efficiency.PREFILLS, options.generate - 1
         layers = runs * (prefills * options.prompt + more) * self.preset.layers
+        # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole.
+        caches = 4 * efficiency.kv_bytes_per_token(self.model)
         return Work(
             lambda: efficiency.measure_efficiency(self.model, [({}, self.model)], options),
             [tuple(range(options.prompt))] * runs * prefills,
             self.flops(layers, told, runs * (prefills + more)),
-            footprint.efficiency_bytes(self.shape, options.prompt, options.batch),
+            options.batch * options.prompt * (self.shape.passing(options.prompt) + caches),
         )
 
     @property

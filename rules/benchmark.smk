@@ -8,15 +8,8 @@ from lamina_workflow.stages import benchmark
 
 
 def files_of_variants(variants):
-    """Plans, patches and adapters of variants."""
-    files = set()
-    for variant in variants:
-        of_variant = paths.variant_files(variant)
-        files.update(filter(None, [of_variant.plan, of_variant.patch]))
-        if of_variant.adapter:
-            # The training curve represents an adapter: it is written last.
-            files.add(paths.training(of_variant.adapter))
-    return sorted(files)
+    """Plan, patch and adapter of each variant, those that it has, one variant after the other."""
+    return [file for variant in variants for file in paths.variant_files(variant).listed()]
 
 
 def variants_of_block(w):

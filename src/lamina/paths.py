@@ -192,6 +192,11 @@ class VariantFiles(NamedTuple):
     patch: str | None
     adapter: str | None
 
+    def listed(self) -> list[str]:
+        """As the inputs of a rule: the training curve, written last, stands for an adapter."""
+        curve = training(self.adapter) if self.adapter else None
+        return [file for file in (self.plan, self.patch, curve) if file]
+
 
 def variant_files(variant: Variant, results: str | Path = RESULTS) -> VariantFiles:
     """The files that a variant is made from."""

@@ -20,7 +20,7 @@ from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
 from lamina.models import workload
-from lamina.models.manifest import count_layer_parameters
+from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options import repairs, selectors
@@ -33,9 +33,9 @@ from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run_search
 from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.cost import estimate, forecast, rehearsal, work
+from lamina_workflow.cost import estimate, forecast, searches, work
 from lamina_workflow.cost.forecast import Stage
-from lamina_workflow.cost.rehearsal import SearchedModel
+from lamina_workflow.cost.searches import SearchedModel
 from lamina_workflow.cost.work import Tokens
 from lamina_workflow.study import requests
 from tests.families import configurations
@@ -174,7 +174,7 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
         },
     ],
 )
-def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
+def test_a_search_costs_about_what_its_rounds_do(options: dict[str, Any]) -> None:
     """On all samples and on some."""
     options = {"metric": "perplexity", "strategy": "evolutionary", **options}
     (samples, tokens), selector = lines(40), selectors.Selector.from_options(options)
@@ -192,10 +192,10 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run_search(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     about = ("own", {"own": tokens}, SearchedModel(8, 32, 100_000), [2, 4], selector, {})
-    predicted = rehearsal.search_work(*about)
+    predicted = searches.search_work(*about)
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
     assert predicted.naive_layer_tokens > predicted.layer_tokens and not predicted.patch_flops
-    assert rehearsal.search_work(*about) == predicted
+    assert searches.search_work(*about) == predicted
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         {"members": ["perplexity", "block"], "units": "both", "repairs": ["ghost"]},
     ],
 )
-def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]) -> None:
+def test_a_portfolio_costs_about_what_its_rounds_do(changes: dict[str, Any]) -> None:
     """Against what the layers of a model really run, with text that judges, other judges, and fits of repairs."""
     model, own = tiny.model(depth=8), build_calibration(40, 12)
     text = build_calibration(24, 40, seed=1)
@@ -237,7 +237,7 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     read = {"own": estimate.count_tokens(own.samples), "text": estimate.count_tokens(text.samples)}
     about = SearchedModel(8, 32, 4000, 0.4)
     tried = dict.fromkeys(options.repairs, ghost)
-    forecast_ = rehearsal.search_work("own", read, about, [2, 3], options, tried)
+    forecast_ = searches.search_work("own", read, about, [2, 3], options, tried)
     assert 1 / 1.4 < truth / forecast_.layer_tokens < 1.4
     assert bool(forecast_.patch_flops) == bool(options.repairs)
 
@@ -265,7 +265,7 @@ def test_more_samples_cost_in_proportion() -> None:
 def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     """Of 8 layers with 64 channels, and ten samples in everything."""
     config = load_configuration(minimal_config(), write_model_and_data(tmp_path))
-    tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 64, 512, 4)
+    tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 512, 4)
     facts = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
     names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     drawn, tasks = (
@@ -294,15 +294,15 @@ def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None
     bare_healing = Healing.model_construct(method="made_up")
     healings = dict.fromkeys(config.healings, bare_healing)
     config = config.model_copy(update={"healings": healings})
-    manifest = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
-    shape = Shape(8, 64, 172, 64, 512, 4)
+    manifest = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64, "parameters": 90}
+    shape = Shape(8, 64, 172, 512, 4)
     tokens = Tokens(10, 90, 90, 90, 9, 10)
     calibrations = {("small", name): tokens for name in config.calibrations}
     task_names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
     tasks = {("small", name): tokens for name in task_names}
     works = estimate.Works(config, {"small": manifest}, {"small": shape}, calibrations, tasks)
     healed_variants = [v for v in requests.list_variants(config) if v.healing != "none"]
-    expected_disk = sum(shape.parameters(8 - v.removed) * shape.size for v in healed_variants)
+    expected_disk = sum((90 - 5 * v.removed) * shape.size for v in healed_variants)
     assert estimate.sum_by_stage(list(works))["heal"].disk == expected_disk
 
 
@@ -399,8 +399,8 @@ def test_a_token_computes_with_the_experts_that_it_chooses(
     wide = model.config.hidden_size * model.config.intermediate_size
     idle = 3 * wide * (experts - chosen)
     layers = sum(weight.numel() for weight in layers_of(model).parameters())
-    assert count_layer_parameters(model) == layers - idle * len(layers_of(model))
+    depth = len(layers_of(model))
+    assert count_sizes(model, 4).layer_parameters == layers // depth - idle
     dense = tiny.model()
-    assert count_layer_parameters(dense) == sum(
-        weight.numel() for weight in layers_of(dense).parameters()
-    )
+    weights = layers_of(dense).parameters()
+    assert count_sizes(dense, 4).layer_parameters == sum(w.numel() for w in weights) // 5

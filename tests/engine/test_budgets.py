@@ -76,7 +76,7 @@ def test_the_loss_of_a_window_read_in_turns_is_that_of_all_its_logits(
 def shape(request: pytest.FixtureRequest) -> Shape:
     """Of 80 layers in two bytes."""
     channels, vocabulary = request.param
-    return Shape(80, channels, 4 * channels, channels, vocabulary, 2)
+    return Shape(80, channels, 4 * channels, vocabulary, 2)
 
 
 def test_more_texts_make_no_fit_larger(shape: Shape) -> None:

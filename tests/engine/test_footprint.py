@@ -13,6 +13,7 @@ from lamina.engine import footprint, memory
 from lamina.healing import full
 from lamina.healing.batches import TrainingSource
 from lamina.healing.full import Full
+from lamina.models.structure import layers_of
 from tests import ROOT
 from tests.given import tiny
 from tests.given.slow import slow_except
@@ -102,8 +103,9 @@ def test_training_all_weights_needs_what_is_predicted(dtype: torch.dtype) -> Non
     with LiveBytes() as live_bytes:
         full.heal(base_model, {"units": ["2"]}, None, [source], options)
 
-    shape = footprint.Shape.of(base_model.config, dtype.itemsize)
-    predicted = footprint.full_training_bytes(shape, 4)
+    removed_parameters = sum(weight.numel() for weight in layers_of(base_model)[2].parameters())
+    n_trained = base_model.num_parameters() - removed_parameters
+    predicted = footprint.full_training_bytes(n_trained, dtype.itemsize)
     assert 0.85 * predicted < live_bytes.peak < 1.15 * predicted
 
 

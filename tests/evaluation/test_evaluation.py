@@ -281,9 +281,11 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
             replace(variant, repair="ghost"),
             replace(variant, repair="ghost", healing="lora"),
         ]
-    chosen = efficiency.one_per_cost(
-        {variant: assembly.read_plan(variant, tmp_path) for variant in wanted}
-    )
+    plan_files = {
+        variant: paths.VariantFiles(paths.variant_files(variant, tmp_path).plan, None, None)
+        for variant in wanted
+    }
+    chosen = efficiency.one_per_cost(assembly.read_plans(plan_files))
     counted = {wanted[0]: 0, together: 1, halves: 2, replace(together, repair="ghost"): 1}
     assert chosen == counted | {
         replace(apart, repair="ghost"): 2,

@@ -265,7 +265,7 @@ def estimated(config: Any) -> Stage:
     }
     drawn = {(m, c): tokens for m in models for c in config.calibrations}
     named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
-    shapes = dict.fromkeys(models, Shape(8, 4, 8, 4, 64, 4))
+    shapes = dict.fromkeys(models, Shape(8, 4, 8, 64, 4))
     works = estimate.Works(
         config, models, shapes, drawn, {(m, t): tokens for m in models for t in named}
     )

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from lamina import paths
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
+from lamina.evaluation import assembly
 from lamina.models.digests import describe_files
 from lamina.models.structure import layers_of
 from lamina.options.repairs import Repair
@@ -131,6 +132,11 @@ def fit_repair(
         paths.patch_table(PRUNED.key, name, results)
     ).to_pylist()
     return rows
+
+
+def read_parts(variant: Variant, results: Path) -> assembly.Parts:
+    """What a variant is made of, under a folder of results."""
+    return assembly.read_parts(variant, paths.variant_files(variant, results))
 
 
 @torch.no_grad()

@@ -19,7 +19,6 @@ from lamina import paths
 from lamina.data.calibrations import read_calibration
 from lamina.engine import moments
 from lamina.engine.sources import Source
-from lamina.evaluation import assembly
 from lamina.models.export import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -29,7 +28,7 @@ from lamina.repair.methods import ghost
 from lamina.variant import Variant
 from lamina_workflow.stages.export import ExportVariant
 from tests.given import tiny
-from tests.given.repairs import fit_repair, logits_of, word_samples, write_samples
+from tests.given.repairs import fit_repair, logits_of, read_parts, word_samples, write_samples
 from tests.given.scripts import run_in_process
 
 MODULE = '''
@@ -126,7 +125,7 @@ def test_a_made_up_repair_makes_the_model_that_is_made_by_hand(
 ) -> None:
     base_model = tiny.model()
     base_logits = logits_of(base_model)
-    parts = assembly.read_parts(variant_of(1, "mine"), results)
+    parts = read_parts(variant_of(1, "mine"), results)
 
     variant = materialise(base_model, parts.plan, parts.patches)
 
@@ -149,12 +148,14 @@ def test_a_made_up_repair_that_folds_is_exported_as_a_stock_checkpoint(
         "shard": "5GB",
         "output": str(folder),
         "manifest": paths.manifest("tiny", results),
+        "plan": paths.plan(variant_of(1, "mine").key, 1, results),
+        "patch": paths.patch(variant_of(1, "mine").key, "mine", results),
         "repairs": ["lamina.repair.methods.scaled"],
     }
 
     run_in_process(ExportVariant(**fields), results.parent)
 
-    parts = assembly.read_parts(variant_of(1, "mine"), results)
+    parts = read_parts(variant_of(1, "mine"), results)
     variant = materialise(tiny.model(), parts.plan, parts.patches)
     assert not modeling_lamina.describe(variant)["patches"]
     reloaded = AutoModelForCausalLM.from_pretrained(folder)
@@ -169,7 +170,7 @@ def test_two_runs_are_repaired_at_their_positions_in_the_cut_model(
 ) -> None:
     """Layers 0, 1 and 3 are left; those before the runs at 2 and 4 are 1 and 3."""
     fit_repair(results, "mine", method="scaled")
-    parts = assembly.read_parts(variant_of(2, "mine"), results)
+    parts = read_parts(variant_of(2, "mine"), results)
     base_model = tiny.model()
 
     variant = materialise(base_model, parts.plan, parts.patches)
@@ -203,7 +204,7 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     sources = [Source(own_sequences, 2.0), Source(general_sequences, 0.5)]
     ((_, statistics),) = moments.collect_moments(tiny.model(), sources, [(2, 3)], 0)
     expected = ghost.fit(statistics, ghost.Ghost()).tensors["operator"]
-    patches = assembly.read_parts(variant_of(1, "both"), results).patches
+    patches = read_parts(variant_of(1, "both"), results).patches
     assert patches is not None
     torch.testing.assert_close(patches[2, 3].tensors["operator"], expected, atol=1e-5, rtol=1e-4)
 

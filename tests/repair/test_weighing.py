@@ -13,7 +13,6 @@ import torch
 from lamina import paths
 from lamina.data.calibrations import Row, Sample, read_calibration
 from lamina.engine.sources import Source, draw_held_out
-from lamina.evaluation import assembly
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.options.repairs import Repair
@@ -22,7 +21,7 @@ from lamina.repair.protocol import Fitted
 from lamina.variant import Variant
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, token_sequences
-from tests.given.repairs import fit_repair, plan_of, write_samples
+from tests.given.repairs import fit_repair, plan_of, read_parts, write_samples
 
 RUNS_BY_SIZE: dict[int, list[Boundary]] = {1: [(2, 3)], 2: [(2, 3), (4, 5)]}
 RIDGE = 1e-7
@@ -194,7 +193,7 @@ def test_an_open_weight_gives_the_patch_of_that_weight(
 
     def read_operator(repair: str) -> torch.Tensor:
         variant = Variant("tiny", "words", "cosine", size, repair)
-        patches = assembly.read_parts(variant, results).patches
+        patches = read_parts(variant, results).patches
         assert patches is not None
         return patches[last_run].tensors["operator"]
 

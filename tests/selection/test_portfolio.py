@@ -22,6 +22,7 @@ from lamina.options.selectors import Selector
 from lamina.selection import judging, tournament
 from lamina.selection.options import Loop
 from lamina.selection.plans import UnitPrices
+from lamina.selection.rounds import SearchSpace
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.tournament import (
@@ -33,7 +34,7 @@ from lamina.selection.tournament import (
 )
 from lamina.selection.trials import Trials
 from lamina_workflow.cost.estimate import count_tokens
-from lamina_workflow.cost.rehearsal import CountingRehearsal, SearchedModel
+from lamina_workflow.cost.searches import SearchedModel, search_work
 from tests.given import tiny
 from tests.given.cut_models import naive_gold_losses, token_sequences
 from tests.selection.examples import (
@@ -421,42 +422,31 @@ def test_a_portfolio_reruns_if_the_code_of_a_member_changes() -> None:
     )
 
 
-class RecordingRehearsal(CountingRehearsal):
-    """Remembers the kinds of units that it sweeps, and each candidate once for every sample."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.measured: list[Candidate] = []
-        self.swept_kinds: list[str] = []
-
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
-        indices = list(sample_indices)
-        assert not set(indices) & set(self.choosing.tolist()), "what chose does not judge"
-        for candidate in candidates:
-            self.measured += [candidate] * len(indices)
-        return super().losses(candidates, indices)
-
-    def sweep(self, kind: str) -> None:
-        self.swept_kinds.append(kind)
-        super().sweep(kind)
-
-
 @pytest.mark.parametrize("depth", [6, 9])
-def test_a_rehearsal_sweeps_once_and_measures_each_set_bare_and_repaired(depth: int) -> None:
-    options = portfolio_options(repairs=["ghost"])
-    tokens = {"own": count_tokens(random_calibration().samples)}
-    model = SearchedModel(depth, 32, 4000)
-    repairs = {"ghost": ghost_options()}
-    rehearsal = RecordingRehearsal("own", tokens, model, options, repairs)
+def test_the_rounds_of_a_portfolio_are_a_sweep_and_a_tournament(depth: int) -> None:
     units = all_units(depth, "layer")
+    n_tokens = count_tokens(random_calibration().samples).stream
+    space = SearchSpace(units, [2], UnitPrices(), n_tokens)
 
-    portfolio.rehearse(rehearsal, units, [2], options)
+    rounds = list(portfolio.foresee_rounds(space, portfolio_options()))
 
-    assert rehearsal.swept_kinds == ["layer"]
-    measured_sets = {candidate.removed for candidate in rehearsal.measured}
+    swept_sizes = [len(candidate.removed) for candidate in rounds[0].candidates]
+    assert swept_sizes == [0] + [1] * depth
+    judged_rounds = [search_round for search_round in rounds if search_round.is_judging]
+    assert sum(search_round.share for search_round in judged_rounds) == 1
+    measured_sets = {candidate.removed for candidate in judged_rounds[0].candidates}
     assert measured_sets <= {frozenset(pair) for pair in combinations(units, 2)}
     assert len(measured_sets) > 4
-    n_repaired = sum(bool(candidate.patches) for candidate in rehearsal.measured)
-    assert n_repaired == len(rehearsal.measured) / 2
-    assert rehearsal.work.layer_tokens
-    assert rehearsal.work.patch_flops
+
+
+def test_the_work_of_a_portfolio_has_that_of_its_repairs() -> None:
+    options = portfolio_options(repairs=["ghost"])
+    tokens = {"own": count_tokens(random_calibration().samples)}
+    model = SearchedModel(6, 32, 4000)
+
+    bare_work = search_work("own", tokens, model, [2], options, {})
+    work = search_work("own", tokens, model, [2], options, {"ghost": ghost_options()})
+
+    assert not bare_work.patch_flops
+    assert work.patch_flops
+    assert work.naive_layer_tokens > bare_work.naive_layer_tokens

@@ -24,7 +24,7 @@ from lamina.selection.plans import Plan, StepEvidence, UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import evolutionary, pairwise, portfolio
 from lamina.selection.trials import Search, Trials, split_samples
-from lamina_workflow.cost import rehearsal
+from lamina_workflow.cost import searches
 from lamina_workflow.cost.work import Tokens
 from tests import ROOT
 from tests.given import tiny
@@ -364,9 +364,9 @@ def test_a_portfolio_of_sublayers_on_the_embedded_model() -> None:
 def count_search_work(strategy: str, kind: str) -> float:
     """The layer-tokens of a search, as `make plan` counts them."""
     tokens = {"own": Tokens(100, 1000, 1000, 1000, longest=10, lines=(10,) * 100)}
-    model = rehearsal.SearchedModel(8, 32, 4000, ATTENTION_SHARE)
+    model = searches.SearchedModel(8, 32, 4000, ATTENTION_SHARE)
     options = Selector.from_options({"strategy": strategy, "metric": "perplexity", "units": kind})
-    return rehearsal.search_work("own", tokens, model, [1, 2], options, {}).layer_tokens
+    return searches.search_work("own", tokens, model, [1, 2], options, {}).layer_tokens
 
 
 def test_a_forecast_of_a_search_counts_sublayers() -> None:

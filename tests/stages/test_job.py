@@ -45,7 +45,7 @@ LOADING = {
     "src/lamina/selection/trials.py",
     "src/lamina/tables/__init__.py",
     "src/lamina_workflow/__init__.py",
-    "src/lamina_workflow/cost/rehearsal.py",
+    "src/lamina_workflow/cost/searches.py",
     "src/lamina_workflow/report/figures/drawing.py",
     "src/lamina_workflow/runtime/forkserver.py",
     "workflow/scripts/diagnose_layers.py",

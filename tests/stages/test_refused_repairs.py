@@ -61,17 +61,12 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
             torch.testing.assert_close(found[boundary].tensors[name], tensor, atol=1e-6, rtol=1e-5)
 
     # Nothing is measured, trained or exported of the refused one.
-    assert (
-        assembly.find_refusal(variant(1), results) is None
-        and assembly.find_refusal(variant(2), results) == reason
-    )
-    turn = [
-        each
-        for each, _ in assembly.materialise_in_turn(tiny.model(), [variant(2), variant(1)], results)
-    ]
+    files = {variant(size): paths.variant_files(variant(size), results) for size in (2, 1)}
+    turn = [each for each, _ in assembly.materialise_in_turn(tiny.model(), files)]
     assert turn == [variant(1)]
-    with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
-        assembly.read_parts(variant(2), results)
+    with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0") as refusal:
+        assembly.read_parts(variant(2), files[variant(2)])
+    assert str(refusal.value).endswith(reason)
     read = {
         "manifest": paths.manifest("tiny", results),
         "calibration": paths.calibration("tiny", "words", results),
@@ -113,10 +108,12 @@ def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results
     assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(
         row["refused"] for row in rows
     )
-    assert all(assembly.find_refusal(variant(size), results) for size in (1, 2))
+    assert not assembly.read_plans(
+        {variant(size): paths.variant_files(variant(size), results) for size in (1, 2)}
+    )
 
 
 def test_methods_that_repair_any_run_are_not_refused(results: Path) -> None:
     plan(results, 1, ["0"])
     assert all(row["refused"] is None for row in fit_repair(results, "mine", method="ghost"))
-    assert assembly.find_refusal(variant(1), results) is None
+    assert assembly.read_parts(variant(1), paths.variant_files(variant(1), results)).patches

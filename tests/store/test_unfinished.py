@@ -17,6 +17,7 @@ from lamina.engine import sweep
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
+from lamina.paths import VariantFiles
 from lamina.store import parquet
 from lamina.store import unfinished as resume
 from lamina.store.unfinished import Progress
@@ -194,7 +195,8 @@ def test_variants_that_were_scored_are_not_scored_again(
 ) -> None:
     model, asked = tiny.model(), list[str]()
     monkeypatch.setattr(resume, "SECONDS", 0.0)
-    variants = [Variant.base("m"), Variant.base("other")]
+    bases = [Variant.base("m"), Variant.base("other")]
+    files_by_variant = dict.fromkeys(bases, VariantFiles(None, None, None))
 
     def score(model: Any, name: str, together: Any) -> Any:
         asked.append(name)
@@ -213,10 +215,10 @@ def test_variants_that_were_scored_are_not_scored_again(
 
     with pytest.raises(Killed):
         measuring.measure_variants(
-            model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key")
+            model, files_by_variant, score, measuring.Unfinished(tmp_path / "b.unfinished", "key")
         )
     unfinished = measuring.Unfinished(tmp_path / "b.unfinished", "key")
-    rows, samples = measuring.measure_variants(model, variants, score, unfinished)
+    rows, samples = measuring.measure_variants(model, files_by_variant, score, unfinished)
     unfinished.remove()
     assert asked == ["the model 'm'", "the model 'other'", "the model 'other'"]
     assert [row["value"] for row in rows] == [0.1 + 0.2] * 2

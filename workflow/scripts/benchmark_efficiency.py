@@ -10,23 +10,18 @@ from lamina_workflow.runtime.script import run_script
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
-from lamina.variant import Variant
 from lamina_workflow.stages.benchmark import BenchmarkEfficiency
 
 
 def measure_variants(job: BenchmarkEfficiency) -> list[dict[str, Any]]:
     """Rows of table `efficiency`."""
     base = load_model(checksum.read_json(job.manifest), check=job.check)
-    variants = [Variant.parse(text) for text in job.variants]
-    plans = {
-        variant: assembly.read_plan(variant)
-        for variant in variants
-        if not assembly.find_refusal(variant)
-    }
-    n_runs = efficiency.one_per_cost(plans)
+    files_by_variant = job.files_by_variant()
+    n_runs = efficiency.one_per_cost(assembly.read_plans(files_by_variant))
+    timed_files = {variant: files_by_variant[variant] for variant in n_runs}
     models = (
         (variant.row() | {"runs": n_runs[variant], "timed": str(variant)}, model)
-        for variant, model in assembly.materialise_in_turn(base, list(n_runs))
+        for variant, model in assembly.materialise_in_turn(base, timed_files)
     )
     return efficiency.measure_efficiency(base, models, job.efficiency)
 

@@ -11,7 +11,6 @@ from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
-from lamina.variant import Variant
 from lamina_workflow.stages.benchmark import BenchmarkGeneration
 
 Rows = list[dict[str, Any]]
@@ -37,8 +36,7 @@ def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Row
         Style.of(manifest),
     )
     score = benchmark.score
-    variants = [Variant.parse(text) for text in job.variants]
-    return measure_variants(base, variants, score, unfinished)
+    return measure_variants(base, job.files_by_variant(), score, unfinished)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from lamina.evaluation import perplexity
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
-from lamina.variant import Variant
 from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 
 Rows = list[dict[str, Any]]
@@ -22,8 +21,7 @@ def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Row
     base = load_model(manifest, check=job.check)
     documents = perplexity_texts(job.text, Path.cwd())
     score = perplexity.open_benchmark(job.name, documents, load_tokenizer(manifest), job.text)
-    variants = [Variant.parse(text) for text in job.variants]
-    return measure_variants(base, variants, score, unfinished)
+    return measure_variants(base, job.files_by_variant(), score, unfinished)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
-from lamina.variant import Variant
 from lamina_workflow.stages.benchmark import BenchmarkTask
 
 Rows = list[dict[str, Any]]
@@ -30,8 +29,7 @@ def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Row
     )
     tokenizer = load_tokenizer(manifest)
     score = TaskBenchmark(task, base, tokenizer, job.task.limit, Style.of(manifest)).score
-    variants = [Variant.parse(text) for text in job.variants]
-    return measure_variants(base, variants, score, unfinished)
+    return measure_variants(base, job.files_by_variant(), score, unfinished)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from lamina_workflow.runtime.script import run_script
 
 import torch
 
-from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export.card import ONWARD, BaseSource
 from lamina.models.export.gguf_file import FILE
 from lamina.models.export.save import export_variant
 from lamina.models.load import load_model
+from lamina.paths import VariantFiles
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.stages.export import ExportVariant
@@ -23,11 +23,9 @@ from lamina_workflow.stages.export import ExportVariant
 def export_job(job: ExportVariant) -> str:
     """Write the checkpoint of a job, and return the form that it has."""
     variant = Variant.parse(job.variant)
-    parts = assembly.read_parts(variant)
-    if parts.plan is None:
-        raise LaminaError(
-            f"{variant} is the base model, which is its own checkpoint. Name a variant."
-        )
+    adapter = str(Path(job.adapter[0]).parent) if job.adapter else None
+    parts = assembly.read_parts(variant, VariantFiles(job.plan, job.patch, adapter))
+    assert parts.plan is not None  # the rule names one
     manifest = checksum.read_json(job.manifest)
     described_in_card = (variant, Variant.base(variant.model))
     measured = [

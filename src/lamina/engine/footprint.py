@@ -35,8 +35,6 @@ class Shape:
     """C"""
     inner: int
     """Width of an MLP."""
-    keys: int
-    """Width of the keys of a layer, over all heads."""
     vocabulary: int
     """V"""
     size: int
@@ -46,30 +44,13 @@ class Shape:
     def of(cls, config: Any, size: int) -> "Shape":
         """The shape of a transformers configuration.
 
-        An MLP of unknown width is taken to be 4 C wide, keys without attention heads as wide as the
-        stream. If a width differs from layer to layer, the largest counts.
+        An MLP of unknown width is taken to be 4 C wide. If a width differs from layer to layer, the
+        largest counts.
         """
         text = config.get_text_config(decoder=True)
         channels = text.hidden_size
         inner = _largest(text, "intermediate_size") or _largest(text, "ffn_dim") or 4 * channels
-        n_heads = _largest(text, "num_attention_heads")
-        head_width = _largest(text, "head_dim")
-        if not head_width and n_heads:
-            head_width = channels // n_heads
-        n_key_heads = _largest(text, "num_key_value_heads") or n_heads
-        keys = head_width * n_key_heads or channels
-        return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
-
-    def parameters(self, n_layers: int) -> int:
-        """Parameters of a model with so many layers, at most.
-
-        An MLP has three matrices, and the head is not shared.
-        """
-        attention = 2 * self.channels * (self.channels + self.keys)
-        mlp = 3 * self.channels * self.inner
-        norms = 4 * self.channels
-        embeddings = (2 * self.vocabulary + 1) * self.channels
-        return n_layers * (attention + mlp + norms) + embeddings
+        return cls(text.num_hidden_layers, channels, inner, text.vocab_size, size)
 
     def passing(self, line_length: int) -> int:
         """Bytes of a position on its way through the layers, in a line of so many tokens.
@@ -253,12 +234,12 @@ def optimizer_bytes(size: int) -> float:
     return 3 * FLOAT + size + master
 
 
-def full_training_bytes(shape: Shape, n_layers: int) -> float:
-    """Bytes of all weights of a model with so many layers, and of what their steps keep.
+def full_training_bytes(n_parameters: int, size: int) -> float:
+    """Bytes of all weights of a model, `size` bytes each, and of what their steps keep.
 
     They are not shared with the base model.
     """
-    return shape.parameters(n_layers) * (shape.size + optimizer_bytes(shape.size))
+    return n_parameters * (size + optimizer_bytes(size))
 
 
 def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
@@ -269,14 +250,6 @@ def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) 
     n_arrays = 3 if n_lines < n_total else 2
     logits = n_arrays * shape.vocabulary * shape.size
     return line_length * n_lines * max(shape.passing(line_length), logits)
-
-
-def efficiency_bytes(shape: Shape, line_length: int, n_lines: int) -> int:
-    """Bytes of `n_lines` prompts at a time, and of the keys and values that they leave."""
-    # The caches of this prompt and of the last one, each twice: a growing cache leaves a hole where
-    # it was.
-    caches = 8 * shape.layers * shape.keys * shape.size
-    return line_length * n_lines * (shape.passing(line_length) + caches)
 
 
 def _largest(config: Any, name: str) -> int:

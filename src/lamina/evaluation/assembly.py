@@ -1,15 +1,14 @@
-"""The files of a variant, and variants materialised one after the other from one base model."""
+"""What variants are made of, read from their files, and variants materialised from one base model."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
-from lamina import paths
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
+from lamina.paths import VariantFiles
 from lamina.repair import patch
 from lamina.repair.protocol import Fitted
 from lamina.store import checksum
@@ -25,51 +24,65 @@ class Parts(NamedTuple):
     """A folder."""
 
 
-def read_plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
-    """The plan of a variant; None for the base model. A plan without units was refused."""
-    path = paths.variant_files(variant, results).plan
-    return checksum.read_json(path) if path else None
-
-
-def find_refusal(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
-    """Why a variant does not exist: its plan, or the repair of its plan, was refused.
-
-    None if the variant exists.
-    """
-    variant_plan = read_plan(variant, results)
-    if variant_plan is not None and not variant_plan["units"]:
-        return str(variant_plan["refused"])
-    patch_path = paths.variant_files(variant, results).patch
-    return patch.patch_refusal(patch_path, variant.removed) if patch_path else None
-
-
-def read_parts(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
-    """The contents of a variant's files under `results`.
+def read_parts(variant: Variant, files: VariantFiles) -> Parts:
+    """The contents of a variant's files.
 
     Raises LaminaError if the variant was refused.
     """
-    if reason := find_refusal(variant, results):
+    plan = _read_plan(files)
+    if reason := _find_refusal(plan, variant, files):
         raise LaminaError(f"there is no {variant}. {reason}")
-    files = paths.variant_files(variant, results)
-    patches = patch.read_patch(files.patch, variant.removed) if files.patch else None
-    return Parts(read_plan(variant, results), patches, files.adapter)
+    return _add_changes(plan, variant, files)
+
+
+def read_plans(
+    files_by_variant: Mapping[Variant, VariantFiles],
+) -> dict[Variant, Mapping[str, Any] | None]:
+    """The plan of each variant that exists, None for the base model.
+
+    A variant does not exist if its plan, or the repair of its plan, was refused.
+    """
+    plans: dict[Variant, Mapping[str, Any] | None] = {}
+    for variant, files in files_by_variant.items():
+        plan = _read_plan(files)
+        if not _find_refusal(plan, variant, files):
+            plans[variant] = plan
+    return plans
 
 
 def read_all_parts(
-    variants: Iterable[Variant], results: str | Path = paths.RESULTS
+    files_by_variant: Mapping[Variant, VariantFiles],
 ) -> Iterator[tuple[Variant, Parts]]:
-    """Each variant that was not refused, with the contents of its files, one at a time."""
-    for variant in variants:
-        if not find_refusal(variant, results):
-            yield variant, read_parts(variant, results)
+    """Each variant that exists, with the contents of its files, one at a time."""
+    for variant, plan in read_plans(files_by_variant).items():
+        yield variant, _add_changes(plan, variant, files_by_variant[variant])
 
 
 def materialise_in_turn(
-    base: PreTrainedModel, variants: Iterable[Variant], results: str | Path = paths.RESULTS
+    base: PreTrainedModel, files_by_variant: Mapping[Variant, VariantFiles]
 ) -> Iterator[tuple[Variant, PreTrainedModel]]:
-    """Each variant that was not refused, with its model, one at a time."""
-    for variant, parts in read_all_parts(variants, results):
-        yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
+    """Each variant that exists, with its model, one at a time."""
+    for variant, parts in read_all_parts(files_by_variant):
+        yield variant, materialise(base, *parts)
+
+
+def _read_plan(files: VariantFiles) -> dict[str, Any] | None:
+    return checksum.read_json(files.plan) if files.plan else None
+
+
+def _find_refusal(
+    plan: Mapping[str, Any] | None, variant: Variant, files: VariantFiles
+) -> str | None:
+    """Why a variant does not exist; None if it does. A plan without units was refused."""
+    if plan is not None and not plan["units"]:
+        return str(plan["refused"])
+    return patch.patch_refusal(files.patch, variant.removed) if files.patch else None
+
+
+def _add_changes(plan: Mapping[str, Any] | None, variant: Variant, files: VariantFiles) -> Parts:
+    """The parts of a variant that exists: its plan, its patches and its adapter."""
+    patches = patch.read_patch(files.patch, variant.removed) if files.patch else None
+    return Parts(plan, patches, files.adapter)
 
 
 def name_variant(variant: Variant) -> str:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.boundary import weights_and_patches
 from lamina.models.checkpoint import check_generation, stated_context
+from lamina.models.sizes import count_cached_numbers
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, find_runs
 from lamina.models.units import parse_unit
@@ -154,21 +155,14 @@ def measure_sizes(model: PreTrainedModel) -> dict[str, int]:
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes of keys and values that one more token of one sequence adds to the cache.
 
-    They are those of all layers with attention. The number comes from the configuration. It holds
-    for sliding-window layers until their window is full.
+    They are those of all layers with attention. It holds for sliding-window layers until their
+    window is full.
     """
-    config = text_config(model)
-    n_heads = config.num_attention_heads
-    n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
-    if config.model_type == "falcon" and not config.new_decoder_architecture:
-        n_kv_heads = 1 if config.multi_query else n_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // n_heads
     n_attentions = 0
     for layer in layers_of(model):
         if not any(isinstance(module, NoAttention) for module in layer.children()):
             n_attentions += 1
-    element_bytes = torch.empty((), dtype=model.dtype).element_size()
-    return 2 * n_attentions * n_kv_heads * head_size * element_bytes
+    return n_attentions * count_cached_numbers(text_config(model)) * model.dtype.itemsize
 
 
 def _run_both(

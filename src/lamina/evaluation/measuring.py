@@ -10,10 +10,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina import paths
 from lamina.evaluation import assembly
 from lamina.evaluation.together import Together, candidate_of
 from lamina.models.materialise import materialise
+from lamina.paths import VariantFiles
 from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant
 
@@ -65,19 +65,17 @@ class Unfinished:
 
 def measure_variants(
     base: PreTrainedModel,
-    variants: Sequence[Variant],
+    files_by_variant: Mapping[Variant, VariantFiles],
     score: Score,
     unfinished: Unfinished,
-    results: str | Path = paths.RESULTS,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of `benchmarks` and of `benchmark_samples` of every variant that was not refused.
 
     base: The base model of all variants.
-    results: The folder with their plans, patches and adapters.
     """
     benchmark_rows: list[dict[str, Any]] = []
     sample_rows: list[dict[str, Any]] = []
-    for parts_by_variant in _group_by_patch_size(variants, results):
+    for parts_by_variant in _group_by_patch_size(files_by_variant):
         candidates = {}
         for variant, parts in parts_by_variant.items():
             variant_candidate = candidate_of(base, parts)
@@ -87,7 +85,7 @@ def measure_variants(
 
         for variant, parts in parts_by_variant.items():
             if str(variant) not in unfinished.scored:
-                model = materialise(base, parts.plan, parts.patches, parts.adapter)
+                model = materialise(base, *parts)
                 unfinished.note(variant, score(model, assembly.name_variant(variant), together))
             variant_rows, variant_samples = unfinished.scored[str(variant)]
             benchmark_rows += [variant.row() | row for row in variant_rows]
@@ -96,15 +94,15 @@ def measure_variants(
 
 
 def _group_by_patch_size(
-    variants: Sequence[Variant], results: str | Path
+    files_by_variant: Mapping[Variant, VariantFiles],
 ) -> Iterator[Mapping[Variant, assembly.Parts]]:
-    """The parts of all variants that were not refused, in groups.
+    """The parts of all variants that exist, in groups.
 
     The patches of a group have at most `_PATCH_BYTES` bytes, unless it is a single variant.
     """
     group: dict[Variant, assembly.Parts] = {}
     group_bytes = 0
-    for variant, parts in assembly.read_all_parts(variants, results):
+    for variant, parts in assembly.read_all_parts(files_by_variant):
         patch_bytes = _count_patch_bytes(parts)
         if group and group_bytes + patch_bytes > _PATCH_BYTES:
             yield group

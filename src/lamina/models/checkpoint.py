@@ -1,14 +1,13 @@
 """What a model folder holds, read from its config.json and the headers of its safetensors files.
 
-The checks of a configuration use this module too, so it does not import torch. It refuses what
-would make a job fail later.
+The checks of a configuration use this module too, so it does not import torch. What is wrong with
+tensors is refused when they are loaded: `lamina.models.load.check_whole`.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,43 +23,17 @@ DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
 _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 
-# Bytes of a number, by its type in safetensors, and by the type that it is loaded in.
-_STORED_WIDTHS = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
-}
-_LOADED_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
+_LOADED_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 _FLOATING_TYPES = ("F64", "F32", "F16", "BF16")
 
 _CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _MOST_LAYERS = 10_000
-_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
-# What wrappers of training put before the names of tensors.
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
-# Classes that do not predict the next token.
-_OTHER_HEAD = re.compile(
-    r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$"
-    r"|(?i:bert|electra|mpnet|encoder)\w*Model$"
-)
+_OTHER_WEIGHTS_SUFFIXES = (".bin", ".pt", ".pth", ".safetensors", ".gguf")
 _TOKENIZER_FILE = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
 _FILES_WITHOUT_VOCABULARY = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-)
-# Tensors that only quantised weights, and weights with an adapter among them, have.
-_QUANTISED_TENSOR = re.compile(r"[.](qweight|qzeros|g_idx|weight_scale(_inv)?|SCB|absmax)$")
-_ADAPTED_TENSOR = re.compile(r"[.](base_layer[.]weight|lora_[AB]([.]\w+)?[.]weight)$")
-_DECODER_LAYER = re.compile(
-    r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]"
 )
 
 
@@ -71,13 +44,6 @@ class TensorHeader(NamedTuple):
     dtype: str  # such as BF16
 
 
-class _Index(NamedTuple):
-    """What the index of a checkpoint in several files says."""
-
-    file_by_tensor: dict[str, str]
-    has_metadata: bool
-
-
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     """The settings in the config.json of a model folder.
 
@@ -86,7 +52,8 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     Raises LaminaError if there is no config.json, it is no JSON object, or it holds impossible
     values.
     """
-    _check_is_no_adapter(folder, where, source)
+    with located_at(where):
+        check_is_no_adapter(folder)
     file = folder / "config.json"
     if not file.is_file():
         raise LaminaError(
@@ -109,19 +76,14 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     return settings
 
 
-def _check_is_no_adapter(folder: Path, where: str, source: str) -> None:
-    file = folder / "adapter_config.json"
-    if not file.is_file():
-        return
-    try:
-        base_model = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError):
-        base_model = "its base model"
-    raise LaminaError(
-        f"{where}: '{source}' holds an adapter of {base_model} (adapter_config.json). Merge the "
-        "two and write the merged folder (PEFT: merge_and_unload, then save_pretrained, with the "
-        "tokenizer)."
-    )
+def check_is_no_adapter(folder: Path) -> None:
+    """Refuse an adapter: transformers would load the weights of the model that it names."""
+    if (folder / "adapter_config.json").is_file():
+        raise LaminaError(
+            f"{folder} holds an adapter (adapter_config.json). Merge it into its base model first "
+            "(PEFT: merge_and_unload, then save_pretrained, with the tokenizer) and write the "
+            "merged folder, or delete its files."
+        )
 
 
 def decoder_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,90 +109,28 @@ def check_depth(file: Path, key: str, layers: object) -> None:
 
 
 def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source: str) -> None:
-    """Refuse what no job could load or judge, as far as the names of files and config.json tell.
+    """Refuse quantised weights that are not dequantised here, and a folder without weights.
+
+    All else is refused when the model is loaded.
 
     Raises LaminaError, which says what the folder holds, and what to write instead.
     """
-    model = f"{where}: '{source}'"
-    config = f"{where}: '{source}/config.json'"
-    decoder = decoder_settings(settings)
-    _check_is_decoder(settings, config)
-    _check_can_be_dequantised(settings, model)
-    _check_attention(decoder, config)
-    _check_layer_types(decoder, config)
-    _check_has_weights(folder, model, source)
-
-
-def _check_is_decoder(settings: Mapping[str, Any], config: str) -> None:
-    if settings.get("is_encoder_decoder"):
-        raise LaminaError(
-            f"{config} is of an encoder-decoder ({settings.get('model_type')}), whose layers are "
-            "of two kinds. Write a model that is a decoder alone."
-        )
-    if settings.get("is_decoder"):
-        return
-    classes = [name for name in settings.get("architectures") or () if isinstance(name, str)]
-    if classes and all(_OTHER_HEAD.search(name) for name in classes):
-        raise LaminaError(
-            f"{config} is of a {classes[0]}, which does not predict the next token. Write a causal "
-            "language model."
-        )
-
-
-def _check_can_be_dequantised(settings: Mapping[str, Any], model: str) -> None:
     method = quantisation_method(settings)
     if method and method not in DEQUANTISED:
         raise LaminaError(
-            f"{model} is quantised ({method}), and layers are measured and cut in floating point. "
-            "Write the checkpoint that it was made from, or one that is dequantised here: "
-            f"{', '.join(DEQUANTISED)}, or a .gguf file."
+            f"{where}: '{source}' is quantised ({method}), and layers are measured and cut in "
+            "floating point. Write the checkpoint that it was made from, or one that is "
+            f"dequantised here: {', '.join(DEQUANTISED)}, or a .gguf file."
         )
-
-
-def _check_attention(decoder: Mapping[str, Any], config: str) -> None:
-    attention = decoder.get("_attn_implementation") or decoder.get("attn_implementation")
-    if "flash" in str(attention) and find_spec("flash_attn") is None:
-        raise LaminaError(
-            f"{config} asks for `{attention}`, and the package flash_attn is not installed. Delete "
-            "that line: other attention gives the same numbers."
-        )
-
-
-def _check_layer_types(decoder: Mapping[str, Any], config: str) -> None:
-    layer_types = decoder.get("layer_types")
-    depth = stated_depth(decoder)
-    if isinstance(layer_types, list) and depth is not None and len(layer_types) != depth:
-        raise LaminaError(
-            f"{config} says {depth} layers and gives {len(layer_types)} `layer_types`. Give one "
-            "for each layer: after a cut, delete those of the removed layers."
-        )
-
-
-def _check_has_weights(folder: Path, model: str, source: str) -> None:
     if (folder / _WEIGHTS_FILE).is_file() or (folder / _INDEX_FILE).is_file():
         return
     names = sorted(path.name for path in folder.iterdir())
-    pickled = [name for name in names if name.endswith(_PICKLED_SUFFIXES)]
-    if pickled:
-        raise LaminaError(
-            f"{model} has pickled weights only ({', '.join(pickled[:3])}), which can run code when "
-            "loaded. Convert them: load the model where you trust it and call "
-            "`save_pretrained(folder, safe_serialization=True)`."
-        )
-    gguf_files = [name for name in names if name.endswith(".gguf")]
-    if gguf_files:
-        raise LaminaError(
-            f"{model} is a folder of GGUF files. Write one of them: source: "
-            f"{source}/{gguf_files[0]}"
-        )
-    unread = [name for name in names if name.endswith(".safetensors")]
-    if unread:
-        content = f"only {', '.join(unread[:3])}, which is not loaded"
-    else:
-        content = "no weights: no *.safetensors file"
+    others = [name for name in names if name.endswith(_OTHER_WEIGHTS_SUFFIXES)]
+    content = f", but {', '.join(others[:3])}" if others else ""
     raise LaminaError(
-        f"{model} has {content}. Download the model again, completely: transformers reads "
-        f"{_WEIGHTS_FILE}, or the files that {_INDEX_FILE} names."
+        f"{where}: '{source}' has no {_WEIGHTS_FILE} and no {_INDEX_FILE}{content}. Download the "
+        "model again, completely. Pickled weights can run code: load them where you trust them, "
+        "and write the folder of `save_pretrained`. Write a GGUF file itself as the source."
     )
 
 
@@ -297,73 +197,42 @@ def has_chat_template(folder: Path) -> bool:
 def weight_files(folder: Path) -> list[Path]:
     """The files from which transformers loads the weights of a folder; empty if there are none.
 
-    Raises LaminaError if an index is damaged, is next to a whole checkpoint, or names a file that
-    is not in the folder.
+    Raises LaminaError if an index is damaged or names a file that is not there.
     """
-    shards = sorted({folder / shard for shard in _read_index(folder).values()})
-    if shards:
-        return shards
     weights_file = folder / _WEIGHTS_FILE
-    return [weights_file] if weights_file.is_file() else []
-
-
-def _read_index(folder: Path) -> dict[str, str]:
-    """The file of each tensor, as the index of a folder says; empty without an index."""
-    file = folder / _INDEX_FILE
-    if not file.is_file():
-        return {}
+    if weights_file.is_file():
+        return [weights_file]
+    index_file = folder / _INDEX_FILE
+    if not index_file.is_file():
+        return []
     try:
-        index = _parse_index(file)
-        shards = set(index.file_by_tensor.values())
-        outside = sorted(shard for shard in shards if Path(shard).name != shard)
+        index = json.loads(index_file.read_text(encoding="utf-8"))
+        shards = sorted({folder / name for name in index["weight_map"].values()})
+        if not isinstance(index["metadata"], dict):
+            raise ValueError("its `metadata` is no object")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LaminaError(f"{file} is damaged. Download or save the model again.") from error
-
-    if outside:
         raise LaminaError(
-            f"{file} names {outside[0]}, which is not in its folder. Put the file there and name "
-            "it so."
-        )
-    missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+            f"{index_file} is damaged ({type(error).__name__}: {error}). Download or save the "
+            "model again."
+        ) from error
+    missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise LaminaError(
-            f"{file} names {missing[0]}, which is not there ({len(missing)} of {len(shards)} files "
-            "are missing). Download the model again, completely."
+            f"{index_file} names {missing[0]}, which is not there ({len(missing)} of {len(shards)} "
+            "files are missing). Download the model again, completely."
         )
-    has_weights_file = (folder / _WEIGHTS_FILE).is_file()
-    if not index.has_metadata and not has_weights_file:
-        raise LaminaError(
-            f'{file} has no `metadata`, and transformers asks for it. Write "metadata": {{}} there.'
-        )
-    if has_weights_file and shards != {_WEIGHTS_FILE}:
-        raise LaminaError(
-            f"{folder} holds two checkpoints, {_WEIGHTS_FILE} and the files that {_INDEX_FILE} "
-            "names. Delete the one that is not meant."
-        )
-    return index.file_by_tensor
-
-
-def _parse_index(file: Path) -> _Index:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return _Index(content["weight_map"], isinstance(content.get("metadata"), dict))
+    return shards
 
 
 def read_weights(folder: Path, where: str) -> dict[str, TensorHeader]:
     """The header of each tensor that is loaded, by name; empty if there are none.
 
-    Raises LaminaError as `weight_files` does, or if a file is damaged, a tensor is in two files or
-    not in the file that the index says, or a wrapper of training has left its prefix on all names.
+    Raises LaminaError as `weight_files` does, or if a file is damaged.
     """
     tensors: dict[str, TensorHeader] = {}
     with located_at(where):
-        file_by_tensor = _read_index(folder)
         for shard in weight_files(folder):
-            header = _read_header(shard)
-            _check_unique(tensors, header, shard)
-            tensors |= header
-            indexed = (name for name, file in file_by_tensor.items() if file == shard.name)
-            _check_complete(indexed, header, shard)
-    _check_no_wrapper(tensors, folder, where)
+            tensors |= _read_header(shard)
     return tensors
 
 
@@ -383,91 +252,21 @@ def _read_header(shard: Path) -> dict[str, TensorHeader]:
     return tensors
 
 
-def _check_unique(
-    tensors: Mapping[str, TensorHeader], header: Mapping[str, TensorHeader], shard: Path
-) -> None:
-    repeated = sorted(tensors.keys() & header.keys())
-    if repeated:
-        raise LaminaError(
-            f"{shard} holds {repeated[0]}, which another file holds too. Keep it in one of them."
-        )
-
-
-def _check_complete(
-    indexed: Iterable[str], header: Mapping[str, TensorHeader], shard: Path
-) -> None:
-    missing = sorted(name for name in indexed if name not in header)
-    if missing:
-        raise LaminaError(
-            f"{shard.with_name(_INDEX_FILE)} looks for {missing[0]} in {shard.name}, which has no "
-            "such tensor."
-        )
-
-
-def _check_no_wrapper(tensors: Mapping[str, TensorHeader], folder: Path, where: str) -> None:
-    for prefix in _WRAPPER_PREFIXES:
-        if tensors and all(name.startswith(prefix) for name in tensors):
-            raise LaminaError(
-                f"{where}: every tensor in {folder} is named with '{prefix}' before its name, "
-                "which a wrapper of training leaves. Save the model inside of the wrapper again, "
-                "or rename its tensors."
-            )
-
-
-def check_names(
+def check_floating(
     tensors: Mapping[str, TensorHeader], folder: Path, settings: Mapping[str, Any], where: str
 ) -> None:
-    """Refuse tensors that are not those of the model in config.json, as far as headers tell.
+    """Refuse quantised weights of which config.json does not say so: they load as if they were not.
 
-    Raises LaminaError if weights are quantised though config.json does not say so, an adapter is
-    among them, or there are more or fewer layers than config.json says. The rest is compared when
-    the model is loaded.
+    Raises LaminaError, which names one of them.
     """
-    if quantisation_method(settings) is None:
-        _check_not_quantised(tensors, folder, where)
-    adapted = sorted(filter(_ADAPTED_TENSOR.search, tensors))
-    if adapted:
-        raise LaminaError(
-            f"{where}: {folder} stores {adapted[0]}, an adapter together with the weights. Merge "
-            "the two and save the merged model (PEFT: merge_and_unload, then save_pretrained)."
-        )
-    _check_stored_layers(tensors, folder, decoder_settings(settings), where)
-
-
-def _check_not_quantised(tensors: Mapping[str, TensorHeader], folder: Path, where: str) -> None:
-    auxiliary = sorted(filter(_QUANTISED_TENSOR.search, tensors))
-    packed = sorted(
-        name
-        for name, tensor in tensors.items()
-        if name.endswith(".weight") and tensor.dtype not in _FLOATING_TYPES
-    )
-    quantised = auxiliary or packed
-    if quantised:
-        first = quantised[0]
-        raise LaminaError(
-            f"{where}: {folder} stores {first} ({tensors[first].dtype}): its weights are "
-            "quantised, which its config.json does not say. Write the checkpoint that it was made "
-            "from."
-        )
-
-
-def _check_stored_layers(
-    tensors: Iterable[str], folder: Path, decoder: Mapping[str, Any], where: str
-) -> None:
-    matches = (_DECODER_LAYER.match(name) for name in tensors)
-    stored_layers = {int(match[1]) for match in matches if match}
-    depth = stated_depth(decoder)
-    if not stored_layers or not depth:
+    if quantisation_method(settings) is not None:
         return
-    # Heads that predict several tokens ahead are stored after the layers, and not loaded.
-    n_extra = decoder.get("num_nextn_predict_layers")
-    most_layers = depth + (n_extra if isinstance(n_extra, int) else 0)
-    if not set(range(depth)) <= stored_layers <= set(range(most_layers)):
-        raise LaminaError(
-            f"{where}: {folder} stores {len(stored_layers)} layers, the last one "
-            f"{max(stored_layers)}, and its config.json says {depth} layers: another model would "
-            "be measured. Correct `num_hidden_layers`, or save the model again."
-        )
+    for name, tensor in tensors.items():
+        if name.endswith(".weight") and tensor.dtype not in _FLOATING_TYPES:
+            raise LaminaError(
+                f"{where}: {folder} stores {name} ({tensor.dtype}): its weights are quantised, "
+                "which its config.json does not say. Write the checkpoint that it was made from."
+            )
 
 
 def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, TensorHeader]) -> int:
@@ -478,7 +277,8 @@ def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Te
     stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
     n_numbers = Counter[int]()
     for tensor in tensors.values():
-        n_numbers[_STORED_WIDTHS.get(tensor.dtype, 0)] += prod(tensor.shape)
+        bits = re.match(r"[A-Z]+(\d+)", tensor.dtype)
+        n_numbers[int(bits[1]) // 8 if bits else 0] += prod(tensor.shape)
     # A width of one byte or less is that of quantised weights or masks.
     most_common = max(n_numbers, key=lambda width: (width > 1, n_numbers[width]), default=4)
     return _LOADED_WIDTHS.get(dtype) or _LOADED_WIDTHS.get(stated) or most_common

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 from lamina.models import devices, workload
 from lamina.models.check import use_findings
+from lamina.models.checkpoint import check_is_no_adapter
 from lamina.models.digests import check_files
 from lamina.models.manifest import auto_class, explaining_load_errors
 from lamina.models.tokenizer import read_tokenizer, special_tokens_after, try_template
@@ -120,7 +121,7 @@ def load_folder(
     """
     if dtype not in DTYPES:
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
-    _check_is_no_adapter(Path(folder))
+    check_is_no_adapter(Path(folder))
     name = name or str(folder)
     with explaining_load_errors(name, str(folder)):
         if classes is None:
@@ -152,15 +153,6 @@ def load_folder(
     _keep_scales(model)
     loaded: PreTrainedModel = model.eval()
     return loaded
-
-
-def _check_is_no_adapter(folder: Path) -> None:
-    if (folder / "adapter_config.json").is_file():
-        raise LaminaError(
-            f"{folder} holds an adapter (adapter_config.json): transformers would load the weights "
-            "of the model that it names. Merge it into them first (PEFT: merge_and_unload, then "
-            "save_pretrained), or delete its files."
-        )
 
 
 def _build_skeleton(

@@ -4,7 +4,6 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 allows it for that model.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,6 @@ _HUB_FILES = [
     "NOTICE*",
 ]
 _HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
-_LAYER_TENSOR = re.compile(r"[.]\d+[.]")  # tensors of a layer have its index in their name
 # Settings of a model's entry that its later jobs read in the manifest.
 _COPIED_SETTINGS = (
     "dtype",
@@ -132,7 +130,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     _check_code_allowed(name, entry, folder, settings)
     checkpoint.check_loadable(folder, settings, where, entry.source)
     tensors = checkpoint.read_weights(folder, where)
-    checkpoint.check_names(tensors, folder, settings, where)
+    checkpoint.check_floating(tensors, folder, settings, where)
 
     decoder = checkpoint.decoder_settings(settings)
     n_layers = checkpoint.stated_depth(decoder)
@@ -141,7 +139,6 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             f"{where}: {entry.source}: its config.json does not say how many layers it has "
             f"({', '.join(checkpoint.LAYER_KEYS)})."
         )
-    _check_causal(settings, f"{where}: {entry.source}")
     _check_entry(name, entry, n_layers, settings.get("model_type"))
 
     model = load_skeleton(folder, entry.source, entry.trust_remote_code)
@@ -158,7 +155,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "vocabulary": decoder.get("vocab_size"),
         "family": settings.get("model_type"),
         "parameters": n_parameters,
-        "layer_parameters": count_layer_parameters(model) // n_layers,
+        "layer_parameters": counted.layer_parameters,
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
     }
@@ -178,35 +175,6 @@ def _check_code_allowed(name: str, entry: Model, folder: Path, settings: Mapping
             "not run unless told to. If you trust it, write `trust_remote_code: true` under "
             f"models.{name}."
         )
-
-
-def _check_causal(settings: Mapping[str, Any], where: str) -> None:
-    if _is_encoder(settings):
-        raise LaminaError(
-            f"{where}: a '{settings.get('model_type')}' attends to later tokens too, so it is no "
-            "decoder whose layers could be judged by what it predicts. Choose a causal language "
-            "model (or, if it was trained as one, write `is_decoder: true` in its config.json)."
-        )
-
-
-def _is_encoder(settings: Mapping[str, Any]) -> bool:
-    """Whether a configuration, or the default of its type, says that the model is only an encoder.
-
-    GPT-NeoX has the flag `is_decoder`, false in all its folders, and is always a decoder. So the
-    flag counts only for types that can fill in masked words; rule check_model tries all models.
-    """
-    from transformers import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    family = str(settings.get("model_type"))
-    if family not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return False
-    defaults = CONFIG_MAPPING[family]
-    is_decoder = settings.get("is_decoder", getattr(defaults, "is_decoder", None))
-    is_encoder_decoder = settings.get(
-        "is_encoder_decoder", getattr(defaults, "is_encoder_decoder", None)
-    )
-    return is_decoder is False and not is_encoder_decoder
 
 
 def _check_entry(name: str, entry: Model, n_layers: int, family: str | None) -> None:
@@ -266,18 +234,6 @@ def load_skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "
                 config, trust_remote_code=trust_remote_code
             )
     return model
-
-
-def count_layer_parameters(model: "PreTrainedModel") -> int:
-    """The parameters of all layers that one token meets: of stacked experts, as many as it uses."""
-    active = sizes.count_active(model)
-    return round(
-        sum(
-            active[weight]
-            for name, weight in model.named_parameters()
-            if _LAYER_TENSOR.search(name)
-        )
-    )
 
 
 @contextmanager

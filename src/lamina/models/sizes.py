@@ -88,6 +88,11 @@ class Sizes:
         }
         return RemovableAmounts(model, by_unit_kind)
 
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer, on average, that one token meets: those of chosen experts."""
+        return round(sum(sum(layer) for layer in self.active_parameters)) // len(self.parameters)
+
     def share(self, cost: Any) -> float:
         """The share of attention in a layer, by a selector's `cost`.
 
@@ -138,7 +143,7 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
     stored: dict[Tensor, float] = {}
     for weight in model.parameters():
         stored[weight] = float(weight.numel())
-    active = count_active(model)
+    active = _count_active(model)
     parameters = [_count_layer(layer, stored) for layer in layers_of(model)]
     in_layers = sum(sum(layer) for layer in parameters)
     return Sizes(
@@ -146,7 +151,7 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
         active_parameters=[_count_layer(layer, active) for layer in layers_of(model)],
         outside=sum(weight.numel() for weight in model.parameters()) - round(in_layers),
         head=head.weight.numel() if head is not None else 0,
-        cached_numbers=_count_cached_numbers(config),
+        cached_numbers=count_cached_numbers(config),
         cached_tokens=_limit_cached_tokens(config, len(parameters)),
         width=width,
         # Under this name for every type; some types call it n_positions in their config.json.
@@ -169,7 +174,7 @@ def _count_layer(layer: "nn.Module", counts: "Mapping[Tensor, float]") -> LayerA
     return LayerAmounts(by_component["attention"], by_component["mlp"], norm)
 
 
-def count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
+def _count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
     """How many parameters of each weight one token meets.
 
     Of stacked experts, these are as many as it chooses.
@@ -186,7 +191,7 @@ def count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
     return active
 
 
-def _count_cached_numbers(config: "PretrainedConfig") -> int:
+def count_cached_numbers(config: "PretrainedConfig") -> int:
     """Numbers of the keys and values of one token in one layer."""
     if getattr(config, "kv_lora_rank", None):
         # Latent attention keeps what its keys and values are computed from.

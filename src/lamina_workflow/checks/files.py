@@ -130,7 +130,8 @@ def _check_models(config: Configuration, root: Path) -> dict[str, int | None]:
             continue
         settings = checkpoint.read_settings(folder, where, model.source)
         checkpoint.check_loadable(folder, settings, where, model.source)
-        checkpoint.check_names(checkpoint.read_weights(folder, where), folder, settings, where)
+        tensors = checkpoint.read_weights(folder, where)
+        checkpoint.check_floating(tensors, folder, settings, where)
         checkpoint.check_tokenizer(folder, key, model.chat_template)
         contexts[name] = checkpoint.stated_context(settings)
     return contexts

@@ -30,7 +30,7 @@ from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.forecast import STAGES, Stage
-from lamina_workflow.cost.rehearsal import SearchedModel, search_work
+from lamina_workflow.cost.searches import SearchedModel, search_work
 from lamina_workflow.cost.work import (
     WEIGHTS,
     Tokens,
@@ -427,8 +427,10 @@ class Works:
             )
         )
         if options.update_rank is None:
-            memory += footprint.full_training_bytes(shape, n_layers)
-            disk = shape.parameters(n_layers) * shape.size
+            manifest = self.manifests[variant.model]
+            n_parameters = manifest["parameters"] - variant.removed * manifest["layer_parameters"]
+            memory += footprint.full_training_bytes(n_parameters, shape.size)
+            disk = n_parameters * shape.size
         else:
             # At most: in both sub-layers of each layer.
             update_widths = 3 * (shape.channels + shape.inner) + 8 * shape.channels

@@ -1,10 +1,12 @@
 """Jobs of rules/benchmark.smk: what is measured on the variants of a model and on the base model."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from lamina.options.benchmarks import Efficiency, Generate, Perplexity, Task
 from lamina.options.entry import Options
+from lamina.paths import VariantFiles
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.changes import repair_modules
@@ -13,7 +15,7 @@ from lamina_workflow.study import requests
 
 
 class Measuring(OnModel):
-    """Variants of one model, as text, and the files that they are made of.
+    """Variants of one model, as text, and the files that they are made of, in the same order.
 
     `repairs` are the modules of their repairs, which build the models.
     """
@@ -25,6 +27,18 @@ class Measuring(OnModel):
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(self.repairs)
+
+    def files_by_variant(self) -> dict[Variant, VariantFiles]:
+        """The files of each variant, those that it has, which the rule names one after the other."""
+        files = iter(self.made_of)
+        files_by_variant: dict[Variant, VariantFiles] = {}
+        for text in self.variants:
+            variant = Variant.parse(text)
+            plan = None if variant.is_base else next(files)
+            patch = None if variant.repair == "none" else next(files)
+            adapter = None if variant.healing == "none" else str(Path(next(files)).parent)
+            files_by_variant[variant] = VariantFiles(plan, patch, adapter)
+        return files_by_variant
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; measuring takes longer with more variants."""

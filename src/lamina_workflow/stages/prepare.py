@@ -130,7 +130,7 @@ class CheckOverlap(Job):
 class EstimateCost(Job):
     """The whole configuration, with all defaults.
 
-    `strategies` are those of its searches, which are rehearsed.
+    `strategies` are those of its searches, which foresee their rounds.
     """
 
     FOLLOWED = ("lamina_workflow.study.sweeps",)  # the studies decide what is counted

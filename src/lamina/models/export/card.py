@@ -1,16 +1,15 @@
 """What an export says about itself: its model card, README.md.
 
-Each function below writes one section from `Facts`, which `lamina.models.export.save` collects.
-Nothing here looks at a model or a file.
+`TEMPLATE` is its text, filled in with `Facts`, which `lamina.models.export.save` collects. Nothing
+here looks at a model or a file.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 import yaml
 
-from lamina.models.cutting import shifts_kinds
 from lamina.models.export.gguf_file import FILE
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
@@ -37,6 +36,12 @@ VLLM_LISTS = frozenset(
     "qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next smollm3 vaultgemma".split()
 )
 EMPTY_CELL = "–"
+MEASURED_COLUMNS = {
+    "score": "scores",
+    "calibration accuracy before": "accuracy_before",
+    "after": "accuracy_after",
+}
+"""Columns of the table of removed units, and what they are in a plan."""
 
 
 @dataclass(frozen=True)
@@ -104,31 +109,215 @@ class Facts(BaseSource):
         return donor_by_layer
 
 
-class Command(NamedTuple):
-    """A command line for a program that reads the export."""
+TEMPLATE = """\
+---
+{{ metadata }}
+---
 
-    purpose: str
-    line: str
+# {{ base_name }} without {{ n_removed }} {{ unit_name }}{{ "s" if n_removed != 1 }}
+
+`{{ base_name }}`
+{%- if manifest.revision %}, revision `{{ manifest.revision }}`{% endif %}
+ with {{ kept_layers|length }} of its {{ layer_kinds|length }} layers and
+{{ "{:,}".format(n_parameters) }} of its {{ "{:,}".format(n_base_parameters) }} parameters
+({{ "{:.1%}".format(n_parameters / n_base_parameters) }}). Made by lamina {{ version }}; the variant
+is `{{ variant }}`, the base weights have the sha256 `{{ manifest.weights_sha256 }}`.
+{% if has_zeroed_sublayers %}
+The removed sub-layers are still there as zero weights, so that stock transformers loads the
+checkpoint: it saves neither memory nor time. Export with `FORM=code` to leave them out.
+{% endif %}
+{% if base_gguf_bytes is not none %}
+The weights take {{ megabytes(weights_bytes) }} MB, the GGUF file of the base model {{ "" -}}
+{{ megabytes(base_gguf_bytes) }} MB.
+{%   if form == "gguf" %}
+The tensors that stay have the bits that they have there.
+{%   else %}
+{%     if manifest.dtype in ("auto", "float32") %}
+They are stored in float32; `dtype: bfloat16` in the model's entry halves that.
+{%     endif %}
+{%     if is_bare_cut %}
+`make export VARIANT={{ variant }} FORM=gguf` writes a GGUF file with the bits of the base model's.
+{%     endif %}
+{%   endif %}
+{% endif %}
+
+## How to load
+
+{% if form == "gguf" %}
+```
+llama-cli -m FOLDER/{{ gguf_file }}
+```
+
+lamina takes the file as the `source` of a model, transformers by
+`{{ base_class }}.from_pretrained("FOLDER", gguf_file="{{ gguf_file }}")`.
+{% else %}
+```python
+from transformers import {{ model_class }}, AutoTokenizer
+
+model = {{ model_class }}.from_pretrained("FOLDER", dtype="auto"{{ trust }})
+tokenizer = AutoTokenizer.from_pretrained("FOLDER"{{ trust }})
+```
+{%   if form == "code" %}
+
+The code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it
+adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no
+flag.
+{%   endif %}
+
+{{ onward }}
+
+{%   if form == "code" and vllm_obstacle %}
+Not to vLLM or llama.cpp. {{ vllm_obstacle }}
+{%   elif form == "code" %}
+Served by vLLM's Transformers backend, which runs the code of this folder (read in its version
+0.33):
+
+    vllm serve FOLDER --trust-remote-code
+
+Not to llama.cpp, which has no place for patches.
+{%   elif first_shifted is not none %}
+{%     if is_known_to_vllm %}
+Served by vLLM from version 0.33, which takes the kinds of layers from config.json:
+
+    vllm serve FOLDER
+
+{%     endif %}
+Not to llama.cpp{{ "" if is_known_to_vllm else " or vLLM" }}: sliding windows, RoPE bases and
+experts are placed there by a layer's number, and
+this cut shifts them: layer {{ first_shifted }} is of another kind than layer {{ first_shifted }} of
+the base model. Another model would run, and no error would say so. A selector with
+`strategy: block` and `periods: whole` makes cuts that keep the pattern.
+{%   else %}
+As a GGUF, with llama.cpp:
+
+    python convert_hf_to_gguf.py FOLDER --outfile model.gguf
+
+{%     if can_be_cut_as_gguf %}
+The same layers dropped from a GGUF of the base model:
+
+    llama-quantize --prune-layers {{ plan.units|map("int")|sort|join(",") }} base-f16.gguf {{ "" -}}
+    model-q4_k_m.gguf q4_k_m
+
+{%     endif %}
+Served by vLLM, from the path of this folder:
+
+    vllm serve FOLDER
+{%   endif %}
+{% endif %}
+
+## What was removed, and why
+
+Selector `{{ plan.selector }}`: strategy `{{ plan.strategy }}`,
+{% if plan.metric %}
+metric `{{ plan.metric }}` on the calibration `{{ plan.calibration }}`; {{ choice }}.
+{% else %}
+no measurement.
+{% endif %}
+Units are numbered as in the base model, from 0.
+
+{{ table(removal_rows) }}
+{% if donor_by_layer %}
+
+## Donors
+
+Layers of other models stand in the places of the base model's, numbered as there. Their licences
+hold for this model too.
+
+{%   for layer, name in donor_by_layer|dictsort %}
+{%     set donor = plan.replacements[name] %}
+- Layer {{ layer }}: `{{ name }}`, {{ "" -}}
+{%     if "of" in donor %}
+merged: base + {{ "{:g}".format(donor.weight) }} · Σ (donor - base) over {{ donor.of|join(", ") }}.
+{%     else %}
+as it is.
+{%     endif %}
+{%   endfor %}
+{%   for name, donor in plan.replacements.items() if "of" not in donor %}
+- `{{ name }}`: `{{ public_name(donor) }}{{ "@" ~ donor.revision if donor.revision }}`, whose
+  weights have the sha256 `{{ donor.weights_sha256 }}`.
+{%   endfor %}
+{% endif %}
+
+## Repairs
+
+{% if variant.repair == variant.healing == "none" %}
+None: no patch and no training after the removal.
+{% endif %}
+{% if has_patches %}
+Patch `{{ variant.repair }}`, fitted without training on the calibration: one linear map of the
+residual stream where layers went ({{ runs }}).
+{% elif variant.repair != "none" %}
+Repair `{{ variant.repair }}`, fitted on the calibration where layers went ({{ runs }}), and
+folded into the weights.
+{% endif %}
+{% if variant.healing != "none" %}
+{%   if variant.repair != "none" %}
+
+{%   endif %}
+Healing `{{ variant.healing }}`: a short training, merged into the weights and patches it changed.
+{% endif %}
+
+## Benchmarks
+
+{% if benchmark_rows %}
+Value ± standard error.
+
+{{ table(benchmark_rows) }}
+{% else %}
+None were measured on this variant.
+{% endif %}
+
+## Licence
+
+{% if base_metadata.license %}
+{{ base_metadata.license }}
+{%-   if base_metadata.license_name %} ({{ base_metadata.license_name }}){% endif %}
+, as the base model.
+{% else %}
+The base model's card names no licence. Its weights are in this model: ask its authors before you
+pass it on.
+{% endif %}
+"""
 
 
 def render_card(facts: Facts) -> str:
     """The README.md of an export: a Hugging Face model card."""
-    sections = [
-        _write_metadata(facts),
-        _write_summary(facts),
-        _write_loading(facts),
-        _write_next_steps(facts),
-        _write_removal(facts),
-        _write_donors(facts),
-        _write_repairs(facts),
-        _write_benchmarks(facts),
-        _write_licence(facts),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    from jinja2 import Environment
+
+    plan = facts.plan
+    has_code = facts.form == "code"
+    selector_options = Selector.kind_of(plan["strategy"]) or Selector
+    values = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return environment.from_string(TEMPLATE).render(
+        **values,
+        metadata=yaml.safe_dump(_metadata(facts), sort_keys=False, allow_unicode=True).strip(),
+        version=VERSION,
+        gguf_file=FILE,
+        onward=ONWARD,
+        public_name=_public_name,
+        megabytes=lambda n_bytes: f"{n_bytes / 1e6:,.1f}",
+        table=_format_table,
+        base_name=_public_name(facts.manifest),
+        unit_name=UNIT_NAMES[plan["kind"]],
+        n_removed=sum(not donor_of(unit) for unit in plan["units"]),
+        is_bare_cut=facts.is_bare_cut,
+        donor_by_layer=facts.donor_by_layer,
+        # The class finds lamina's own code.
+        model_class="AutoModelForCausalLM" if has_code else facts.base_class,
+        trust=", trust_remote_code=True" if has_code else "",
+        first_shifted=_first_shifted_layer(facts),
+        is_known_to_vllm=facts.family in VLLM_LISTS,
+        can_be_cut_as_gguf=_can_be_cut_as_gguf(facts),
+        choice=selector_options.CHOICE,
+        removal_rows=_removal_rows(plan),
+        runs=", ".join(_format_run(*run) for run in facts.removed_runs),
+        benchmark_rows=_benchmark_rows(facts.benchmarks),
+    )
 
 
-def _write_metadata(facts: Facts) -> str:
-    """The YAML block at the head of the card."""
+def _metadata(facts: Facts) -> dict[str, Any]:
+    """The block of YAML at the head of the card."""
     metadata: dict[str, Any] = {
         key: facts.base_metadata[key] for key in INHERITED_METADATA if key in facts.base_metadata
     }
@@ -139,266 +328,45 @@ def _write_metadata(facts: Facts) -> str:
         metadata["tags"].append("custom_code")
     if facts.manifest.get("revision"):
         metadata["base_model"] = str(facts.manifest["source"])
-
-    block = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip()
-    return f"---\n{block}\n---"
+    return metadata
 
 
-def _write_summary(facts: Facts) -> str:
-    """The title, what the export is, and how large."""
-    base_name = _public_name(facts.manifest)
-    n_removed = sum(not donor_of(unit) for unit in facts.plan["units"])
-    unit_name = UNIT_NAMES[facts.plan["kind"]]
-    if n_removed != 1:
-        unit_name += "s"
-    revision = facts.manifest.get("revision")
-    revision_note = f", revision `{revision}`" if revision else ""
+def _first_shifted_layer(facts: Facts) -> int | None:
+    """The first layer that has another kind than the base model's layer of its number.
 
-    text = (
-        f"# {base_name} without {n_removed} {unit_name}\n\n"
-        f"`{base_name}`{revision_note} with {len(facts.kept_layers)} of its "
-        f"{len(facts.layer_kinds)} layers and {facts.n_parameters:,} of its "
-        f"{facts.n_base_parameters:,} parameters "
-        f"({facts.n_parameters / facts.n_base_parameters:.1%}). "
-        f"Made by lamina {VERSION}; the variant is `{facts.variant}`, the base weights have the "
-        f"sha256 `{facts.manifest['weights_sha256']}`."
-    )
-    if facts.has_zeroed_sublayers:
-        text += (
-            " The removed halves are still there as zero weights, so that stock transformers loads "
-            "the checkpoint: it saves neither memory nor time. Export with `FORM=code` to leave "
-            "them out."
-        )
-    if facts.base_gguf_bytes is not None:
-        text += _compare_with_gguf(facts, facts.base_gguf_bytes)
-    return text
+    Programs that tell a layer's kind from its number would run another model.
+    """
+    for position, layer in enumerate(facts.kept_layers):
+        if facts.layer_kinds[layer] != facts.layer_kinds[position]:
+            return position
+    return None
 
 
-def _compare_with_gguf(facts: Facts, base_gguf_bytes: int) -> str:
-    """What the weights take, and what the GGUF file takes that they come from."""
-    text = (
-        f" The weights take {facts.weights_bytes / 1e6:,.1f} MB, the GGUF file of the base model "
-        f"{base_gguf_bytes / 1e6:,.1f} MB."
-    )
-    if facts.form == "gguf":
-        return text + " The tensors that stay have the bits that they have there."
+def _can_be_cut_as_gguf(facts: Facts) -> bool:
+    """Whether llama-quantize makes the same cut.
 
-    if facts.manifest["dtype"] in ("auto", "float32"):
-        text += " They are stored in float32; `dtype: bfloat16` in the model's entry halves that."
-    if facts.is_bare_cut:
-        text += (
-            f" `make export VARIANT={facts.variant} FORM=gguf` writes a GGUF file with the bits of "
-            "the base model's."
-        )
-    return text
-
-
-def _write_loading(facts: Facts) -> str:
-    heading = "## How to load"
-    if facts.form == "gguf":
-        return (
-            f"{heading}\n\n```\nllama-cli -m FOLDER/{FILE}\n```\n\n"
-            "lamina takes the file as the `source` of a model, transformers by "
-            f'`{facts.base_class}.from_pretrained("FOLDER", gguf_file="{FILE}")`.'
-        )
-
-    model_class = facts.base_class
-    trust = ""
-    if facts.form == "code":
-        model_class = "AutoModelForCausalLM"  # which finds lamina's own code
-        trust = ", trust_remote_code=True"
-    text = (
-        f"{heading}\n\n```python\nfrom transformers import {model_class}, AutoTokenizer\n\n"
-        f'model = {model_class}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})\n```'
-    )
-    if facts.form == "code":
-        text += (
-            "\n\nThe code is `modeling_lamina.py` beside this file. Without it the model would "
-            "silently lose what it adds, so a plain load is refused. "
-            '`lamina.load("FOLDER")` of the same version of lamina needs no flag.'
-        )
-    return text
-
-
-def _write_next_steps(facts: Facts) -> str:
-    """Commands for other programs that run the same model, and a warning of those that do not."""
-    if facts.form == "gguf":
-        return ""
-    if facts.form == "code":
-        return _write_next_steps_with_code(facts)
-    if shifts_kinds(facts.layer_kinds, facts.kept_layers):
-        return _write_next_steps_of_shifted_kinds(facts)
-
-    commands = [
-        Command(
-            "As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf"
-        )
-    ]
-    # llama-quantize cuts no lists by layer, and counts the heads that predict further ahead as
-    # layers of a GGUF.
+    It cuts no lists by layer, and counts heads that predict further ahead as layers of a GGUF.
+    """
     is_uniform = len(set(facts.layer_kinds)) == 1 and not facts.has_lookahead_heads
-    if facts.is_bare_cut and is_uniform and not is_gguf(facts.manifest["source"]):
-        removed_layers = sorted(int(unit) for unit in facts.plan["units"])
-        layer_list = ",".join(str(layer) for layer in removed_layers)
-        commands.append(
-            Command(
-                "The same layers dropped from a GGUF of the base model",
-                f"llama-quantize --prune-layers {layer_list} base-f16.gguf model-q4_k_m.gguf "
-                "q4_k_m",
-            )
-        )
-    commands.append(Command("Served by vLLM, from the path of this folder", "vllm serve FOLDER"))
-    return _list_next_steps(commands)
+    return facts.is_bare_cut and is_uniform and not is_gguf(facts.manifest["source"])
 
 
-def _write_next_steps_with_code(facts: Facts) -> str:
-    if facts.vllm_obstacle:
-        return _list_next_steps([], f"Not to vLLM or llama.cpp. {facts.vllm_obstacle}")
-    command = Command(
-        "Served by vLLM's Transformers backend, which runs the code of this folder (read in its "
-        "version 0.33)",
-        "vllm serve FOLDER --trust-remote-code",
-    )
-    return _list_next_steps([command], "Not to llama.cpp, which has no place for patches.")
+def _removal_rows(plan: Mapping[str, Any]) -> list[list[str]]:
+    """A row per removed unit, in the order of removal, with what was measured of it.
 
-
-def _write_next_steps_of_shifted_kinds(facts: Facts) -> str:
-    """Programs that tell a layer's kind from its number would run another model."""
-    commands: list[Command] = []
-    programs = "llama.cpp or vLLM"
-    they_place = "They place"
-    they = "They"
-    if facts.family in VLLM_LISTS:
-        command = Command(
-            "Served by vLLM from version 0.33, which takes the kinds of layers from config.json",
-            "vllm serve FOLDER",
-        )
-        commands.append(command)
-        programs = "llama.cpp"
-        they_place = "It places"
-        they = "It"
-
-    first_shifted = next(
-        position
-        for position, layer in enumerate(facts.kept_layers)
-        if facts.layer_kinds[layer] != facts.layer_kinds[position]
-    )
-    warning = (
-        f"Not to {programs}. {they_place} sliding windows, RoPE bases and experts by a layer's "
-        f"number, and this cut shifts them: layer {first_shifted} is of another kind than layer "
-        f"{first_shifted} of the base model. {they} would run another model, and no error would "
-        "say so. A selector with `strategy: block` and `periods: whole` makes cuts that keep the "
-        "pattern."
-    )
-    return _list_next_steps(commands, warning)
-
-
-def _list_next_steps(commands: Sequence[Command], warning: str = "") -> str:
-    paragraphs = [ONWARD]
-    for command in commands:
-        paragraphs.append(f"{command.purpose}:\n\n    {command.line}")
-    if warning:
-        paragraphs.append(warning)
-    return "\n\n".join(paragraphs)
-
-
-def _write_removal(facts: Facts) -> str:
-    """A row per removed unit, in the order of removal, with what was measured of it."""
-    plan = facts.plan
-    reason = "no measurement"
-    if plan["metric"]:
-        selector_options = Selector.kind_of(plan["strategy"]) or Selector
-        reason = (
-            f"metric `{plan['metric']}` on the calibration `{plan['calibration']}`; "
-            f"{selector_options.CHOICE}"
-        )
-
-    n_units = len(plan["units"])
-    rows = [["order", "unit", "score", "calibration accuracy before", "after"]]
-    for index, unit in enumerate(plan["units"]):
-        row = [str(index + 1), f"`{unit}`"]
-        for key in ("scores", "accuracy_before", "accuracy_after"):
-            row.append(_format_measurement(plan.get(key), index, n_units))
-        rows.append(row)
-    return (
-        f"## What was removed, and why\n\nSelector `{plan['selector']}`: strategy "
-        f"`{plan['strategy']}`, {reason}. Units are numbered as in the base model, from 0.\n\n"
-        f"{_format_table(_drop_empty_columns(rows))}"
-    )
-
-
-def _format_measurement(values: Sequence[float | None] | None, index: int, n_units: int) -> str:
-    """One of the numbers that a plan has for each of its units, if it has them."""
-    if not values or len(values) != n_units:
-        return EMPTY_CELL
-    value = values[index]
-    return EMPTY_CELL if value is None else f"{value:.4g}"
-
-
-def _drop_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Rows, of which the first is the head, without the columns where no unit has a number."""
-    header, *body = rows
-    columns = [0, 1]  # order and unit
-    for column in range(2, len(header)):
-        if any(row[column] != EMPTY_CELL for row in body):
-            columns.append(column)
-    return [[row[column] for column in columns] for row in rows]
-
-
-def _write_donors(facts: Facts) -> str:
-    """The donors whose layers replace layers of the base model; empty if there are none."""
-    if not facts.donor_by_layer:
-        return ""
-    donors = facts.plan["replacements"]
-    lines = []
-    for layer, name in sorted(facts.donor_by_layer.items()):
-        origin = "as it is"
-        if "of" in donors[name]:
-            origin = (
-                f"merged: base + {donors[name]['weight']:g} · Σ (donor - base) over "
-                f"{', '.join(donors[name]['of'])}"
-            )
-        lines.append(f"- Layer {layer}: `{name}`, {origin}.")
-
-    for name, donor in donors.items():
-        if "of" in donor:
-            continue
-        revision = f"@{donor['revision']}" if donor.get("revision") else ""
-        lines.append(
-            f"- `{name}`: `{_public_name(donor)}{revision}`, whose weights have the sha256 "
-            f"`{donor['weights_sha256']}`."
-        )
-    return (
-        "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as "
-        "there. Their licences hold for this model too.\n\n" + "\n".join(lines)
-    )
-
-
-def _write_repairs(facts: Facts) -> str:
-    repair = facts.variant.repair
-    healing = facts.variant.healing
-    if repair == healing == "none":
-        return "## Repairs\n\nNone: no patch and no training after the removal."
-
-    removed_units = ", ".join(_format_run(*run) for run in facts.removed_runs)
-    paragraphs = ["## Repairs"]
-    if facts.has_patches:
-        paragraphs.append(
-            f"Patch `{repair}`, fitted without training on the calibration: one linear map of the "
-            f"residual stream where layers went ({removed_units})."
-        )
-    elif repair != "none":
-        paragraphs.append(
-            f"Repair `{repair}`, fitted on the calibration where layers went ({removed_units}), "
-            "and folded into the weights."
-        )
-    if healing != "none":
-        paragraphs.append(
-            f"Healing `{healing}`: a short training, merged into the weights and patches it "
-            "changed."
-        )
-    return "\n\n".join(paragraphs)
+    The first row is the head. Columns where no unit has a number are left out.
+    """
+    units = plan["units"]
+    columns = [
+        ["order", *(str(order) for order in range(1, 1 + len(units)))],
+        ["unit", *(f"`{unit}`" for unit in units)],
+    ]
+    for head, key in MEASURED_COLUMNS.items():
+        values = plan.get(key) or []
+        if len(values) == len(units) and any(value is not None for value in values):
+            cells = [EMPTY_CELL if value is None else f"{value:.4g}" for value in values]
+            columns.append([head, *cells])
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _format_run(start: float, end: float) -> str:
@@ -407,11 +375,11 @@ def _format_run(start: float, end: float) -> str:
     return units[0] if units[0] == units[-1] else f"{units[0]}–{units[-1]}"
 
 
-def _write_benchmarks(facts: Facts) -> str:
-    """A row per task and metric: this variant against the base model, with standard errors."""
+def _benchmark_rows(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A head, and a row per task and metric: this variant against the base model."""
     base_values: dict[tuple[str, str], str] = {}
     variant_rows: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in facts.benchmarks:
+    for row in benchmarks:
         if row.get("part_of"):
             continue
         key = (row["task"], row["metric"])
@@ -420,33 +388,20 @@ def _write_benchmarks(facts: Facts) -> str:
         else:
             variant_rows[key] = row
     if not variant_rows:
-        return "## Benchmarks\n\nNone were measured on this variant."
+        return []
 
     rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
     for key, row in sorted(variant_rows.items(), key=lambda item: item[0]):
-        task, metric = key
         better = "higher" if row["higher_is_better"] else "lower"
         base_value = base_values.get(key, EMPTY_CELL)
         counts = [str(row["n_samples"]), str(row["n_shot"])]
-        rows.append([task, metric, better, base_value, _format_value(row), *counts])
-    return f"## Benchmarks\n\nValue ± standard error.\n\n{_format_table(rows)}"
+        rows.append([*key, better, base_value, _format_value(row), *counts])
+    return rows
 
 
 def _format_value(row: Mapping[str, Any]) -> str:
     error = "" if row["stderr"] is None else f" ± {row['stderr']:.2g}"
     return f"{row['value']:.4g}{error}"
-
-
-def _write_licence(facts: Facts) -> str:
-    licence = facts.base_metadata.get("license")
-    if licence is None:
-        return (
-            "## Licence\n\nThe base model's card names no licence. Its weights are in this model: "
-            "ask its authors before you pass it on."
-        )
-    licence_name = facts.base_metadata.get("license_name")
-    label = f"{licence} ({licence_name})" if licence_name else str(licence)
-    return f"## Licence\n\n{label}, as the base model."
 
 
 def _public_name(model: Mapping[str, Any]) -> str:

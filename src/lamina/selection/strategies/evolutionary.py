@@ -7,7 +7,8 @@ children. With donors, half of the mutations replace a present layer by a donor'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from lamina.selection.plans import UnitPrices
+    from lamina.selection.rounds import Round, SearchSpace
     from lamina.selection.trials import Search
 
 
@@ -109,6 +111,43 @@ def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutiona
         parent = children[0]
     assert parent is not None
     return parent
+
+
+def foresee_rounds(space: SearchSpace, options: Evolutionary) -> Iterator[Round]:
+    """The stages of every generation, whose first child is the next parent."""
+    import numpy as np
+
+    from lamina.selection.rounds import Round
+
+    unseen = defaultdict[Candidate, float](lambda: 1.0)  # shares of the samples
+
+    def compare(candidates: Sequence[Candidate], n_tokens: float) -> Round:
+        share = min(1.0, n_tokens / space.n_tokens)
+        measured = [candidate for candidate in candidates if unseen[candidate]]
+        mean_unseen = sum(unseen[candidate] for candidate in measured) / max(1, len(measured))
+        for candidate in measured:
+            unseen[candidate] *= 1 - share
+        return Round(measured, share * mean_unseen)
+
+    for size in space.sizes:
+        generator = np.random.default_rng([options.seed, size])
+        mutations = Mutations(space.units, size, options.donors, space.prices, generator)
+        parent: Candidate | None = None
+        for _ in range(_count_generations(mutations, options) + 1):
+            if parent:
+                children = mutations.draw_children(parent, options.offspring)
+            else:
+                children = mutations.draw_first(options.offspring)
+            for stage, (n_kept, n_tokens) in enumerate(options.stages, start=1):
+                if stage == len(options.stages) and parent:
+                    children.append(parent)
+                if children:
+                    yield compare(children, n_tokens)
+                    children = children[:n_kept]
+            parent = children[0]
+        assert parent is not None
+        yield compare([parent], space.n_tokens)
+    yield compare([Candidate()], space.n_tokens)
 
 
 def _count_generations(mutations: Mutations, options: Evolutionary) -> int:

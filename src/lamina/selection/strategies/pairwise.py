@@ -9,7 +9,7 @@ whose least value over sets of one size is a binary linear programme [the model 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,7 @@ from lamina.options.selectors import Selector, held_back_option, metric_option
 if TYPE_CHECKING:
     import numpy as np
 
+    from lamina.selection.rounds import Round, SearchSpace
     from lamina.selection.trials import Search
 
 
@@ -50,12 +51,10 @@ def find(
     """The best set of each size by the quadratic model. `units` are the units that may be removed."""
     import numpy as np
 
-    sets = [frozenset[str]()]
-    sets += [frozenset({unit}) for unit in units]
-    sets += [frozenset(pair) for pair in combinations(units, 2)]
-    candidates = [Candidate(removed) for removed in sets]
+    candidates = _list_candidates(units)
     search.best(candidates, 1, 0)
     losses, _ = search.trials.losses(candidates, search.sample_indices)
+    sets = [candidate.removed for candidate in candidates]
     single_effects, pair_effects = estimate_effects(dict(zip(sets, losses, strict=True)), units)
     prices = np.array([search.trials.prices.total([unit]) for unit in units])
     best: dict[int, Candidate] = {}
@@ -63,6 +62,23 @@ def find(
         unit_indices = minimise(single_effects, pair_effects, size, prices)
         best[size] = Candidate(frozenset(units[index] for index in unit_indices))
     return best
+
+
+def foresee_rounds(space: SearchSpace, options: Pairwise) -> Iterator[Round]:
+    """All units and pairs, and one set of each size."""
+    from lamina.selection.rounds import Round
+
+    yield Round(_list_candidates(space.units), 1.0)
+    sets = [space.prices.take_enough(space.units, size) for size in space.sizes]
+    yield Round([Candidate(frozenset(units)) for units in sets], 1.0)
+
+
+def _list_candidates(units: Sequence[str]) -> list[Candidate]:
+    """The model whole, without each unit and without each pair of units."""
+    sets = [frozenset[str]()]
+    sets += [frozenset({unit}) for unit in units]
+    sets += [frozenset(pair) for pair in combinations(units, 2)]
+    return [Candidate(removed) for removed in sets]
 
 
 def estimate_effects(

@@ -7,24 +7,20 @@ that is listed and with none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from lamina.models.units import COMPONENTS
+from lamina.models.units import COMPONENTS, parse_unit
 from lamina.options.entry import Filled, Weights, option, seed_option
 from lamina.options.explain import invalid, join_words
 from lamina.options.metrics import METRICS, MetricName
 from lamina.options.selectors import Selector
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lamina.engine.candidates import Candidate
-    from lamina.selection.plans import UnitPrices
-    from lamina.selection.tournament import JudgeDocuments
-    from lamina.selection.trials import Trials
+    from lamina.selection.rounds import Round, SearchSpace
 
 # After the name of a metric that proposes whole layers as well as sub-layers.
 OF_LAYERS = " (layers)"
@@ -123,72 +119,42 @@ def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{layer}.{component}" for layer in layers for component in COMPONENTS[1:])
 
 
-class Rehearsal(Protocol):
-    """What `lamina_workflow.cost` gives to `rehearse`: it stands for a model and its samples, and counts their work.
-
-    choosing: Indices of the samples that choose.
-    judges: Those that judge.
-    lengths: Tokens of every sample.
-    """
-
-    prices: UnitPrices
-    choosing: np.ndarray
-    judges: JudgeDocuments
-    lengths: np.ndarray
-
-    def trials(self) -> Trials:
-        """Trials whose measurements are counted."""
-
-    def sweep(self, kind: str) -> None:
-        """Count a sweep of single removals."""
-
-    def capture(self) -> None:
-        """Count a pass for the similarities of streams."""
-
-    def forms(
-        self, sets: Iterable[frozenset[str]]
-    ) -> Mapping[frozenset[str], Mapping[str, Candidate]]:
-        """The candidates of sets with each repair, whose fits are counted."""
-
-
-def rehearse(
-    rehearsal: Rehearsal, units: Sequence[str], sizes: Sequence[int], options: Portfolio
-) -> None:
-    """Ask for what a search asks for, with drawn proposals, so that `rehearsal` counts it."""
+def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
+    """The sweeps of the members, and the tournament of drawn sets and of sets around them."""
     from importlib import import_module
 
     import numpy as np
 
-    from lamina.selection.tournament import Tournament, exchange_units
-    from lamina.selection.trials import Search
+    from lamina.engine.candidates import Candidate
+    from lamina.selection.rounds import Round
+    from lamina.selection.tournament import N_EXCHANGED, ROUNDS, exchange_units
 
-    generator = np.random.default_rng(0)
-    prices = rehearsal.prices
     members = list(options.members)
-    kinds = [options.units]
+    swept = list(space.units)
     if options.units == "both":
-        kinds.append("layer")
+        swept += dict.fromkeys(str(parse_unit(unit)[0]) for unit in space.units)
         members += [name + OF_LAYERS for name in members if name in METRICS]
-    for kind in kinds:
-        rehearsal.sweep(kind)
+    yield Round([Candidate(), *(Candidate(frozenset({unit})) for unit in swept)], 1.0)
     searching = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
     if set(options.members) - set(METRICS) - set(searching):
-        rehearsal.capture()
-    for name, selector in searching.items():
-        if name in options.members:
-            own_options = selector.from_options({"strategy": name, "metric": options.metric})
-            search = Search(name, rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
-            import_module(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
-    proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
-    for size in sizes:
-        for member in members:
-            order = generator.permutation(units).tolist()
-            proposals[size][member] = frozenset(prices.take_enough(order, size))
-    scores = {unit: float(generator.random()) for unit in units}
+        yield Round([Candidate()], 1.0)  # for the similarities of the streams
+    for name in searching.keys() & set(options.members):
+        own_options = searching[name].from_options({"strategy": name, "metric": options.metric})
+        yield from import_module(f"{Selector.PACKAGE}.{name}").foresee_rounds(space, own_options)
 
-    def exchange(around: frozenset[str]) -> list[frozenset[str]]:
-        return exchange_units(around, units, scores, options.exchanges, prices)
-
-    tournament = Tournament(rehearsal.trials(), rehearsal.judges, rehearsal.forms)
-    tournament.play(proposals, exchange)
-    tournament.choose(seed=0)
+    generator = np.random.default_rng(0)
+    scores = {unit: float(generator.random()) for unit in space.units}
+    entrants: dict[int, list[Candidate]] = {}
+    for size in space.sizes:
+        orders = [generator.permutation(space.units).tolist() for _ in members]
+        proposed = [frozenset(space.prices.take_enough(order, size)) for order in orders]
+        for around in proposed[:N_EXCHANGED]:
+            proposed += exchange_units(around, space.units, scores, options.exchanges, space.prices)
+        entrants[size] = [Candidate(units) for units in dict.fromkeys(proposed)]
+    seen_share = 0.0
+    for share, n_survivors in ROUNDS:
+        competing = [candidate for of_size in entrants.values() for candidate in of_size]
+        yield Round(competing, share - seen_share, is_judging=True)
+        seen_share = share
+        # Those that resemble each other most, as the best ones do.
+        entrants = {size: of_size[-n_survivors:] for size, of_size in entrants.items()}
