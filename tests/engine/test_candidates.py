@@ -133,7 +133,7 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
         all_units(DEPTH, "mlp", ["2.mlp"]),
     )
     whole = sweep.sweep_units(model, samples, units, ["2.mlp"])
-    parts = sweep.sweep_units(model, samples, units, ["2.mlp"], tokens=tokens)
+    parts = sweep.sweep_units(model, samples, units, ["2.mlp"], token_budget=tokens)
     for name in ("output_kl", "output_norm"):
         np.testing.assert_allclose(
             parts.output[name] / parts.output_count, whole.output[name] / whole.output_count, 1e-3

@@ -47,7 +47,7 @@ def test_a_consumer_gets_the_streams_of_each_sequence_once(family: str) -> None:
             assert sample not in found
             found[sample] = [streams[place][line][batch.real[line]] for place in wanted]
 
-    taps.run_sequences(model, sequences, wanted, keep, tokens=60)
+    taps.run_sequences(model, sequences, wanted, keep, token_budget=60)
     assert (
         sorted(found) == list(range(12))
         and len(widths) > 1
@@ -72,5 +72,5 @@ def test_no_layer_behind_the_last_boundary_runs_and_the_model_stays_whole(family
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        taps.run_sequences(model, [ids], [2], look, tokens=1000)
+        taps.run_sequences(model, [ids], [2], look, token_budget=1000)
     assert ran == [0, 1] and list(layers_of(model)) == layers and model.config.to_dict() == config

@@ -75,7 +75,7 @@ def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: s
     model = tiny.model(family)
     samples = random_samples(1)
     units = all_units(5, kind)
-    scores = sweep.sweep_units(model, samples, units, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, token_budget=400)
     for unit in ["none", *units]:
         expected = naive(model, samples, [] if unit == "none" else [unit])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit
@@ -86,7 +86,7 @@ def test_halves_of_both_kinds_go_from_a_model_without_some_as_from_a_cut_model(f
     """One of the halves that go leaves its layer without any. In gpt_neox both halves read the layer's input."""
     model, samples, removed = tiny.model(family), random_samples(1), ["1.mlp", "3.attention"]
     units = all_units(5, "both", removed)
-    scores = sweep.sweep_units(model, samples, units, removed, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, removed, token_budget=400)
     for unit in ["none", *units]:
         expected = naive(model, samples, [*removed, *([] if unit == "none" else [unit])])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < NEAR_TIE, unit

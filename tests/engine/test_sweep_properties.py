@@ -46,7 +46,7 @@ def test_any_sweep_equals_cut_models(
     gone = [str(layer) if kind == "layer" else f"{layer}.{kind}" for layer in sorted(removed)]
     units = all_units(5, kind, gone)
     units = sorted(pick.sample(units, pick.randint(1, len(units))))  # type: ignore[attr-defined]
-    scores = sweep.sweep_units(model, samples, units, gone, tokens=tokens)
+    scores = sweep.sweep_units(model, samples, units, gone, token_budget=tokens)
     for unit in ["none", *units]:
         expected = naive(model, samples, gone if unit == "none" else [*gone, unit])
         assert np.abs(scores.loglikelihood[scores.index[unit]] - expected).max() < 1e-4, unit

@@ -74,10 +74,10 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
     expected = {
         weight: sum(parts) for weight, parts in zip(wanted, zip(*each, strict=True), strict=True)
     }
-    sums = weights.summed_gradients(model, samples, wanted, tokens=1)
+    sums = weights.summed_gradients(model, samples, wanted, token_budget=1)
     for weight, total in expected.items():
         assert float((sums[weight] - total).norm() / total.norm()) < 1e-6
-    shares = weights.taylor_relevance(model, samples, list(units), [], tokens=1)
+    shares = weights.taylor_relevance(model, samples, list(units), [], token_budget=1)
     for unit, group in units.items():
         score = sum(
             float((weight.detach().double() * expected[weight]).abs().sum()) for weight in group

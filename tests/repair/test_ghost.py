@@ -50,7 +50,7 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt"])
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
-    found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
+    found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, token_budget=40, memory=0)
     (held,) = draw_held_out([Source(texts)], 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
@@ -121,7 +121,7 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_those_of_weigh
         assert fit.facts[f"{name}_before"] == pytest.approx(np.sqrt(before / whole), rel=1e-4)
         assert fit.facts[name] == pytest.approx(np.sqrt(after / whole), rel=1e-4)
     found = check.measure_patches(
-        model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3, tokens=30
+        model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3, token_budget=30
     )[1, 4]
     np.testing.assert_allclose(found["channel_mae_before"], absolute[1, 0] / count[1], rtol=1e-4)
     np.testing.assert_allclose(found["channel_mae_after"], absolute[1, 1] / count[1], rtol=1e-3)

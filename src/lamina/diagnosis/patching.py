@@ -98,7 +98,7 @@ def _encode_pair(
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[PromptPair], options: Patching, tokens: int
+    model: PreTrainedModel, samples: Sequence[PromptPair], options: Patching, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the boundaries 0 … L-1, `layer` being the boundary that was patched.
 
@@ -117,7 +117,7 @@ def diagnose(
 
     from lamina.relevance.statistics import bootstrap_ratios
 
-    shares = measure_shares(model, samples, tokens)
+    shares = measure_shares(model, samples, token_budget)
     is_usable = shares.logit_gap >= options.least
     if not is_usable.any():
         raise LaminaError(
@@ -170,9 +170,9 @@ class PatchingShares:
 
 
 def measure_shares(
-    model: PreTrainedModel, pairs: Sequence[PromptPair], tokens: int
+    model: PreTrainedModel, pairs: Sequence[PromptPair], token_budget: int
 ) -> PatchingShares:
-    """Patch every pair, in batches of one length within the budget `tokens`."""
+    """Patch every pair, in batches of one length within the budget `token_budget`."""
     import numpy as np
 
     from lamina.models.structure import layers_of
@@ -181,7 +181,7 @@ def measure_shares(
     shares = PatchingShares(
         np.zeros(len(pairs)), np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     )
-    for group in _group_by_length(pairs, tokens):
+    for group in _group_by_length(pairs, token_budget):
         batch = PairBatch(model, [pairs[index] for index in group])
         shares.logit_gap[group] = batch.logit_gap.cpu().numpy()
         shares.recovered[group] = batch.recover(batch.clean_streams)
@@ -194,14 +194,14 @@ def measure_shares(
     return shares
 
 
-def _group_by_length(pairs: Sequence[PromptPair], tokens: int) -> Iterator[list[int]]:
+def _group_by_length(pairs: Sequence[PromptPair], token_budget: int) -> Iterator[list[int]]:
     """Groups of pairs of one length, by index.
 
     A group has two pairs at least where there are two, since each is the control of another.
     """
     for length in sorted({len(pair.clean) for pair in pairs}, reverse=True):
         same_length = [index for index, pair in enumerate(pairs) if len(pair.clean) == length]
-        group_size = max(2, tokens // length)
+        group_size = max(2, token_budget // length)
         for start in range(0, len(same_length), group_size):
             yield same_length[start : start + group_size]
 

@@ -66,7 +66,7 @@ def read_samples(
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[LabelledText], options: Probe, tokens: int
+    model: PreTrainedModel, samples: Sequence[LabelledText], options: Probe, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the boundaries 0 … L, `layer` being the boundary.
 
@@ -90,7 +90,7 @@ def diagnose(
 
     n_boundaries = len(layers_of(model)) + 1
     last_tokens = LastTokenStreams(len(samples), n_boundaries)
-    taps.run_sequences(model, sequences, range(n_boundaries), last_tokens.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), last_tokens.add_batch, token_budget)
 
     folds = assign_folds(sequences, labels, options)
     shuffled_folds = assign_folds(sequences, shuffled_labels, options)

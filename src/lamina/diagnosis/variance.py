@@ -43,7 +43,7 @@ SUFFIXES = ("", "_without_first")  # of the measures over all tokens, and over t
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int
+    model: PreTrainedModel, samples: Sequence[Sample], options: Variance, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows of the whole model and of its layers, with intervals over documents.
 
@@ -63,7 +63,7 @@ def diagnose(
     hidden_size = int(text_config(model).hidden_size)
     sequences = [sample.sequence() for sample in samples]
     sums = StreamSums(len(sequences), n_layers, hidden_size, options.skip_first)
-    taps.run_sequences(model, sequences, range(n_layers + 1), sums.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), sums.add_batch, token_budget)
 
     (document_indices,) = index_documents([sequences])
     rows = []

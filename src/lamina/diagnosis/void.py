@@ -40,7 +40,7 @@ MEASURES = ("void", "void_prompt", "void_response")
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int
+    model: PreTrainedModel, samples: Sequence[Sample], options: Void, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the layers 1 … L-1; before layer 0 there is no layer to compare it with.
 
@@ -58,7 +58,7 @@ def diagnose(
     n_layers = len(layers_of(model))
     sequences = [sample.sequence() for sample in samples]
     counts = VoidCounts(samples, n_layers, options.alpha)
-    taps.run_sequences(model, sequences, range(n_layers + 1), counts.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), counts.add_batch, token_budget)
 
     (document_indices,) = index_documents([sequences])
     rows = []

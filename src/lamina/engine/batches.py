@@ -16,18 +16,18 @@ TOKENS = 16384
 """The default budget of a pass, in token positions."""
 
 
-def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+def by_length(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     """Groups of indices of similar length.
 
     The longest ones come first, so that a pass too large for memory fails at once. A group holds at
-    most `tokens` positions, padding included, and at least one index; equal lengths keep their
+    most `token_budget` positions, padding included, and at least one index; equal lengths keep their
     order.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     groups: list[list[int]] = []
     while order:
         longest = max(1, lengths[order[0]])
-        size = max(1, tokens // longest)
+        size = max(1, token_budget // longest)
         groups.append(order[:size])
         order = order[size:]
     return groups

@@ -41,11 +41,11 @@ class ActivationRow(TypedDict):
 
 
 def capture_similarities(
-    model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS
+    model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], token_budget: int = TOKENS
 ) -> list[ActivationRow]:
     """Rows of table `activations`, one per boundary and one per pair of boundaries.
 
-    tokens: The budget of a pass.
+    token_budget: The budget of a pass.
 
     Raises LaminaError if the streams are not finite, if the model is not a causal one whose layers
     can be cut, or if its numbers depend on what runs together with a sequence.
@@ -58,7 +58,7 @@ def capture_similarities(
     n_boundaries = len(layers_of(model)) + 1
     hidden_size = int(text_config(model).hidden_size)
     distances = BoundaryDistances(len(sequences), n_boundaries, hidden_size, model.device)
-    taps.run_sequences(model, sequences, range(n_boundaries), distances.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), distances.add_batch, token_budget)
     if not np.isfinite(distances.cosine).all():
         raise LaminaError(
             f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not "

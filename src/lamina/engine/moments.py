@@ -150,7 +150,7 @@ def collect_moments(
     calibrations: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     memory: int | None = None,
     regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run_sequences,
@@ -160,7 +160,7 @@ def collect_moments(
     A share of the documents of each calibration is held out; one of weight 0 only takes part in
     that draw. Fit each boundary as it comes: the sums of one pass are freed before the next.
 
-    tokens: The budget of a pass, in token positions.
+    token_budget: The budget of a pass, in token positions.
     memory: Bytes of the sums that one pass collects, by default `budgets.sums_budget`.
     regressors: By a boundary's start, a module whose output is X instead of the stream there.
     run: Can give another stream at a boundary, see `taps.entering`.
@@ -168,7 +168,7 @@ def collect_moments(
     n_channels = int(text_config(model).hidden_size)
     if memory is None:
         memory = budgets.sums_budget(n_channels)
-    tokens = min(tokens, BATCH // n_channels)
+    token_budget = min(token_budget, BATCH // n_channels)
     input_modules = dict(regressors or {})
     n_samples = sources.count_samples(calibrations)
     for turn in split_boundaries(sorted(set(boundaries)), n_channels, memory):
@@ -177,7 +177,7 @@ def collect_moments(
         sums = _TurnSums(turn, input_starts, n_channels, model.device)
         positions = [position for boundary in turn for position in boundary]
         sources.run_sources(
-            model, calibrations, positions, sums.add_batch, seed, tokens, modules, run
+            model, calibrations, positions, sums.add_batch, seed, token_budget, modules, run
         )
         for boundary in turn:
             # No local names: whoever asks for the next boundary is done with this one.

@@ -169,7 +169,7 @@ class Proof:
         if distance > self.tolerance:
             return f"through the engine, its logits are {self._describe(distance)}"
 
-        n_together = max(1, session.tokens // len(self.short_sample.sequence()) - 1)
+        n_together = max(1, session.token_budget // len(self.short_sample.sequence()) - 1)
         for start in range(0, len(self.removed_layers), n_together):
             layers = self.removed_layers[start : start + n_together]
             candidates = [Candidate(frozenset({str(layer)})) for layer in layers]
@@ -204,7 +204,7 @@ def _measure_distances(
     n_lines = 1
     if session.mixes_lengths:
         longest = max(len(line.tokens) for line in lines)
-        n_lines = max(1, session.tokens // (len(candidates) * longest))
+        n_lines = max(1, session.token_budget // (len(candidates) * longest))
 
     row_offsets = np.zeros(len(samples), dtype=np.int64)  # no scores are kept
     parts: list[list[torch.Tensor]] = [[] for _ in candidates]

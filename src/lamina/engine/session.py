@@ -79,20 +79,20 @@ class Session:
         layers: Sequence[ForkingLayer],
         head: SelectingHead,
         samples: Sequence[Sample],
-        tokens: int,
+        token_budget: int,
         outputs: bool,
         check_sublayers: Callable[["Session"], None],
     ) -> None:
         """Open a session on a wrapped model; `share` must be called before anything is measured.
 
-        tokens: The budget of one pass: lines × streams × length.
+        token_budget: The budget of one pass: lines × streams × length.
         outputs: Whether to compare the outputs of candidates with the base model's.
         check_sublayers: Called before a layer is measured without its attention or its MLP.
         """
         self.model = model
         self.layers = layers
         self.head = head
-        self.tokens = tokens
+        self.token_budget = token_budget
         self.outputs = outputs
         self.scores = Scores(samples)
         self.layer_tokens = 0
@@ -213,13 +213,13 @@ class Session:
         n_streams = len(forking_names) + len(carried)
         batches = list(
             packing.group_lines(
-                lines, self.tokens / max(1, n_streams), self._head_cost, self.mixes_lengths
+                lines, self.token_budget / max(1, n_streams), self._head_cost, self.mixes_lengths
             )
         )
         for batch in resume_batches(batches, self.scores, progress):
             n_tokens = len(batch[0].tokens) * len(batch)
             plan = PassPlan(batch, wanted, observed)
-            name_groups = group_candidates(forking_names, n_tokens, self.tokens, len(carried))
+            name_groups = group_candidates(forking_names, n_tokens, self.token_budget, len(carried))
             for group_number, group in enumerate(name_groups):
                 is_first = group_number == 0
                 names = [*carried_names, *group] if is_first else group

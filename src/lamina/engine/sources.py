@@ -52,7 +52,7 @@ def run_sources(
     boundaries: Sequence[float],
     consumer: Consumer,
     seed: int,
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run_sequences,
 ) -> None:
@@ -65,7 +65,7 @@ def run_sources(
             continue
         is_heldout = torch.tensor(flags, device=model.device)
         add_batch = partial(_consume_batch, consumer, is_heldout, source.weight)
-        run(model, source.sequences, boundaries, add_batch, tokens, outputs)
+        run(model, source.sequences, boundaries, add_batch, token_budget, outputs)
 
 
 def _consume_batch(

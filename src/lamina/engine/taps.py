@@ -61,7 +61,7 @@ def run_sequences(
     sequences: Sequence[Sequence[int]],
     boundaries: Sequence[float],
     consumer: Consumer,
-    tokens: int,
+    token_budget: int,
     outputs: Sequence[nn.Module] = (),
     whole: bool = False,
 ) -> None:
@@ -70,7 +70,7 @@ def run_sequences(
     Only the body runs, and no layer after the last boundary: the rest does not change these
     streams. A batch that is too large for a GPU is halved.
 
-    tokens: The budget of a batch, see `positions`.
+    token_budget: The budget of a batch, see `positions`.
     outputs: Modules before the last boundary whose outputs are wanted too.
     whole: Do not halve batches.
 
@@ -85,7 +85,7 @@ def run_sequences(
         recorder = contexts.enter_context(record_outputs(outputs, model.device))
         runner = _BatchRunner(model, sequences, consumer, tap, recorder)
 
-        budget = count_positions(tokens, len(sorted_boundaries) + len(outputs))
+        budget = count_positions(token_budget, len(sorted_boundaries) + len(outputs))
         for samples in by_length([len(sequence) for sequence in sequences], budget):
             if whole:
                 runner.run_batch(samples)
@@ -167,11 +167,11 @@ class _VariantRun:
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
         consumer: Consumer,
-        tokens: int,
+        token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         add_batch = partial(self._replace_stream, sequences, consumer)
-        run_sequences(model, sequences, boundaries, add_batch, tokens, outputs)
+        run_sequences(model, sequences, boundaries, add_batch, token_budget, outputs)
 
     def _replace_stream(
         self,
@@ -188,8 +188,8 @@ class _VariantRun:
         # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the
         # same order.
         lines = [sequences[index] for index in batch.samples]
-        tokens = 2 * batch.real.numel()
-        run_sequences(self.variant, lines, [self.position], consume_both, tokens, whole=True)
+        token_budget = 2 * batch.real.numel()
+        run_sequences(self.variant, lines, [self.position], consume_both, token_budget, whole=True)
 
 
 def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:

@@ -36,19 +36,19 @@ def sweep_rows(
     units: Sequence[str],
     removed: Sequence[str],
     pass_: Literal["gradient", "weights"],
-    tokens: int,
+    token_budget: int,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
     In pass `weights` a unit has one row with its `magnitude`; in pass `gradient` it has a row for
     each sample, with `taylor` and `magnitude`.
 
-    tokens: The budget of a batch; the backward pass uses an eighth of it.
+    token_budget: The budget of a batch; the backward pass uses an eighth of it.
     """
     magnitudes = sum_magnitudes(model, units)
     if pass_ == "weights":
         return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in magnitudes.items()]
-    shares = taylor_relevance(model, samples, units, removed, max(1, tokens // BACKWARD))
+    shares = taylor_relevance(model, samples, units, removed, max(1, token_budget // BACKWARD))
     records: list[dict[str, Any]] = []
     for unit, unit_shares in shares.items():
         for sample, share_of_sample in zip(samples, unit_shares, strict=True):
@@ -86,7 +86,7 @@ def taylor_relevance(
     samples: Sequence[Sample],
     units: Sequence[str],
     removed: Sequence[str],
-    tokens: int,
+    token_budget: int,
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64.
 
@@ -98,7 +98,7 @@ def taylor_relevance(
     current_model = remove_units(share_weights(model), list(removed)) if removed else model
     weights_by_unit = {unit: _weights_of(model, unit) for unit in units}
     weights = [weight for group in weights_by_unit.values() for weight in group]
-    gradient_sums = summed_gradients(current_model, samples, weights, tokens)
+    gradient_sums = summed_gradients(current_model, samples, weights, token_budget)
     shares = _TaylorShares(weights_by_unit, gradient_sums, len(samples))
     for sample_index, sample in enumerate(samples):
         with _gradients(current_model, weights, partial(shares.add_gradient, sample_index)):
@@ -137,15 +137,18 @@ class _TaylorShares:
 
 
 def summed_gradients(
-    model: PreTrainedModel, samples: Sequence[Sample], wanted: Sequence[nn.Parameter], tokens: int
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    wanted: Sequence[nn.Parameter],
+    token_budget: int,
 ) -> dict[nn.Parameter, torch.Tensor]:
     """Gradient of the samples' losses by each wanted weight, summed in float32 whatever its dtype.
 
-    tokens: The budget of a batch.
+    token_budget: The budget of a batch.
     """
     sums = _GradientSums(model, samples, wanted)
     # A backward pass that fails has already added some of its gradients; `clear` undoes this.
-    shrink_to_memory(sums.add_samples, tokens, max(sums.lengths), sums.clear)
+    shrink_to_memory(sums.add_samples, token_budget, max(sums.lengths), sums.clear)
     return sums.by_weight
 
 
@@ -162,10 +165,10 @@ class _GradientSums:
             weight: torch.zeros_like(weight, dtype=torch.float32) for weight in weights
         }
 
-    def add_samples(self, tokens: int) -> None:
-        """Add all samples, in batches of at most `tokens` positions."""
+    def add_samples(self, token_budget: int) -> None:
+        """Add all samples, in batches of at most `token_budget` positions."""
         weights = list(self.by_weight)
-        for batch in by_length(self.lengths, tokens):
+        for batch in by_length(self.lengths, token_budget):
             with _gradients(self.model, weights, self._add_gradient):
                 _losses(self.model, [self.samples[index] for index in batch]).sum().backward()
 

@@ -88,19 +88,26 @@ def measure_patches(
     sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     run: taps.Run = taps.run_sequences,
 ) -> dict[Boundary, TokenErrors]:
     """The errors of each patch's stream, on the held-out samples and some of the others.
 
     patches: Those fitted without the held-out samples of the same `seed`.
-    tokens: Token budget of a batch.
+    token_budget: Token budget of a batch.
     run: The pass that gives the streams.
     """
     heldout_samples, fit_samples = _draw_samples(sources, seed)
     errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
     boundaries = [position for boundary in patches for position in boundary]
-    run(model, errors.sequences, boundaries, errors.add_batch, min(tokens, errors.chunk_rows), ())
+    run(
+        model,
+        errors.sequences,
+        boundaries,
+        errors.add_batch,
+        min(token_budget, errors.chunk_rows),
+        (),
+    )
     return errors.columns()
 
 

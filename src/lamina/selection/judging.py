@@ -78,7 +78,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         PatchStore(request.folder),
     )
     token_budget = memory.choose_token_budget(
-        request.tokens, request.model, judge_samples, request.depth + 2
+        request.token_budget, request.model, judge_samples, request.depth + 2
     )
     outputs = METRICS[options.metric].outputs
     with sweep.open_session(request.model, judge_samples, token_budget, outputs) as session:
@@ -348,7 +348,10 @@ class _Proposer:
         units = all_units(request.depth, space.kind)
         removable = [unit for unit in units if parse_unit(unit)[0] not in self.protected]
         swept = removals.removal_rows(
-            request.model, {"calibration": calibration}, removable, tokens=request.tokens
+            request.model,
+            {"calibration": calibration},
+            removable,
+            token_budget=request.token_budget,
         )
         columns = from_table(parquet.from_rows("sweeps", swept, removed=0, **request.keys))
         chance = calibration.facts["chance_accuracy"]
@@ -368,7 +371,7 @@ class _Proposer:
         request = self.request
         (column,) = METRICS[BOUNDARY_METRIC].columns
         token_budget = memory.choose_token_budget(
-            request.tokens, request.model, calibration.samples
+            request.token_budget, request.model, calibration.samples
         )
         captured = capture_similarities(request.model, calibration.sequences(), token_budget)
         distances: dict[tuple[int, int], float] = {}
@@ -386,7 +389,7 @@ def _search_with_defaults(
     metric = request.selector.metric
     options = Selector.from_options({"strategy": name, "metric": metric})
     token_budget = memory.choose_token_budget(
-        request.tokens, request.model, samples, request.depth + 2
+        request.token_budget, request.model, samples, request.depth + 2
     )
     outputs = METRICS[metric].outputs
     with sweep.open_session(request.model, samples, token_budget, outputs) as session:

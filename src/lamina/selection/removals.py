@@ -41,7 +41,7 @@ def removal_rows(
     units: Sequence[str],
     removed: Sequence[str] = (),
     pass_: str = "removal",
-    tokens: int | str = "auto",
+    token_budget: int | str = "auto",
     *,
     current: bool = True,
     loop: Loop | None = None,
@@ -54,7 +54,7 @@ def removal_rows(
     model: The base model, complete.
     calibrations: By name: first the one that is scored, then those that only fit the repair of `loop`.
     units, removed: The units to measure, and the units that were removed before the sweep.
-    tokens: Token budget of one pass: lines × streams × length.
+    token_budget: Token budget of one pass: lines × streams × length.
     current: Whether the model before the removals has rows too.
     loop, replacements: The repair in place, and the models whose layers are among `units`. The layers
         that they protect are not measured.
@@ -63,7 +63,7 @@ def removal_rows(
     """
     calibration = next(iter(calibrations.values()))
     samples = calibration.samples
-    token_budget = memory.choose_token_budget(tokens, model, samples, len(units) + 2)
+    token_budget = memory.choose_token_budget(token_budget, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
         return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))

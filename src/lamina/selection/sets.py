@@ -47,7 +47,7 @@ class SearchRequest:
     """Model, calibration and selector, as plans name them."""
     score: str = "acc_norm"
     """How choices are compared: `acc` or `acc_norm`."""
-    tokens: int | str = "auto"
+    token_budget: int | str = "auto"
     """Token budget of one pass: lines × streams × length."""
     loop: Loop | None = None
     """The repair in place of every candidate."""
@@ -108,7 +108,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     sequences = calibration.sequences()
     seen, held_back = split_samples(sequences, selector.held_back, selector.seed)
     token_budget = memory.choose_token_budget(
-        request.tokens, request.model, samples, request.depth + 2
+        request.token_budget, request.model, samples, request.depth + 2
     )
     outputs = METRICS[selector.metric].outputs
     other_layers = _layers_of_other_models(request)

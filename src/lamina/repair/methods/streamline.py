@@ -174,7 +174,7 @@ class _KeptStreams:
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
         consumer: taps.Consumer,
-        tokens: int,
+        token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         """As `taps.run`, with the kept streams.
@@ -200,7 +200,7 @@ class _KeptStreams:
             consumer(replace(batch, called={first: batch.called[0]}), streams)
 
         taps.run_sequences(
-            self._model_from_layer(model, first), sequences, [0], give_kept_streams, tokens
+            self._model_from_layer(model, first), sequences, [0], give_kept_streams, token_budget
         )
 
     def _model_from_layer(self, model: PreTrainedModel, first: float) -> PreTrainedModel:
