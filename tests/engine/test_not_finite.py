@@ -128,7 +128,9 @@ def test_losses_are_never_nan_and_what_is_not_finite_loses_most(metric: str) -> 
     candidates = [Candidate(frozenset({unit})) for unit in ("0", "1", "2")]
     with sweep.open_session(fragile(), documents()) as session:
         means = (
-            Evaluator(session, loss_of(metric, "acc_norm")).losses(candidates, range(12)).mean(1)
+            Evaluator(session, loss_of(metric, "acc_norm"))
+            .measure_losses(candidates, range(12))
+            .mean(1)
         )
     assert not np.isnan(means).any()
     assert means[1] == means.max()
@@ -139,7 +141,7 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
     broken = Candidate(frozenset({"2"}), {(2, 3): Patch(torch.full((32, 32), torch.inf))})
     with sweep.open_session(model, samples) as session:
         asked = Evaluator(session, loss_of("accuracy", "acc"))
-        assert asked.losses([broken], range(len(samples))).min() == 1
+        assert asked.measure_losses([broken], range(len(samples))).min() == 1
         rows = session.scores.rows([broken])
         assert all(row["nll"] == row["output_kl"] == math.inf for row in rows)
 

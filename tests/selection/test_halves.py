@@ -78,7 +78,7 @@ def test_enough_of_an_order_is_its_first_units_without_those_that_could_stay() -
         first = order[: 1 + max(map(order.index, taken))]
         assert price(first[:-1]) < 2 - 1e-6 and set(taken) <= set(first)
     assert UnitPrices().take_enough(["3", "1", "2"], 2) == ["3", "1"]
-    assert UnitPrices().total(["3", "1.@a", "2.mlp"]) == 2
+    assert UnitPrices().sum_prices(["3", "1.@a", "2.mlp"]) == 2
 
 
 @pytest.mark.parametrize("strategy", ["random", "deepest"])

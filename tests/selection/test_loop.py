@@ -224,7 +224,7 @@ def test_one_base_pass_serves_all_candidates() -> None:
     fitted = repairs_for(model, samples, ["2"])
     assert sum(seen) == len(samples)
     # Candidates that lack the same run hold the same object, so that their streams stay one.
-    one, two = (fitted.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
+    one, two = (fitted.repair_candidate(candidates(["2"])[unit], 0) for unit in ("0", "4"))
     assert one.patches[2, 3] is two.patches[2, 3]
     # What else the repair is fitted on is halved as well, so that the mixture stays what its weights say.
     weighted = ((samples, 1.0), (other, 0.1))

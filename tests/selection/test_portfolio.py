@@ -131,7 +131,7 @@ def test_the_corrected_loss_is_not_flattered() -> None:
         losses = draw.normal(1, 1, (20, 80))
         judges = JudgeDocuments([draw.permutation(80)], [1.0])
         least.append(losses.mean(axis=1).min())
-        honest.append(tournament.corrected_loss(list(losses), judges, study))
+        honest.append(tournament.correct_loss(list(losses), judges, study))
     error = 1 / np.sqrt(40 * 60)
     assert abs(np.mean(honest) - 1) < 4 * error and np.mean(least) < 1 - 6 * error
 
@@ -302,7 +302,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
             raise KeyboardInterrupt
         return measured(self, candidates, numbers)
 
-    monkeypatch.setattr(judging.JudgeLosses, "losses", killed)
+    monkeypatch.setattr(judging.JudgeLosses, "measure_losses", killed)
     with pytest.raises(KeyboardInterrupt):
         run()
     again = run()
@@ -314,7 +314,7 @@ def test_nothing_that_proposes_no_sets_is_a_member() -> None:
     for members in (["random"], ["deepest"], ["taylor"]):
         with pytest.raises(LaminaError, match="proposes no sets"):
             chosen(members=members)
-    with pytest.raises(LaminaError, match="whole layers alone"):
+    with pytest.raises(LaminaError, match="whole layers only"):
         chosen(units="mlp")
     assert chosen(units="mlp", members=["perplexity"]).modules == (
         "lamina.selection.strategies.portfolio",
@@ -329,15 +329,17 @@ def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) 
     swept: list[str] = []
 
     class Recorded(CountingRehearsal):
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+        def measure_losses(
+            self, candidates: Sequence[Candidate], numbers: Iterable[int]
+        ) -> np.ndarray:
             numbers = list(numbers)
             assert not set(numbers) & set(self.choosing.tolist()), "what chose does not judge"
             asked.extend(candidate for candidate in candidates for _ in numbers)
-            return super().losses(candidates, numbers)
+            return super().measure_losses(candidates, numbers)
 
-        def sweep(self, kind: str) -> None:
+        def count_sweep(self, kind: str) -> None:
             swept.append(kind)
-            super().sweep(kind)
+            super().count_sweep(kind)
 
     options, tokens = chosen(repairs=["ghost"]), count_tokens(given().samples)
     model = SearchedModel(depth, 32, 4000)

@@ -108,7 +108,7 @@ def test_halves_of_both_kinds_go_that_lose_least_and_have_the_parameters_of_so_m
 
     for size in (1, 2, 3):
         request = PlanRequest(size, "both", 5, frozenset({4}), 0, attention_share=0.3)
-        found = request.lowest_units(ranked, gone)
+        found = request.select_lowest_units(ranked, gone)
         every = chain.from_iterable(combinations(free, count) for count in range(1, 9))
         enough = [
             sum(scores[unit] for unit in some)

@@ -36,7 +36,7 @@ class Toy:
         self.noise = draw.normal(0, 0.3, (SAMPLES, 10))
         self.asked: list[tuple[frozenset[str], int]] = []
 
-    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+    def measure_losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
         numbers = list(numbers)
         self.asked += [(one.removed, number) for one in candidates for number in numbers]
         return np.array([self.values(one.removed)[numbers] for one in candidates])
@@ -156,11 +156,13 @@ def test_a_killed_search_goes_on_to_the_same_result(after: int, tmp_path: Path) 
 
         left = after
 
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+        def measure_losses(
+            self, candidates: Sequence[Candidate], numbers: Iterable[int]
+        ) -> np.ndarray:
             self.left -= 1
             if self.left < 0:
                 raise KeyboardInterrupt
-            return super().losses(candidates, numbers)
+            return super().measure_losses(candidates, numbers)
 
     killed, rest = Killed(1), Toy(1)
     with pytest.raises(KeyboardInterrupt):
@@ -212,13 +214,13 @@ def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
         growing = GrowingRepairs(fitted, seen, len(samples), 5)
         asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(samples), prepare=growing.fit)
-        found = np.concatenate([trials.losses([one], np.arange(24))[0] for one in sets])
+        found = np.concatenate([trials.measure_losses([one], np.arange(24))[0] for one in sets])
     assert [at_once.fold_of_sample[place] for place in range(8)] == [
         growing.repairs.fold_of_sample[number] for number in seen
     ]
     with sweep.open_session(model, samples, outputs=False) as session:
         whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
-        expected = Evaluator(whole, loss_of("perplexity", "acc")).losses(sets, range(24))
+        expected = Evaluator(whole, loss_of("perplexity", "acc")).measure_losses(sets, range(24))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     runs = [sorted(unit for one in each for unit in one.removed) for each in fits[1:]]
     assert runs == [["1", "3"], ["1", "2"], ["2", "4"]], "nothing is fitted twice"

@@ -1,4 +1,8 @@
-"""The search of strategy `portfolio`: whole sets of units, proposed on some documents and judged on others."""
+"""The search of strategy `portfolio`: some documents propose sets of units, others judge them.
+
+`split_documents` separates these documents, `propose_sets` asks the members for sets, and
+`RepairedSets` makes them candidates, bare and repaired. A `tournament` decides.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,21 +62,22 @@ Proposals = dict[int, dict[str, frozenset[str]]]
 def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
     options = request.selector
-    choosing, judging = split_documents(request.calibrations, options)
-    proposals, unit_ranks = propose_sets(request, choosing)
+    member_calibration, judges_by_calibration = split_documents(request.calibrations, options)
+    proposals, unit_ranks = propose_sets(request, member_calibration)
     if not any(proposals.values()):
-        refused = (
+        refusal = (
             "no member of the portfolio has a score on this calibration. Give it more samples, or "
             "list other members."
         )
-        return [request.plan(size, refused=refused) for size in request.sizes], []
-    judge_documents = draw_judges(judging, options)
-    judge_samples = [sample for samples in judging.values() for sample in samples]
-    n_task_samples = len(next(iter(judging.values())))
-    candidates_of_sets = RepairedSets(
+        return [request.make_plan(size, refused=refusal) for size in request.sizes], []
+
+    judge_documents = draw_judges(judges_by_calibration, options)
+    judge_samples = [sample for samples in judges_by_calibration.values() for sample in samples]
+    n_task_samples = len(next(iter(judges_by_calibration.values())))
+    repaired_sets = RepairedSets(
         request.model,
         request.calibrations,
-        [sample.sequence() for sample in choosing.samples],
+        [sample.sequence() for sample in member_calibration.samples],
         [sample.sequence() for sample in judge_samples],
         request.loops,
         PatchStore(request.folder),
@@ -100,18 +105,23 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             lambda: session.layer_tokens,
             forget_scores,
         )
-        tournament = Tournament(trials, judge_documents, candidates_of_sets)
+        tournament = Tournament(trials, judge_documents, repaired_sets)
         tournament.play(proposals, exchange)
         choices = tournament.choose(options.seed)
-        trials.losses([Candidate()], np.concatenate(judge_documents.between(0, 1)))
-        base_losses = trials.values(Candidate())
-    base_loss = float(judge_documents.mean_loss(base_losses, judge_documents.between(0, 1)))
+        all_documents = judge_documents.select_between(0, 1)
+        trials.measure_losses([Candidate()], np.concatenate(all_documents))
+        base_losses = trials.get_losses(Candidate())
+
+    base_loss = float(judge_documents.average_losses(base_losses, all_documents))
+    judges_text = len(judges_by_calibration) > 1
     plans = [
-        _plan_of_choice(request, size, choice, base_loss, judges_text=len(judging) > 1)
+        _plan_of_choice(request, size, choice, base_loss, judges_text)
         for size, choice in choices.items()
     ]
-    rows = _rows_of_ends(options.strategy, judge_documents, base_losses, choices, tournament.rows)
-    return plans, [row | {"evaluation": number} for number, row in enumerate(rows)]
+    end_rows = _rows_of_ends(
+        options.strategy, judge_documents, base_losses, choices, tournament.rows
+    )
+    return plans, [row | {"evaluation": number} for number, row in enumerate(end_rows)]
 
 
 def _plan_of_choice(
@@ -124,12 +134,12 @@ def _plan_of_choice(
     accuracy_after = None if judges_text else metric.accuracy(bare_loss)
     units = choice["units"]
     unmeasured = [None] * (len(units) - 1)
-    recorded = {name: value for name, value in choice.items() if name != "units"}
-    return request.plan(
+    recorded_choice = {name: value for name, value in choice.items() if name != "units"}
+    return request.make_plan(
         size,
         units=units,
         scores=[bare_loss] * len(units),
-        choice={"base_loss": base_loss, **recorded},
+        choice={"base_loss": base_loss, **recorded_choice},
         accuracy_before=[accuracy_before, *unmeasured],
         accuracy_after=[*unmeasured, accuracy_after],
     )
@@ -140,117 +150,131 @@ def _rows_of_ends(
     judge_documents: JudgeDocuments,
     base_losses: np.ndarray,
     choices: Mapping[int, TournamentChoice],
-    compared: Sequence[Mapping[str, Any]],
+    tournament_rows: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Rows of table `searches`: the base model, all sets that were `compared`, and the winners.
+    """Rows of table `searches`: the base model, all sets of the tournament, and the winners.
 
-    A winner has a row on all judge documents, and one that is corrected for its being the best of many on the last half
-    of them; so has the base model.
+    A winner has a row on all judge documents, and one on the last half of them, corrected for being
+    the best of many. So has the base model.
     """
-    everything = judge_documents.between(0, 1)
-    last_half = judge_documents.between(0.5, 1)
-    counts = {WINNER: count_samples(everything), HELD_BACK: count_samples(last_half)}
+    all_documents = judge_documents.select_between(0, 1)
+    last_half = judge_documents.select_between(0.5, 1)
+    sample_counts = {WINNER: count_samples(all_documents), HELD_BACK: count_samples(last_half)}
 
     def row(stage: str, loss: float, n_new: int = 0, **columns: Any) -> dict[str, Any]:
         return {
             "strategy": strategy,
             "stage": stage,
             "loss": loss,
-            "n_samples": counts[stage],
+            "n_samples": sample_counts[stage],
             "n_new": n_new,
             "kept": True,
             "layer_tokens": 0.0,
             **columns,
         }
 
-    base: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
-    base_loss = float(judge_documents.mean_loss(base_losses, everything))
-    base_loss_last = float(judge_documents.mean_loss(base_losses, last_half))
+    base_columns: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
+    base_loss = float(judge_documents.average_losses(base_losses, all_documents))
+    base_loss_last = float(judge_documents.average_losses(base_losses, last_half))
     rows = [
-        row(WINNER, base_loss, counts[WINNER], **base),
-        row(HELD_BACK, base_loss_last, **base),
+        row(WINNER, base_loss, sample_counts[WINNER], **base_columns),
+        row(HELD_BACK, base_loss_last, **base_columns),
     ]
-    rows += [{"strategy": strategy, **columns} for columns in compared]
+    rows += [{"strategy": strategy, **columns} for columns in tournament_rows]
     for size, choice in choices.items():
-        chosen: dict[str, Any] = {
+        choice_columns: dict[str, Any] = {
             "removed": size,
             "step": size,
             "units": choice["units"],
             "member": choice["member"],
             "repair": choice["repair"],
         }
-        rows.append(row(WINNER, choice["loss"], **chosen))
-        rows.append(row(HELD_BACK, choice["corrected_loss"], **chosen))
+        rows.append(row(WINNER, choice["loss"], **choice_columns))
+        rows.append(row(HELD_BACK, choice["corrected_loss"], **choice_columns))
     return rows
 
 
 def split_documents(
-    calibrations: Mapping[str, CalibrationSamples], options: Any
+    calibrations: Mapping[str, CalibrationSamples], portfolio: Any
 ) -> tuple[CalibrationSamples, dict[str, list[Sample]]]:
-    """The calibration that chooses, and the samples that judge by their calibration, first those of the task.
+    """The calibration on which members propose, and the judging samples by calibration, task first.
 
     No document is on both sides, whatever its length or the calibration that has it.
 
     Raises LaminaError if there are too few documents.
     """
-    own_name, calibration = next(iter(calibrations.items()))
-    judging: dict[str, list[Sample]] = {}
-    if options.judge and options.judge != own_name:
-        choosing = list(calibration.samples)
-        judging[options.judge] = list(calibrations[options.judge].samples)
+    own_calibration, calibration = next(iter(calibrations.items()))
+    judges_by_calibration: dict[str, list[Sample]] = {}
+    if portfolio.judge and portfolio.judge != own_calibration:
+        choosing_samples = list(calibration.samples)
+        judges_by_calibration[portfolio.judge] = list(calibrations[portfolio.judge].samples)
     else:
-        seen, held_back = split_samples(calibration.sequences(), options.held_back, options.seed)
-        choosing = [calibration.samples[index] for index in seen]
-        judging[own_name] = [calibration.samples[index] for index in held_back]
-    for name in options.also:
-        if name not in judging:
+        seen, held_back = split_samples(
+            calibration.sequences(), portfolio.held_back, portfolio.seed
+        )
+        choosing_samples = [calibration.samples[index] for index in seen]
+        judges_by_calibration[own_calibration] = [calibration.samples[index] for index in held_back]
+    for name in portfolio.also:
+        if name not in judges_by_calibration:
             # Repairs may be fitted on the rest of it.
-            text = calibrations[name]
-            _, held_back = split_samples(text.sequences(), options.held_back, options.seed)
-            judging[name] = [text.samples[index] for index in held_back]
-    judging = _without_documents_of(choosing, judging)
-    for name, samples in judging.items():
+            text_calibration = calibrations[name]
+            _, held_back = split_samples(
+                text_calibration.sequences(), portfolio.held_back, portfolio.seed
+            )
+            judges_by_calibration[name] = [text_calibration.samples[index] for index in held_back]
+    judges_by_calibration = _without_documents_of(choosing_samples, judges_by_calibration)
+    for name, samples in judges_by_calibration.items():
         if not samples:
             raise LaminaError(
-                f"calibration '{name}' has no document left to judge a portfolio: all of them took "
-                "part in the choice. Name another one, or give it more documents."
+                f"calibration '{name}' has no document left to judge a portfolio, because members "
+                "proposed sets on all of them. Name another calibration, or give it more documents."
             )
-    return CalibrationSamples(tuple(choosing), calibration.facts), judging
+    return CalibrationSamples(tuple(choosing_samples), calibration.facts), judges_by_calibration
 
 
 def _without_documents_of(
-    choosing: Sequence[Sample], judging: Mapping[str, Sequence[Sample]]
+    choosing_samples: Sequence[Sample], judges_by_calibration: Mapping[str, Sequence[Sample]]
 ) -> dict[str, list[Sample]]:
     """The judging samples whose documents, at any length, are not among those that choose."""
-    groups = [choosing, *judging.values()]
-    numbered = index_documents([[sample.sequence() for sample in group] for group in groups])
-    choosing_documents = set(numbered[0])
-    kept: dict[str, list[Sample]] = {}
-    for (name, samples), numbers in zip(judging.items(), numbered[1:], strict=True):
-        kept[name] = [
+    sample_groups = [choosing_samples, *judges_by_calibration.values()]
+    document_numbers = index_documents(
+        [[sample.sequence() for sample in group] for group in sample_groups]
+    )
+    choosing_documents = set(document_numbers[0])
+    kept_judges: dict[str, list[Sample]] = {}
+    for (name, samples), judge_documents in zip(
+        judges_by_calibration.items(), document_numbers[1:], strict=True
+    ):
+        kept_judges[name] = [
             sample
-            for sample, number in zip(samples, numbers, strict=True)
-            if number not in choosing_documents
+            for sample, document in zip(samples, judge_documents, strict=True)
+            if document not in choosing_documents
         ]
-    return kept
+    return kept_judges
 
 
-def draw_judges(judging: Mapping[str, Sequence[Sample]], options: Any) -> JudgeDocuments:
-    """The order in which samples judge, and their weights: 1 for the task's, and those of `also` for texts."""
-    generator = np.random.default_rng(options.seed)
-    ends = np.cumsum([0, *(len(samples) for samples in judging.values())])
-    orders = [
+def draw_judges(
+    judges_by_calibration: Mapping[str, Sequence[Sample]], portfolio: Any
+) -> JudgeDocuments:
+    """Judging samples in a drawn order; those of the task weigh 1, texts as `also` says."""
+    generator = np.random.default_rng(portfolio.seed)
+    group_ends = np.cumsum([0, *(len(samples) for samples in judges_by_calibration.values())])
+    drawn_orders = [
         generator.permutation(np.arange(start, end))
-        for start, end in zip(ends[:-1], ends[1:], strict=True)
+        for start, end in zip(group_ends[:-1], group_ends[1:], strict=True)
     ]
-    texts = list(judging)[1:]
-    return JudgeDocuments(orders, [1.0, *(options.also[name] for name in texts)])
+    text_calibrations = list(judges_by_calibration)[1:]
+    return JudgeDocuments(
+        drawn_orders, [1.0, *(portfolio.also[name] for name in text_calibrations)]
+    )
 
 
 def propose_sets(
     request: SearchRequest, calibration: CalibrationSamples
 ) -> tuple[Proposals, dict[str, float]]:
-    """The sets of the members by size, and the rank of each unit's single removal by the deciding metric.
+    """The members' sets by size, and the rank of each unit when it is removed alone.
+
+    The selector's metric, which also decides between sets, ranks the units.
 
     A member whose metric is undefined on the calibration proposes nothing.
     """
@@ -258,13 +282,13 @@ def propose_sets(
     proposals: Proposals = {size: {} for size in request.sizes}
     for size in request.sizes:
         for member in request.selector.members:
-            proposals[size] |= proposer.sets_of(member, size)
+            proposals[size] |= proposer.propose(member, size)
     for name in proposer.searching:
         for size, candidate in _search_with_defaults(request, name, calibration).items():
             proposals[size][name] = candidate.removed
-    ranked = proposer.ranked.get(request.selector.metric, ())
-    units = [entry.unit for entry in ranked] or request.units
-    return proposals, {unit: float(rank) for rank, unit in enumerate(units)}
+    ranked_units = proposer.ranked.get(request.selector.metric, ())
+    ranked_names = [entry.unit for entry in ranked_units] or request.units
+    return proposals, {unit: float(rank) for rank, unit in enumerate(ranked_names)}
 
 
 @dataclass(frozen=True)
@@ -276,7 +300,7 @@ class _Space:
 
 
 class _Proposer:
-    """What members of a portfolio propose: metrics by one sweep of single removals, strategies by distances."""
+    """What members propose: metrics by a sweep of single removals, strategies by distances."""
 
     def __init__(self, request: SearchRequest, calibration: CalibrationSamples) -> None:
         members = request.selector.members
@@ -299,17 +323,17 @@ class _Proposer:
         if self.strategies:
             self.distances = StepEvidence(distances=self._capture_distances(calibration))
 
-    def sets_of(self, member: str, size: int) -> dict[str, frozenset[str]]:
-        """The sets that a metric or a strategy proposes at one size, by the name under which it proposes them."""
+    def propose(self, member: str, size: int) -> dict[str, frozenset[str]]:
+        """The sets that one member proposes at one size, by the name of the proposal."""
         sets: dict[str, frozenset[str]] = {}
         for space in self.spaces:
             name = member + space.suffix
-            units = self._units_of(member, size, space)
+            units = self._select_units(member, size, space)
             if units:
                 sets[name] = both_sub_layers(units) if space.suffix else frozenset(units)
         return sets
 
-    def _units_of(self, member: str, size: int, space: _Space) -> list[str]:
+    def _select_units(self, member: str, size: int, space: _Space) -> list[str]:
         plan_request = PlanRequest(
             removed=size,
             kind=space.kind,
@@ -318,20 +342,20 @@ class _Proposer:
             seed=self.request.selector.seed,
             attention_share=self.request.prices.attention_share,
         )
-        if ranked := self.ranked.get(member + space.suffix):
-            return [entry.unit for entry in plan_request.lowest_units(ranked)]
+        if ranked_units := self.ranked.get(member + space.suffix):
+            return [entry.unit for entry in plan_request.select_lowest_units(ranked_units)]
         if member not in self.strategies or space.kind == "both":
             return []
-        options = Selector.from_options(
+        strategy_options = Selector.from_options(
             {
                 "strategy": member,
                 "metric": BOUNDARY_METRIC,
                 "protect": self.request.selector.protect,
             }
         )
-        if size > options.largest_removal(self.request.depth):
+        if size > strategy_options.largest_removal(self.request.depth):
             return []
-        before = Plan(
+        empty_plan = Plan(
             **self.request.keys,
             removed=0,
             metric=BOUNDARY_METRIC,
@@ -339,43 +363,43 @@ class _Proposer:
             kind=space.kind,
         )
         strategy = import_module(f"{Selector.PACKAGE}.{member}")
-        plan: Plan = strategy.choose(plan_request, self.distances, before)
+        plan: Plan = strategy.choose(plan_request, self.distances, empty_plan)
         return plan.units
 
     def _rank_units(self, space: _Space, calibration: CalibrationSamples) -> None:
         """Rank the units of one kind by the members' metrics and the deciding one."""
         request = self.request
         units = all_units(request.depth, space.kind)
-        removable = [unit for unit in units if parse_unit(unit)[0] not in self.protected]
-        swept = removals.removal_rows(
+        removable_units = [unit for unit in units if parse_unit(unit)[0] not in self.protected]
+        sweep_rows = removals.removal_rows(
             request.model,
             {"calibration": calibration},
-            removable,
+            removable_units,
             token_budget=request.token_budget,
         )
-        columns = from_table(parquet.from_rows("sweeps", swept, removed=0, **request.keys))
-        chance = calibration.facts["chance_accuracy"]
-        context = Context(chance, request.score, seed=request.selector.seed)
+        columns = from_table(parquet.from_rows("sweeps", sweep_rows, removed=0, **request.keys))
+        chance_accuracy = calibration.facts["chance_accuracy"]
+        context = Context(chance_accuracy, request.score, seed=request.selector.seed)
         for metric in dict.fromkeys([request.selector.metric, *self.metrics]):
-            order = rank_units(columns, metric, context)
-            if order.ranks is None:
+            ranking = rank_units(columns, metric, context)
+            if ranking.ranks is None:
                 continue
-            scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
-            by_rank = sorted(zip(order.ranks, columns.units, scores, strict=True))
+            scores = [float(score) if np.isfinite(score) else None for score in ranking.draws[0]]
+            by_rank = sorted(zip(ranking.ranks, columns.units, scores, strict=True))
             self.ranked[metric + space.suffix] = [
                 ScoredUnit(unit, score) for _, unit, score in by_rank
             ]
 
     def _capture_distances(self, calibration: CalibrationSamples) -> dict[tuple[int, int], float]:
-        """The distance of boundary start + span from boundary start of the base model, by (start, span)."""
+        """Distance of boundary start + span of the base model from boundary start."""
         request = self.request
         (column,) = METRICS[BOUNDARY_METRIC].columns
         token_budget = memory.choose_token_budget(
             request.token_budget, request.model, calibration.samples
         )
-        captured = capture_similarities(request.model, calibration.sequences(), token_budget)
+        similarity_rows = capture_similarities(request.model, calibration.sequences(), token_budget)
         distances: dict[tuple[int, int], float] = {}
-        for row in captured:
+        for row in similarity_rows:
             if row["span"]:
                 distances[row["layer"], row["span"]] = dict(row)[column]  # type: ignore[assignment]
         return distances
@@ -387,7 +411,7 @@ def _search_with_defaults(
     """The sets that a searching strategy finds with its defaults, on all samples."""
     samples = calibration.samples
     metric = request.selector.metric
-    options = Selector.from_options({"strategy": name, "metric": metric})
+    default_options = Selector.from_options({"strategy": name, "metric": metric})
     token_budget = memory.choose_token_budget(
         request.token_budget, request.model, samples, request.depth + 2
     )
@@ -398,7 +422,7 @@ def _search_with_defaults(
         lengths = np.array([len(sequence) for sequence in calibration.sequences()])
         search = Search(name, trials, np.arange(len(samples)), lengths)
         strategy = import_module(f"{Selector.PACKAGE}.{name}")
-        return dict(strategy.find(search, request.units, request.sizes, options))
+        return dict(strategy.find(search, request.units, request.sizes, default_options))
 
 
 class NatsPerToken(Loss):
@@ -410,26 +434,33 @@ class NatsPerToken(Loss):
 
 
 class JudgeLosses:
-    """Losses of candidates: by the metric on the task's samples, which come first, and per token on texts."""
+    """Losses of candidates: by the metric on the task's samples, per token on texts.
+
+    The samples of the task come first.
+    """
 
     def __init__(self, session: Session, metric: str, score: str, n_task_samples: int) -> None:
         self._task = Evaluator(session, loss_of(metric, score))
         self._text = Evaluator(session, NatsPerToken(protocol.metric_named(metric), score))
         self._n_task_samples = n_task_samples
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         """(candidates, samples)."""
-        indices = np.fromiter(sample_indices, dtype=int)
-        is_task = indices < self._n_task_samples
-        losses = np.empty((len(candidates), len(indices)))
-        for evaluator, is_own in ((self._task, is_task), (self._text, ~is_task)):
-            if is_own.any():
-                losses[:, is_own] = evaluator.losses(candidates, indices[is_own])
-        return losses
+        index_array = np.fromiter(sample_indices, dtype=int)
+        is_task = index_array < self._n_task_samples
+        judge_losses = np.empty((len(candidates), len(index_array)))
+        for evaluator, is_judged in ((self._task, is_task), (self._text, ~is_task)):
+            if is_judged.any():
+                judge_losses[:, is_judged] = evaluator.measure_losses(
+                    candidates, index_array[is_judged]
+                )
+        return judge_losses
 
 
 class RepairedSets:
-    """Gives the candidates of sets, bare and with every repair, whose patches are fitted on documents that do not judge.
+    """The candidates of sets, bare and with every repair, fitted on documents that do not judge.
 
     Patches, C² float32 numbers for each run of removed layers, wait in a store.
     """
@@ -441,13 +472,17 @@ class RepairedSets:
         choosing: Sequence[Sequence[int]],
         judging: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
-        store: PatchStore | None = None,
+        patch_store: PatchStore | None = None,
     ) -> None:
-        """`choosing` and `judging` are token sequences of the variant's own calibration, and of all judges."""
+        """Begin without patches.
+
+        choosing: Token sequences of the variant's own calibration that propose sets.
+        judging: Those that judge, of all calibrations.
+        """
         self._model = model
         self._loops = loops
         self._depth = sweep.layer_count(model)
-        self._store = store or PatchStore()
+        self._store = patch_store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {
             name: exclude_documents(calibration.sequences(), judging)
@@ -461,16 +496,16 @@ class RepairedSets:
         self._patches: dict[str, dict[Boundary, Patch]] = {name: {} for name in loops}
 
     def __call__(
-        self, sets: Iterable[frozenset[str]]
+        self, unit_sets: Iterable[frozenset[str]]
     ) -> dict[frozenset[str], dict[str, Candidate]]:
-        bare_candidates = {units: Candidate(units) for units in sets}
+        bare_candidates = {units: Candidate(units) for units in unit_sets}
         self._fit_missing(candidate_boundaries(bare_candidates.values(), self._depth))
         candidates: dict[frozenset[str], dict[str, Candidate]] = {}
-        for units, bare in bare_candidates.items():
-            candidates[units] = {NONE: bare}
+        for units, bare_candidate in bare_candidates.items():
+            candidates[units] = {NONE: bare_candidate}
             for name, patches in self._patches.items():
                 own_patches = {
-                    run: patches[run] for run in candidate_boundaries([bare], self._depth)
+                    run: patches[run] for run in candidate_boundaries([bare_candidate], self._depth)
                 }
                 candidates[units][name] = Candidate(units, own_patches)
         return candidates
@@ -478,13 +513,13 @@ class RepairedSets:
     def _fit_missing(self, runs: Sequence[Boundary]) -> None:
         """Fit the patches of every repair for those runs that have none yet."""
         for name, loop in self._loops.items():
-            known = self._patches[name]
-            missing = [run for run in runs if run not in known]
-            if missing:
-                known |= looped.fit_patches(
+            fitted_patches = self._patches[name]
+            missing_runs = [run for run in runs if run not in fitted_patches]
+            if missing_runs:
+                fitted_patches |= looped.fit_patches(
                     self._model,
                     self._sources[name],
-                    missing,
+                    missing_runs,
                     loop.repair,
                     loop.seed,
                     self._store,

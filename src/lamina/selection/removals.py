@@ -52,12 +52,13 @@ def removal_rows(
     """Rows of table `sweeps` without its keys.
 
     model: The base model, complete.
-    calibrations: By name: first the one that is scored, then those that only fit the repair of `loop`.
+    calibrations: By name: first the one that is scored, then those that only fit the repair of
+        `loop`.
     units, removed: The units to measure, and the units that were removed before the sweep.
     token_budget: Token budget of one pass: lines × streams × length.
     current: Whether the model before the removals has rows too.
-    loop, replacements: The repair in place, and the models whose layers are among `units`. The layers
-        that they protect are not measured.
+    loop, replacements: The repair in place, and the models whose layers are among `units`. The
+        layers that they protect are not measured.
     manifest: That of the model, which replacements are compared with.
     progress: The file in which a sweep of all units on all samples keeps its results so far.
     """
@@ -90,8 +91,11 @@ def _rows_of_changed_candidates(
 ) -> list[dict[str, Any]]:
     """`rows` where candidates are repaired, or where some units are layers of other models."""
     samples = next(iter(calibrations.values())).samples
-    protect = [*(loop.protect if loop else ()), *(replacements.protect if replacements else ())]
-    protected = protected_layers(protect, sweep.layer_count(model))
+    protected_by_options = [
+        *(loop.protect if loop else ()),
+        *(replacements.protect if replacements else ()),
+    ]
+    protected = protected_layers(protected_by_options, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
     wanted, observed = candidates.plan_sweep(
         Candidate(frozenset(removed)),
@@ -114,20 +118,20 @@ def _fit_repairs(
     model: PreTrainedModel,
     calibrations: Mapping[str, CalibrationSamples],
     loop: Loop,
-    measured: Iterable[Candidate],
+    measured_candidates: Iterable[Candidate],
     observed: Mapping[str, Observation],
 ) -> Any:
-    """The patches of all runs that the measured and the observed candidates lack, fitted by halves."""
+    """The patches of all runs that measured and observed candidates lack, fitted by folds."""
     scored_name = next(iter(calibrations))
     weights = dict(loop.weights)
-    # What is scored for the plans of another calibration need not be among what their repair is fitted on.
+    # With plans of another calibration, the repair need not be fitted on the one that is scored.
     weights.setdefault(scored_name, 0.0)
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
     scored_source = list(weights).index(scored_name)
-    fitted_for = list(measured)
+    fitted_for = list(measured_candidates)
     for observation in observed.values():
-        compared = (observation.model, observation.before, observation.after)
-        fitted_for += [candidate for candidate in compared if candidate]
+        observed_candidates = (observation.model, observation.before, observation.after)
+        fitted_for += [candidate for candidate in observed_candidates if candidate]
     looped = import_module("lamina.selection.looped")
     return looped.fit_loop_patches(
         model, sources, fitted_for, loop.repair, loop.seed, scored_source

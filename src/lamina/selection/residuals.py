@@ -134,26 +134,26 @@ class _UnexplainedErrors:
     ) -> None:
         """Set the errors of a batch's samples that are in a fold."""
         fold_of_sample = self.repairs.fold_of_sample
-        lines = [
+        fold_lines = [
             line
             for line, sample_index in enumerate(batch.samples)
             if fold_of_sample[sample_index] == fold
         ]
-        sample_indices = [batch.samples[line] for line in lines]
-        is_padding = ~batch.real[lines]
+        sample_indices = [batch.samples[line] for line in fold_lines]
+        is_padding = ~batch.real[fold_lines]
         for boundary, patch in self.repairs.patches[fold].items():
             start, end = boundary
-            x = streams[start][lines].double()
-            y = streams[end][lines].double()
+            x = streams[start][fold_lines].double()
+            y = streams[end][fold_lines].double()
             error = y - patch.to(x.device, x.dtype).repaired(x)
             squared_error = error.square().sum(-1).masked_fill(is_padding, 0).sum(-1)
             self.squared_errors[boundary][sample_indices] = squared_error
 
     def shares(self) -> dict[Boundary, torch.Tensor]:
         """Each sample's part in the unexplained share of each run, times the number of samples."""
-        shares: dict[Boundary, torch.Tensor] = {}
+        share_by_boundary: dict[Boundary, torch.Tensor] = {}
         for boundary, squared_errors in self.squared_errors.items():
             _, end = boundary
             squared_deviation = self.sums_at_end[end].squared_deviation()
-            shares[boundary] = self.n_samples * squared_errors / squared_deviation
-        return shares
+            share_by_boundary[boundary] = self.n_samples * squared_errors / squared_deviation
+        return share_by_boundary

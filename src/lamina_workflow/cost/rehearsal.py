@@ -81,7 +81,7 @@ def search_work(
     if hasattr(strategy, "rehearse"):
         strategy.rehearse(rehearsal, units, sizes, options)
     else:
-        trials = rehearsal.trials(rehearsal.fit_folds if options.repair else None)
+        trials = rehearsal.open_trials(rehearsal.count_fold_fits if options.repair else None)
         run_search(
             trials, units, sizes, options, rehearsal.choosing, rehearsal.judging, rehearsal.lengths
         )
@@ -145,8 +145,8 @@ class DrawnSamples:
         weights = [1.0, *(options.also[name] for name in also_judging)]
         self.judges = JudgeDocuments(indices[1:], weights)
 
-    def batches(self, sample_indices: np.ndarray, budget: float) -> Iterator[RehearsedBatch]:
-        """The batches of samples of one calibration, as `packing.batches` makes them."""
+    def group_batches(self, sample_indices: np.ndarray, budget: float) -> Iterator[RehearsedBatch]:
+        """The batches of samples of one calibration, as `packing.group_lines` makes them."""
         order = np.argsort(-self.line_lengths[sample_indices], kind="stable")
         longest = 0
         n_lines = 0.0
@@ -207,14 +207,16 @@ class CountingRehearsal:
         self.judges = self._samples.judges
         self.lengths = self._samples.streams
 
-    def trials(self, prepare: Callable[[Sequence[Candidate]], None] | None = None) -> Trials:
+    def open_trials(self, prepare: Callable[[Sequence[Candidate]], None] | None = None) -> Trials:
         """Trials that ask the rehearsal; `prepare` is called with the candidates first."""
         n_samples = len(self.lengths)
         if prepare is None:
             return Trials(self, n_samples, prices=self.prices)
         return Trials(self, n_samples, prepare=prepare, prices=self.prices)
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         """Drawn losses (candidates, samples): what units lose together is more or less than the
         sum.
         """
@@ -237,7 +239,7 @@ class CountingRehearsal:
         budget = self._model.token_budget / n_streams
         calibrations = self._samples.calibrations[indices]
         for calibration in np.unique(calibrations):
-            for batch in self._samples.batches(indices[calibrations == calibration], budget):
+            for batch in self._samples.group_batches(indices[calibrations == calibration], budget):
                 width = round(batch.longest * max(1.0, batch.n_lines))
                 n_layers = self._count_tree_layers(candidates, width)
                 self.work.layer_tokens += n_layers * batch.longest * batch.n_lines
@@ -253,7 +255,7 @@ class CountingRehearsal:
             n_layers += grow_tree(streams, [], self._model.n_layers, True).layers
         return n_layers
 
-    def sweep(self, kind: str) -> None:
+    def count_sweep(self, kind: str) -> None:
         """Count a sweep of single removals on the samples that choose."""
         share = len(self.choosing) / N_SAMPLES
         tokens = self._tokens_by_calibration[self._own]
@@ -261,13 +263,13 @@ class CountingRehearsal:
         self.work.layer_tokens += share * count.engine
         self.work.naive_layer_tokens += share * count.naive
 
-    def capture(self) -> None:
+    def count_capture(self) -> None:
         """Count a pass for the similarities of the streams of the samples that choose."""
         budget = count_positions(self._model.token_budget, self._model.n_layers + 1)
         n_tokens = self._count_padded_tokens(self._own, len(self.choosing) / N_SAMPLES, budget)
         self._count_plain_pass(n_tokens * self._model.n_layers)
 
-    def fit(self, repair: str, runs: Collection[Boundary]) -> None:
+    def count_fit(self, repair: str, runs: Collection[Boundary]) -> None:
         """Count the fit of a repair to the runs of removed units that it was not fitted to."""
         new_runs = set(runs) - self._fitted_runs[repair]
         if not new_runs:
@@ -288,21 +290,23 @@ class CountingRehearsal:
         self._count_plain_pass(n_passes * n_padded_tokens * last_layer)
         self.work.patch_flops += patch_flops(channels, n_tokens, new_runs)
 
-    def forms(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
+    def form_candidates(
+        self, sets: Iterable[frozenset[str]]
+    ) -> dict[frozenset[str], dict[str, Candidate]]:
         """The candidates of sets, bare and with each repair, whose fits are counted."""
         bare_candidates = {units: Candidate(units) for units in sets}
         all_runs = candidate_boundaries(bare_candidates.values(), self._model.n_layers)
         for repair in self._repairs:
-            self.fit(repair, all_runs)
+            self.count_fit(repair, all_runs)
 
-        forms: dict[frozenset[str], dict[str, Candidate]] = {}
+        candidates: dict[frozenset[str], dict[str, Candidate]] = {}
         for units, bare_candidate in bare_candidates.items():
-            forms[units] = {NONE: bare_candidate}
+            candidates[units] = {NONE: bare_candidate}
             runs = candidate_boundaries([bare_candidate], self._model.n_layers)
             for repair in self._repairs:
                 patches = {run: self._stand_in_patch(repair, run) for run in runs}
-                forms[units][repair] = Candidate(units, patches)
-        return forms
+                candidates[units][repair] = Candidate(units, patches)
+        return candidates
 
     def _stand_in_patch(self, repair: str, run: Boundary) -> Any:
         """What stands for the patch of a run: sets that lack the run share it, and so their
@@ -310,12 +314,12 @@ class CountingRehearsal:
         """
         return self._patches.setdefault((repair, run), object())
 
-    def fit_folds(self, candidates: Sequence[Candidate]) -> None:
+    def count_fold_fits(self, candidates: Sequence[Candidate]) -> None:
         """Count the fits of the repair that is in place in candidates; each of two folds is fitted
         on half of the samples.
         """
         for repair in self._repairs:
-            self.fit(repair, candidate_boundaries(candidates, self._model.n_layers))
+            self.count_fit(repair, candidate_boundaries(candidates, self._model.n_layers))
 
     def _count_padded_tokens(self, calibration: str, share: float, budget: int) -> float:
         """Tokens of a pass over a share of a calibration's samples, with the padding of its

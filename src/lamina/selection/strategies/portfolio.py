@@ -1,8 +1,8 @@
-"""A portfolio: several ways to choose propose sets of each size, and documents that chose none of them decide.
+"""A portfolio: metrics and strategies propose sets of each size, and held-out documents decide.
 
-No single metric is safe for whole sets, and neither is a repair. So the members of the portfolio see one part of the
-calibration, the other part judges their sets, few of its documents first and all in the end, each set with every repair
-that is listed and with none.
+No single metric is safe for whole sets, and neither is a repair. So the members of the portfolio
+see one part of the calibration, the other part judges their sets, few of its documents first and
+all in the end, each set with every repair that is listed and with none.
 """
 
 from __future__ import annotations
@@ -32,22 +32,27 @@ BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
 
 
 class Portfolio(Selector):
-    """Takes the best of what its members propose, judged as whole sets on documents that chose none of them.
+    """Takes the best set that its members propose, judged as a whole on held-out documents.
 
-    The members choose by one part of the calibration: metrics by one sweep of single removals, strategies by the
-    similarities of the streams. Every set is measured on the other part (`held_back`), or on the calibration `judge`,
-    together with exchanges of one unit around the best sets, and with every one of `repairs` in place. The sets with
-    the largest losses on a quarter and on half of these documents are dropped; the least loss on all of them wins. Its
-    loss is corrected for being the best of many: the last half of the documents, on which no set was dropped, is cut
-    in two many times, one part chooses among the sets and the other measures.
+    The members choose by one part of the calibration: metrics by one sweep of single removals,
+    strategies by the similarities of the streams. Every set is measured on the other part
+    (`held_back`), or on the calibration `judge`, together with exchanges of one unit around the
+    best sets, and with every one of `repairs` in place. The sets with the largest losses on a
+    quarter and on half of these documents are dropped; the least loss on all of them wins. Its loss
+    is corrected for being the best of many: the last half of the documents, on which no set was
+    dropped, is cut in two many times, one part chooses among the sets and the other measures.
 
-    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read the streams
-    propose whole layers. A layer counts as its two sub-layers, so that all of them compete.
+    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read
+    the streams propose whole layers. A layer counts as its two sub-layers, so that all of them
+    compete.
     """
 
     SEARCHES = True
     SEARCH = "lamina.selection.judging"
-    CHOICE = "of the sets that several ways proposed, the one went whose loss on other documents was least"
+    CHOICE = (
+        "of the sets that several metrics and strategies proposed, the one with the least loss on "
+        "held-out documents was removed"
+    )
 
     strategy: Literal["portfolio"] = "portfolio"
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
@@ -83,27 +88,23 @@ class Portfolio(Selector):
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:
-        runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
-        strategies = [
-            *runs,
-            *(
-                kind.title()
-                for kind in Selector.kinds()
-                if kind.SEARCHES and kind is not type(self)
-            ),
+        comparing_runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
+        searching = [
+            kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self)
         ]
         metrics = [
             name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")
         ]
+        proposing = [*comparing_runs, *searching, *metrics]
         for name in self.members:
-            if name not in [*strategies, *metrics]:
+            if name not in proposing:
                 raise invalid(
-                    f"'{name}' proposes no sets. Write some of {join_words([*strategies, *metrics])}.",
-                    "members",
+                    f"'{name}' proposes no sets. Choose among {join_words(proposing)}.", "members"
                 )
-            if name in runs and self.units not in ("layer", "both"):
+            if name in comparing_runs and self.units not in ("layer", "both"):
                 raise invalid(
-                    f"'{name}' proposes whole layers alone. Write units: layer or both.", "members"
+                    f"'{name}' proposes whole layers only. Write `units: layer` or `units: both`.",
+                    "members",
                 )
         return self
 
@@ -124,7 +125,7 @@ def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
 
 
 class Rehearsal(Protocol):
-    """What `lamina_workflow.cost` gives to `rehearse`: it stands for a model and its samples, and counts their work.
+    """Stands for a model and its samples in `rehearse`, and counts their work.
 
     choosing: Indices of the samples that choose.
     judges: Those that judge.
@@ -136,16 +137,16 @@ class Rehearsal(Protocol):
     judges: JudgeDocuments
     lengths: np.ndarray
 
-    def trials(self) -> Trials:
+    def open_trials(self) -> Trials:
         """Trials whose measurements are counted."""
 
-    def sweep(self, kind: str) -> None:
+    def count_sweep(self, kind: str) -> None:
         """Count a sweep of single removals."""
 
-    def capture(self) -> None:
+    def count_capture(self) -> None:
         """Count a pass for the similarities of streams."""
 
-    def forms(
+    def form_candidates(
         self, sets: Iterable[frozenset[str]]
     ) -> Mapping[frozenset[str], Mapping[str, Candidate]]:
         """The candidates of sets with each repair, whose fits are counted."""
@@ -165,30 +166,30 @@ def rehearse(
     generator = np.random.default_rng(0)
     prices = rehearsal.prices
     members = list(options.members)
-    kinds = [options.units]
+    unit_kinds = [options.units]
     if options.units == "both":
-        kinds.append("layer")
+        unit_kinds.append("layer")
         members += [name + OF_LAYERS for name in members if name in METRICS]
-    for kind in kinds:
-        rehearsal.sweep(kind)
-    searching = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
-    if set(options.members) - set(METRICS) - set(searching):
-        rehearsal.capture()
-    for name, selector in searching.items():
+    for kind in unit_kinds:
+        rehearsal.count_sweep(kind)
+    searching_strategies = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
+    if set(options.members) - set(METRICS) - set(searching_strategies):
+        rehearsal.count_capture()
+    for name, selector in searching_strategies.items():
         if name in options.members:
             own_options = selector.from_options({"strategy": name, "metric": options.metric})
-            search = Search(name, rehearsal.trials(), rehearsal.choosing, rehearsal.lengths)
+            search = Search(name, rehearsal.open_trials(), rehearsal.choosing, rehearsal.lengths)
             import_module(f"{Selector.PACKAGE}.{name}").find(search, units, sizes, own_options)
     proposals: dict[int, dict[str, frozenset[str]]] = {size: {} for size in sizes}
     for size in sizes:
         for member in members:
             order = generator.permutation(units).tolist()
             proposals[size][member] = frozenset(prices.take_enough(order, size))
-    scores = {unit: float(generator.random()) for unit in units}
+    score_by_unit = {unit: float(generator.random()) for unit in units}
 
     def exchange(around: frozenset[str]) -> list[frozenset[str]]:
-        return exchange_units(around, units, scores, options.exchanges, prices)
+        return exchange_units(around, units, score_by_unit, options.exchanges, prices)
 
-    tournament = Tournament(rehearsal.trials(), rehearsal.judges, rehearsal.forms)
+    tournament = Tournament(rehearsal.open_trials(), rehearsal.judges, rehearsal.form_candidates)
     tournament.play(proposals, exchange)
     tournament.choose(seed=0)
