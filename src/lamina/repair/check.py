@@ -98,17 +98,17 @@ def measure_patches(
     run: The pass that gives the streams.
     """
     heldout_samples, fit_samples = _draw_samples(sources, seed)
-    errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
-    boundaries = [position for boundary in patches for position in boundary]
+    stream_errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
+    positions = [position for boundary in patches for position in boundary]
     run(
         model,
-        errors.sequences,
-        boundaries,
-        errors.add_batch,
-        min(token_budget, errors.chunk_rows),
+        stream_errors.sequences,
+        positions,
+        stream_errors.add_batch,
+        min(token_budget, stream_errors.chunk_rows),
         (),
     )
-    return errors.columns()
+    return stream_errors.columns()
 
 
 def _draw_samples(
@@ -180,17 +180,23 @@ class _StreamErrors:
         sample_indices: torch.Tensor,
     ) -> None:
         """Add some tokens: X and Y (tokens, C), and the sample of each (tokens,)."""
-        groups = (sample_indices >= self.n_heldout).long()
-        weights = self.sample_weights[sample_indices]
+        token_groups = (sample_indices >= self.n_heldout).long()
+        token_weights = self.sample_weights[sample_indices]
         error_before = y - x
         error_after = y - patch.repaired(x)
 
-        sums.token_weight.index_add_(0, groups, weights)
-        sums.absolute_before.index_add_(0, groups, weights[:, None] * error_before.abs())
-        sums.absolute_after.index_add_(0, groups, weights[:, None] * error_after.abs())
-        sums.squared_before.index_add_(0, sample_indices, weights * error_before.square().sum(1))
-        sums.squared_after.index_add_(0, sample_indices, weights * error_after.square().sum(1))
-        sums.squared_output.index_add_(0, sample_indices, weights * y.square().sum(1))
+        sums.token_weight.index_add_(0, token_groups, token_weights)
+        sums.absolute_before.index_add_(
+            0, token_groups, token_weights[:, None] * error_before.abs()
+        )
+        sums.absolute_after.index_add_(0, token_groups, token_weights[:, None] * error_after.abs())
+        sums.squared_before.index_add_(
+            0, sample_indices, token_weights * error_before.square().sum(1)
+        )
+        sums.squared_after.index_add_(
+            0, sample_indices, token_weights * error_after.square().sum(1)
+        )
+        sums.squared_output.index_add_(0, sample_indices, token_weights * y.square().sum(1))
 
     def columns(self) -> dict[Boundary, TokenErrors]:
         """The errors at each boundary over all batches."""
