@@ -67,7 +67,7 @@ def removal_rows(
     token_budget = memory.choose_token_budget(token_budget, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
-        return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))
+        return list(module.measure_pass(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
             model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
@@ -89,7 +89,7 @@ def _rows_of_changed_candidates(
     replacements: DonorModels | None,
     manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
-    """`rows` where candidates are repaired, or where some units are layers of other models."""
+    """`removal_rows` where candidates are repaired, or where some units are layers of other models."""
     samples = next(iter(calibrations.values())).samples
     protected_by_options = [
         *(loop.protect if loop else ()),
