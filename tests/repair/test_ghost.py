@@ -50,7 +50,7 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt"])
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
-    found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, token_budget=40, memory=0)
+    found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, token_budget=40, max_bytes=0)
     (held,) = draw_held_out([Source(texts)], 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])

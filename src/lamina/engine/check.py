@@ -23,9 +23,9 @@ def check_model(model: PreTrainedModel, token_budget: int | str) -> None:
 
     Raises LaminaError if it does not.
     """
-    lengths = (SHORT_LENGTH, _longest_text(model))
-    texts = [_make_text(model, index, length) for index, length in enumerate(lengths)]
-    questions = [_make_question(model, index, length) for index, length in enumerate(lengths)]
+    text_lengths = (SHORT_LENGTH, _longest_text(model))
+    texts = [_make_text(model, index, length) for index, length in enumerate(text_lengths)]
+    questions = [_make_question(model, index, length) for index, length in enumerate(text_lengths)]
     for samples in (texts, questions):
         # Opening a session proves it.
         with sweep.open_session(

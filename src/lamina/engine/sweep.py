@@ -23,12 +23,12 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int
     itself, which does not depend on its share. The dearest units come first, each onto the least
     loaded job.
     """
-    loads = [0] * n_blocks
+    load_by_job = [0] * n_blocks
     units_of_block: list[str] = []
     for unit in sorted(units, key=lambda unit: parse_unit(unit)[0]):
-        job = loads.index(min(loads))
-        loads[job] += n_layers - parse_unit(unit)[0]
-        if job == block:
+        lightest_job = load_by_job.index(min(load_by_job))
+        load_by_job[lightest_job] += n_layers - parse_unit(unit)[0]
+        if lightest_job == block:
             units_of_block.append(unit)
     return units_of_block
 

@@ -157,7 +157,7 @@ class _StreamErrors:
         """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
         # Memory must run out before anything is added: X, Y, both errors, products and copies.
         n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
-        reserve_sums(n_rows, self.channels, count=8, on=self.device)
+        reserve_sums(n_rows, self.channels, count=8, device=self.device)
 
         sample_indices = torch.tensor(batch.samples, device=self.device)
         index_of_token = sample_indices[:, None].expand(batch.real.shape)
@@ -166,7 +166,7 @@ class _StreamErrors:
             # One patch at a time: in float64 all of them take as much as the sums of their fit.
             float64_patch = patch.to(self.device, torch.float64)
             chunks = iterate_token_rows(
-                streams[start], streams[end], index_of_token, wanted=batch.real
+                streams[start], streams[end], index_of_token, is_wanted=batch.real
             )
             for x, y, float_indices in chunks:
                 self._add_tokens(self.sums[boundary], float64_patch, x, y, float_indices.long())

@@ -109,7 +109,7 @@ def sweep_work(
     replacements = [replacement_unit(unit, donor) for unit in remaining_units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
     candidates, observations = plan_sweep(
-        current, [*remaining_units, *replacements], removing=is_removing
+        current, [*remaining_units, *replacements], is_removing=is_removing
     )
     streams = carried_models(candidates.values(), is_removing)
     tree = grow_tree(streams, list(observations.values()), n_layers, True)
@@ -136,7 +136,7 @@ def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
     """
     total = 0.0
     for candidate in candidates:
-        for operation in candidate.operations(n_layers, True):
+        for operation in candidate.list_operations(n_layers, True):
             total += operation.runs * (1 - len(operation.without) / 2)
     return total
 
