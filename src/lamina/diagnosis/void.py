@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class Void(Diagnosis):
-    """For which share of tokens the norm of the stream grows little at a layer, next to what it
-    grew before it.
+    """For which share of tokens the norm of the stream grows little at a layer.
+
+    The growth is compared with that before the layer.
 
     The tokens of questions and of their answers are counted apart too.
     """

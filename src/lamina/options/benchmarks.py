@@ -18,9 +18,10 @@ from lamina.options.explain import invalid
 
 
 class Generate(Entry):
-    """Answers that the model writes with its cache. Measured are the exact match with the right
-    answer (also where the task is a choice), how much answers repeat themselves, and pass@k of
-    sampled answers.
+    """Answers that the model writes with its cache.
+
+    Measured are the exact match with the right answer (also where the task is a choice), how much
+    answers repeat themselves, and pass@k of sampled answers.
     """
 
     max_tokens: int | None = option(
@@ -56,9 +57,11 @@ class Generate(Entry):
 
 
 class Task(Entry):
-    """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from.
-    Questions of your own are in two files, one to calibrate and one to test; give the calibration
-    and the benchmark the same name.
+    """An lm-eval task, or questions of your own in a file.
+
+    `tasks: own` in a study finds a task by the name that a calibration draws from. Questions of
+    your own are in two files, one to calibrate and one to test; give the calibration and the
+    benchmark the same name.
     """
 
     # Written answers have jobs of their own, so asking for them measures nothing again.

@@ -89,7 +89,9 @@ trust_code_option = partial(
 
 
 class Calibration(Choice):
-    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or
+    """Samples on which units are scored and repairs fitted.
+
+    The key that is there says what they are: `task`, `tasks`, `text`, `hub`, `mixture` or
     `choices`. What each is good for: docs/data.md.
     """
 

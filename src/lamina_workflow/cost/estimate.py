@@ -1,5 +1,6 @@
-"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine
-and the naive way.
+"""The cost of a study before it runs: jobs, layer-tokens, memory and disk of each stage.
+
+Layer-tokens are counted for the engine and for the naive way.
 
 The output embedding, loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
 """
@@ -87,8 +88,9 @@ def estimate_cost(
     calibration_files: list[str],
     task_files: list[str],
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each of the `stages`, the work of the job behind
-    each output (`jobs`), and `notes`.
+    """What results/cost.json says: the cost of each of the `stages`, and the work of each job.
+
+    Jobs are named by their outputs (`jobs`); `notes` says what was assumed.
 
     task_files: of the benchmark tasks.
     """
@@ -165,8 +167,10 @@ def count_tokens(samples: Sequence[Sample]) -> Tokens:
 def _count_task(
     task_file: Path, config: Configuration, tokens_by_calibration: Mapping[str, Tokens]
 ) -> Tokens:
-    """Tokens of a benchmark task: its samples are taken to be as long as those of a calibration
-    that is drawn from it, or of all calibrations.
+    """Tokens of a benchmark task.
+
+    Its samples are taken to be as long as those of a calibration that is drawn from it, or of all
+    calibrations.
 
     Questions of the user's own have the same name as calibration and as benchmark.
     """
@@ -346,9 +350,7 @@ class Works:
     def search_memory(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
     ) -> float:
-        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait
-        meanwhile.
-        """
+        """Bytes of a search: its widest pass or the fit of its repairs, and its waiting patches."""
         shape = self.shapes[model]
         entry = self.config.selectors[selector]
         names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
@@ -440,9 +442,7 @@ class Works:
         )
 
     def _training_work(self, variant: Variant, options: Healing) -> tuple[float, float]:
-        """Layer-tokens of healing a variant, and the FLOP of each, a mean over what it is trained
-        on.
-        """
+        """Layer-tokens of healing a variant, and the mean FLOP of each over its training data."""
         manifest = self.manifests[variant.model]
         weights = options.weights(variant.calibration)
         tokens_by_calibration = {
@@ -527,9 +527,7 @@ class Works:
             )
 
     def _is_candidate(self, variant: Variant) -> bool:
-        """Whether a variant's layers have the base model's weights, apart from linear maps of the
-        stream.
-        """
+        """Whether a variant's layers have the base model's weights, except for linear patches."""
         if variant.healing != "none":
             return False
         if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
@@ -553,9 +551,7 @@ def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
 def _pass_memory(
     shape: Shape, budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
 ) -> int:
-    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many lines like
-    theirs.
-    """
+    """Bytes of a pass of the engine over samples of `tokens`, or over so many lines like theirs."""
     mean_length = tokens.packed // max(1, tokens.samples)
     n_scored = -(-tokens.scored // tokens.samples)
     # The shortest line is taken to be as far below the mean as the longest is above it.
@@ -566,8 +562,9 @@ def _pass_memory(
 
 
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
-    """Bytes of a benchmark of variants in one pass, which `evaluation.together` keeps below HOST,
-    and of variants alone.
+    """Bytes of a benchmark of variants in one pass, and of variants alone.
+
+    `evaluation.together` keeps the first below HOST.
     """
     fitting_budget = footprint.largest_token_budget(
         HOST, lambda budget: _pass_memory(shape, budget, tokens, n_together, budget)

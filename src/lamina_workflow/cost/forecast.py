@@ -1,5 +1,6 @@
-"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time, memory and disk of every
-stage.
+"""What a run would cost, as `make plan` prints it.
+
+These are jobs, arithmetic, time, memory and disk of every stage.
 
 `python -m lamina_workflow.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a
 rate in TFLOP/s, or from the rate of this machine, which is measured where there is no GPU.

@@ -166,9 +166,7 @@ class DrawnSamples:
 
 
 def _draw_lines(tokens: Tokens, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Lengths of so many of a calibration's lines, from the shortest to the longest, in drawn
-    order.
-    """
+    """Lengths of `count` of a calibration's lines, from the shortest to the longest, shuffled."""
     quantiles = (np.arange(count) + 0.5) / count
     return generator.permutation(np.quantile(tokens.lines, quantiles, method="nearest"))
 
@@ -217,8 +215,9 @@ class CountingRehearsal:
     def measure_losses(
         self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
     ) -> np.ndarray:
-        """Drawn losses (candidates, samples): what units lose together is more or less than the
-        sum.
+        """Drawn losses (candidates, samples).
+
+        What units lose together is more or less than the sum.
         """
         indices = np.array(list(sample_indices))
         self._count_passes(candidates, indices)
@@ -245,9 +244,7 @@ class CountingRehearsal:
                 self.work.layer_tokens += n_layers * batch.longest * batch.n_lines
 
     def _count_tree_layers(self, candidates: Sequence[Candidate], width: int) -> int:
-        """Layers that a token of a batch of this width runs through, in passes as a session makes
-        them.
-        """
+        """Layers that a token of a batch of this width runs through, in passes like a session's."""
         n_carried = int(self._has_outputs)
         n_layers = 0
         for group in group_candidates(list(candidates), width, self._model.token_budget, n_carried):
@@ -309,22 +306,16 @@ class CountingRehearsal:
         return candidates
 
     def _stand_in_patch(self, repair: str, run: Boundary) -> Any:
-        """What stands for the patch of a run: sets that lack the run share it, and so their
-        streams.
-        """
+        """A stand-in for the patch of a run: sets with this run share it, and so their streams."""
         return self._patches.setdefault((repair, run), object())
 
     def count_fold_fits(self, candidates: Sequence[Candidate]) -> None:
-        """Count the fits of the repair that is in place in candidates; each of two folds is fitted
-        on half of the samples.
-        """
+        """Count the fits of the repair in place; each fold is fitted on half of the samples."""
         for repair in self._repairs:
             self.count_fit(repair, candidate_boundaries(candidates, self._model.n_layers))
 
     def _count_padded_tokens(self, calibration: str, share: float, budget: int) -> float:
-        """Tokens of a pass over a share of a calibration's samples, with the padding of its
-        batches.
-        """
+        """Tokens of a pass over a share of a calibration's samples, padding included."""
         tokens = self._tokens_by_calibration[calibration]
         lengths = [length * tokens.stream / tokens.packed for length in reversed(tokens.lines)]
         n_padded = 0.0

@@ -76,8 +76,9 @@ class Tokens:
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
-    """FLOP of one token through one layer: twice its weights, and attention over half of a line on
-    average.
+    """FLOP of one token through one layer.
+
+    Twice its weights, and attention over half of a line on average.
     """
     attention = 2 * manifest["hidden_size"] * tokens.packed / tokens.samples
     return float(2 * manifest["layer_parameters"] + attention)
@@ -131,9 +132,7 @@ def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "
 
 
 def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
-    """Layers that models run one after the other; a layer without one sub-layer counts as half of
-    one.
-    """
+    """Layers that models run one after the other; a layer without one sub-layer counts half."""
     total = 0.0
     for candidate in candidates:
         for operation in candidate.list_operations(n_layers, True):
@@ -189,8 +188,7 @@ def patch_flops(channels: int, n_tokens: float, runs: Collection[tuple[float, fl
 def fit_work(
     options: Repair, own: str, read: Mapping[str, Tokens], n_layers: int, sizes: Iterable[int]
 ) -> float:
-    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as
-    possible.
+    """Layer-tokens of a fit for plans of several sizes, each with as many runs as possible.
 
     options: the repair's entry in the configuration.
     own: the calibration of the variants.

@@ -18,13 +18,13 @@ class Iterative(Selector):
     """Removes the lowest unit and scores the rest again.
 
     With `repair`, every removal is scored with its best patch in place. A sample is never scored
-    under a patch that was fitted on it: the calibration is drawn into two halves by `seed`, and the
+    under a patch that was fitted on it: the calibration is drawn into two folds by `seed`, and the
     patches of one score the other. List the repair under the study's `repairs` as well to have the
     finished plan repaired. Protected layers are then not scored, and the sweep of the unpruned
     model is not shared with other selectors.
 
-    With `donors`, a step also scores every layer replaced by each donor's; beside the layer that
-    goes, the best of them takes its place if the model is better with it.
+    With `donors`, a step also scores every layer replaced by each donor's. The best replacement is
+    made together with the removal if it improves the model.
     """
 
     SWEEPS = True

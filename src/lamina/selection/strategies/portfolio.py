@@ -57,8 +57,8 @@ class Portfolio(Selector):
     strategy: Literal["portfolio"] = "portfolio"
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
     members: list[Filled] = option(
-        "Metrics by which the lowest units are proposed, and strategies: those that read the streams of the unpruned "
-        "model, and those that search, which cost much more.",
+        "Metrics by which the lowest units are proposed, and strategies: those that read the "
+        "streams of the unpruned model, and those that search, which cost much more.",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
@@ -66,20 +66,21 @@ class Portfolio(Selector):
         "Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0
     )
     repairs: list[Filled] = option(
-        "Repairs (names under `repairs`) with which every set is measured beside the bare one.",
+        "Repairs (names under `repairs`) with which every set is measured as well as bare.",
         [],
         shown_default="none",
     )
     judge: Filled | None = option(
-        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's own.",
+        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's "
+        "own.",
         None,
     )
     held_back: float = option(
         "Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1
     )
     also: Weights = option(
-        "General text that judges beside the task: calibrations, and what the loss of their tokens counts (nats per "
-        "token) beside the mean loss of the task's documents.",
+        "General text that judges together with the task: calibrations, and the weight of their "
+        "loss (nats per token) next to the mean loss of the task's documents.",
         {},
         allowed="weights above 0 by calibration, such as {corpus: 1}",
         shown_default="none",

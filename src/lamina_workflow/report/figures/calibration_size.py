@@ -1,5 +1,6 @@
-"""How many samples a ranking of layers needs: how alike two calibrations of the same size rank
-layers, by metric.
+"""How many samples a ranking of layers needs, by metric.
+
+Two calibrations of the same size are compared.
 """
 
 from typing import Any

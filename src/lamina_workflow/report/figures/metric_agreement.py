@@ -1,6 +1,4 @@
-"""How alike accuracy and every other metric order units, task by task: rank correlations with their
-intervals.
-"""
+"""How alike accuracy and other metrics order units of each task, with intervals."""
 
 import math
 from operator import itemgetter

@@ -1,5 +1,6 @@
-"""Accuracy relevance next to cosine relevance: which layers each calibration needs, and which
-layers look inert.
+"""Accuracy relevance next to cosine relevance.
+
+It shows which layers each calibration needs, and which look inert.
 """
 
 from collections.abc import Callable

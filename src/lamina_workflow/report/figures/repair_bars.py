@@ -1,5 +1,6 @@
-"""The effect of patches and healing at the size that was healed: base, pruned, patched and healed
-models.
+"""The effect of patches and healing at the size that was healed.
+
+Bars are base, pruned, patched and healed models.
 """
 
 from typing import Any

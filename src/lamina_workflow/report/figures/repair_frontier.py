@@ -1,6 +1,4 @@
-"""A smaller model's accuracy on its own task against its perplexity of general text, by selector
-and repair.
-"""
+"""Accuracy of smaller models on their own task against their perplexity of general text."""
 
 from typing import Any
 

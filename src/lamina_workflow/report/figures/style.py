@@ -1,6 +1,4 @@
-"""The common style of all figures: fonts, colours that every reader can distinguish, panels,
-legends, and SVG.
-"""
+"""The common style of all figures: fonts, distinguishable colours, panels, legends, SVG."""
 
 import html
 import io

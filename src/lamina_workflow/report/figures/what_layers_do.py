@@ -1,5 +1,6 @@
-"""What layers do in a complete model: void tokens, readable labels, and where prompts differ in the
-stream.
+"""What layers do in a complete model.
+
+Void tokens, readable labels, and where prompts differ in the stream.
 """
 
 from typing import Any, NamedTuple
