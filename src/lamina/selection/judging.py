@@ -237,9 +237,10 @@ def _without_documents_of(
 ) -> dict[str, list[Sample]]:
     """The judging samples whose documents, at any length, are not among those that choose."""
     sample_groups = [choosing_samples, *judges_by_calibration.values()]
-    document_numbers = index_documents(
-        [[sample.sequence() for sample in group] for group in sample_groups]
-    )
+    sequence_groups: list[list[tuple[int, ...]]] = []
+    for samples in sample_groups:
+        sequence_groups.append([sample.sequence() for sample in samples])
+    document_numbers = index_documents(sequence_groups)
     choosing_documents = set(document_numbers[0])
     kept_judges: dict[str, list[Sample]] = {}
     for (name, samples), judge_documents in zip(
@@ -489,11 +490,13 @@ class RepairedSets:
             for name, calibration in calibrations.items()
         }
         sequences[own_name] = list(choosing)
-        self._sources = {
-            name: [Source(sequences[calibration], weight) for calibration, weight in loop.weights]
-            for name, loop in loops.items()
-        }
-        self._patches: dict[str, dict[Boundary, Patch]] = {name: {} for name in loops}
+        self._sources: dict[str, list[Source]] = {}
+        self._patches: dict[str, dict[Boundary, Patch]] = {}
+        for name, loop in loops.items():
+            self._sources[name] = [
+                Source(sequences[calibration], weight) for calibration, weight in loop.weights
+            ]
+            self._patches[name] = {}
 
     def __call__(
         self, unit_sets: Iterable[frozenset[str]]

@@ -353,7 +353,8 @@ def exchange_units(
     for old_rank, new_rank in rank_pairs:
         if len(exchanged_sets) == n_sets:
             break
-        old_unit, new_unit = removed_units[old_rank], kept_units[new_rank]
+        old_unit = removed_units[old_rank]
+        new_unit = kept_units[new_rank]
         other_removed = [unit for unit in reversed(removed_units) if unit != old_unit]
         other_kept = [unit for unit in kept_units if unit != new_unit]
         exchanged_set = frozenset(

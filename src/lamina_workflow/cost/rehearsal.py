@@ -225,11 +225,10 @@ class CountingRehearsal:
         n_layers = count_layers(candidates, self._model.n_layers)
         self.work.naive_layer_tokens += n_layers * n_row_tokens
 
-        sums = [
-            sum(self._loss_by_unit[unit] for unit in sorted(candidate.removed))
-            for candidate in candidates
-        ]
-        losses = np.array(sums) * self._generator.uniform(0.5, 1.5, len(sums))
+        loss_sums: list[float] = []
+        for candidate in candidates:
+            loss_sums.append(sum(self._loss_by_unit[unit] for unit in sorted(candidate.removed)))
+        losses = np.array(loss_sums) * self._generator.uniform(0.5, 1.5, len(loss_sums))
         return losses[:, None].repeat(len(indices), axis=1)
 
     def _count_passes(self, candidates: Sequence[Candidate], indices: np.ndarray) -> None:

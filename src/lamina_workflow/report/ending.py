@@ -1,6 +1,7 @@
 """The last lines of a run that succeeded: the best variant or which layers matter, and its files.
 
-`python -m lamina_workflow.report.ending` prints them, from the tables under the current folder's `results/`.
+`python -m lamina_workflow.report.ending` prints them, from the tables under `results/` of the
+current folder.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scipy.stats import t as student
+from scipy import stats
 
 from lamina_workflow.report.paired_tests import DifferenceTest, timing_degrees
 
@@ -68,7 +68,7 @@ def compare_independent(
     p_value = 1.0
     if difference:
         t = abs(difference) / facing_zero.stderr
-        p_value = float(2 * student.sf(t, facing_zero.degrees))
+        p_value = float(2 * stats.t.sf(t, facing_zero.degrees))
     if are_time_ratios:
         low = first.value * math.expm1(low)
         difference = first.value * math.expm1(difference)
@@ -93,7 +93,7 @@ def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
         above = number.ci_high - number.value
     elif number.stderr is not None:
         stderr = number.stderr / number.value if is_time_ratio else number.stderr
-        below = above = float(student.ppf(0.975, degrees)) * stderr
+        below = above = float(stats.t.ppf(0.975, degrees)) * stderr
     else:
         return None
 
@@ -105,7 +105,7 @@ def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
 def _combine_errors(half_widths: tuple[float, float], degrees: tuple[int, int]) -> _DifferenceError:
     """The error of a difference, from half the widths of the 95 % intervals of its numbers."""
     stderrs = [
-        half_width / float(student.ppf(0.975, n))
+        half_width / float(stats.t.ppf(0.975, n))
         for half_width, n in zip(half_widths, degrees, strict=True)
     ]
     variance = sum(stderr**2 for stderr in stderrs)
@@ -114,5 +114,5 @@ def _combine_errors(half_widths: tuple[float, float], degrees: tuple[int, int]) 
     welch_degrees = variance**2 / sum(
         stderr**4 / n for stderr, n in zip(stderrs, degrees, strict=True)
     )
-    half_width = float(student.ppf(0.975, welch_degrees)) * variance**0.5
+    half_width = float(stats.t.ppf(0.975, welch_degrees)) * variance**0.5
     return _DifferenceError(half_width, variance**0.5, welch_degrees)

@@ -13,8 +13,7 @@ from typing import Any, TypedDict
 
 import duckdb
 import numpy as np
-from scipy.stats import binomtest, norm
-from scipy.stats import t as student
+from scipy import stats
 
 from lamina_workflow.report.answers import group_rows, query_rows
 
@@ -188,7 +187,7 @@ def compute_interval(stderr: float, third_cumulant: float, degrees: int) -> tupl
     [Hall 1992, J. R. Stat. Soc. B 54]: with a = third_cumulant / stderr^3,
     t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 is nearly as normal as t is for normal numbers.
     """
-    quantile = float(student.ppf(0.975, degrees)) if degrees > 0 else math.nan
+    quantile = float(stats.t.ppf(0.975, degrees)) if degrees > 0 else math.nan
     skewness = third_cumulant / stderr**3 if stderr else 0.0
     if abs(skewness) < 1e-6:
         return quantile * stderr, quantile * stderr
@@ -208,7 +207,7 @@ def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, fl
     Times are skewed, which so few of them do not show. With half the degrees of freedom the
     interval also holds for exponential ones; for others it is wider than it need be.
     """
-    half_width = float(student.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
+    half_width = float(stats.t.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
     return ratio * math.exp(-half_width), ratio * math.exp(half_width)
 
 
@@ -261,10 +260,10 @@ def compute_sign_flip_p_value(differences: np.ndarray) -> float:
         return 1.0
     if _are_equal(abs(nonzero)):
         n_positive = int((nonzero > 0).sum())
-        return float(binomtest(n_positive, len(nonzero)).pvalue)
+        return float(stats.binomtest(n_positive, len(nonzero)).pvalue)
     if len(nonzero) >= MIN_FOR_NORMAL:
         z = abs(nonzero.sum()) / np.sqrt((nonzero**2).sum())
-        return float(2 * norm.sf(z))
+        return float(2 * stats.norm.sf(z))
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (N_SIGN_DRAWS, len(nonzero)))
     is_as_far = abs(signs @ nonzero) >= abs(nonzero.sum()) * (1 - 1e-9)
     return float((1 + is_as_far.sum()) / (1 + N_SIGN_DRAWS))

@@ -43,26 +43,17 @@ def summarise_results(
 ) -> dict[str, list[Statement]]:
     """The results by topic, topics without any left out.
 
-    recommended: the variants that the report recommends (`lamina_workflow.report.answers.recommendations`)
+    recommended: the variants that the report recommends, of `answers.recommendations`
     """
     topics: dict[str, list[Statement]] = {
         "Layers that can go": [*describe_removable_layers(connection)],
         "Metrics": compare_metrics_with_accuracy(connection),
         "Selectors": compare_selectors(connection, recommended),
         "Repairs": describe_repairs(connection),
-        "With care": [
-            *cautions.list_harmful_repairs(connection),
-            *cautions.list_worse_smaller_removals(connection),
-            *cautions.list_ineffective_healings(connection),
-            *cautions.describe_reliability(connection),
-            *compare_writing_with_choosing(connection),
-            *cautions.describe_spread_of_draws(connection),
-            *cautions.list_nonfinite_units(connection),
-            *cautions.describe_shared_documents(connection),
-            *cautions.count_truncated_questions(connection),
-            *cautions.count_undecided_questions(connection),
-        ],
+        "With care": [],
     }
+    for warn in CAUTIONS:
+        topics["With care"] += warn(connection)
     return {topic: statements for topic, statements in topics.items() if statements}
 
 
@@ -78,21 +69,20 @@ def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str
     ]
     sentences = []
     for (model,), model_rows in group_rows(layer_rows, "model").items():
-        counts = {
-            calibration: sum(_is_removable(row) for row in calibration_rows)
-            for (calibration,), calibration_rows in group_rows(model_rows, "calibration").items()
-        }
-        fewest = min(counts, key=counts.__getitem__)
-        most = max(counts, key=counts.__getitem__)
+        n_removable: dict[str, int] = {}
+        for (calibration,), rows in group_rows(model_rows, "calibration").items():
+            n_removable[calibration] = sum(_is_removable(row) for row in rows)
+        fewest = min(n_removable, key=n_removable.__getitem__)
+        most = max(n_removable, key=n_removable.__getitem__)
         n_layers = len({row["layer"] for row in model_rows})
         n_samples = max(row["accuracy_samples"] for row in model_rows)
 
-        found = f"{counts[fewest] or 'none'} of {n_layers} layers on {fewest}"
+        removable_layers = f"{n_removable[fewest] or 'none'} of {n_layers} layers on {fewest}"
         if most != fewest:
-            found += f" to {counts[most]} on {most}"
+            removable_layers += f" to {n_removable[most]} on {most}"
         sentences.append(
-            f"{model}: removed one at a time, {found} cost no accuracy that {n_samples} samples "
-            "can show."
+            f"{model}: removed one at a time, {removable_layers} cost no accuracy that "
+            f"{n_samples} samples can show."
         )
     return sentences
 
@@ -174,9 +164,7 @@ class RivalResult:
     n_worse: int
     n_undecided: int
     n_accuracies: int  # tasks with an accuracy
-    mean_gain: (
-        float  # of accuracy over these tasks; positive: the selector is better than its rival
-    )
+    mean_gain: float  # of accuracy over these tasks; above 0 if the selector is the better one
 
 
 def _tabulate_rivals(
@@ -327,3 +315,18 @@ def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list
         "Left on average of the base model's right choices, and of its right answers to the same "
         f"questions where it writes them itself: {'; '.join(shares)}."
     ]
+
+
+# What the topic "With care" says, in this order.
+CAUTIONS = (
+    cautions.list_harmful_repairs,
+    cautions.list_worse_smaller_removals,
+    cautions.list_ineffective_healings,
+    cautions.describe_reliability,
+    compare_writing_with_choosing,
+    cautions.describe_spread_of_draws,
+    cautions.list_nonfinite_units,
+    cautions.describe_shared_documents,
+    cautions.count_truncated_questions,
+    cautions.count_undecided_questions,
+)

@@ -52,7 +52,9 @@ def _draw_panel(axes: Axes, rows: style.Rows, markers: dict[str, style.LineStyle
 
 def _draw_correlation(axes: Axes, row: dict[str, Any], y: float, marker: style.LineStyle) -> None:
     """The correlation on one calibration, with its interval where it is known."""
-    correlation, low, high = row["spearman"], row["ci_low"], row["ci_high"]
+    correlation = row["spearman"]
+    low = row["ci_low"]
+    high = row["ci_high"]
     ends = None if low is None else [[correlation - low], [high - correlation]]
     axes.errorbar(correlation, y, xerr=ends, elinewidth=0.9, **marker)
     interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
