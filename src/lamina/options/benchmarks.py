@@ -56,7 +56,7 @@ class Generate(Entry):
         return sorted(set(self.pass_at or [1, self.samples]))
 
 
-class Task(Entry):
+class TaskEntry(Entry):
     """An lm-eval task, or questions of your own in a file.
 
     `tasks: own` in a study finds a task by the name that a calibration draws from. Questions of
@@ -83,7 +83,7 @@ class Task(Entry):
     )
 
 
-class Perplexity(Entry):
+class TextEntry(Entry):
     """How well the next token of a text is predicted."""
 
     text: UserPath = TEXT
@@ -134,12 +134,12 @@ class Efficiency(Entry):
 class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
-    tasks: Named[Task] = option(
+    tasks: Named[TaskEntry] = option(
         "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by "
         "any name.",
         {},
     )
-    perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
+    perplexity: Named[TextEntry] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(
         "Latency, throughput and memory compared with the base model. Left out, they are not "
         "measured.",

@@ -13,7 +13,7 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.calibrations import CORPUS, Choices, Hub, Text
 from lamina.options.explain import join_words
 from lamina.options.models import Model
@@ -234,7 +234,7 @@ class DataFiles:
         self._n_documents: dict[tuple[Path, bool], int] = {}
         self._n_questions: dict[Path, int] = {}
 
-    def check_text(self, where: str, entry: Text | Perplexity) -> None:
+    def check_text(self, where: str, entry: Text | TextEntry) -> None:
         """Refuse a text that is not there, cannot be read, or has fewer documents than wanted."""
         path = corpus_file(entry.text, entry.split, self.root)
         if entry.text == CORPUS:
@@ -249,7 +249,7 @@ class DataFiles:
         if path.stat().st_size > LARGEST:
             return
 
-        keeps_blank = isinstance(entry, Perplexity) and entry.joined is not None
+        keeps_blank = isinstance(entry, TextEntry) and entry.joined is not None
         if (path, keeps_blank) not in self._n_documents:
             documents = read_documents(path, None, where, keeps_blank)
             self._n_documents[path, keeps_blank] = len(documents)
@@ -273,7 +273,7 @@ def _corpus_splits(folder: Path) -> list[str]:
     return sorted(file.stem.removeprefix("corpus_") for file in corpus_files)
 
 
-def _check_split(where: str, entry: Text | Perplexity, splits: list[str]) -> None:
+def _check_split(where: str, entry: Text | TextEntry, splits: list[str]) -> None:
     if entry.split in splits:
         return
     allowed = splits

@@ -24,7 +24,7 @@ from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.healings import Healing
 from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
@@ -182,7 +182,7 @@ def _count_task(
     return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
 
 
-def _count_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
+def _count_text(entry: TextEntry, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
     texts = documents.perplexity_texts(entry, Path.cwd())

@@ -97,7 +97,7 @@ class RehearsedBatch(NamedTuple):
     """A mean, so it need not be whole."""
 
 
-class DrawnSamples:
+class RehearsedSamples:
     """Samples that stand for those of the calibrations of a search.
 
     They have indices: those that choose come first, then those that judge, calibration by
@@ -199,7 +199,7 @@ class CountingRehearsal:
         self._patches: dict[tuple[str, Boundary], object] = {}
         self._fitted_runs: dict[str, set[Boundary]] = {name: set() for name in repairs}
 
-        self._samples = DrawnSamples(own, tokens_by_calibration, options, self._generator)
+        self._samples = RehearsedSamples(own, tokens_by_calibration, options, self._generator)
         self.choosing = self._samples.choosing
         self.judging = self._samples.judging
         self.judges = self._samples.judges

@@ -36,7 +36,7 @@ class Taylor(Metric):
     help = "sum of abs(weight × gradient)"
 
 
-class Random(Metric):
+class RandomOrder(Metric):
     """Units in a random order."""
 
     name = "random"
