@@ -84,8 +84,8 @@ def _encode_pair(
     corrupt_ids = encode_document(tokenizer, line["corrupt"])
     if len(clean_ids) != len(corrupt_ids):
         raise LaminaError(
-            f"{location}: `clean` has {len(clean_ids)} tokens and `corrupt` {len(corrupt_ids)}. Write two "
-            "prompts with the same number of tokens."
+            f"{location}: `clean` has {len(clean_ids)} tokens and `corrupt` {len(corrupt_ids)}. "
+            "Write two prompts with the same number of tokens."
         )
     # Encoded together with the prompt, the tokens of an answer are those after the prompt's own.
     right_ids = encode_document(tokenizer, f"{line['clean']} {line['right'].strip()}")[

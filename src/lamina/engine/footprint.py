@@ -86,7 +86,7 @@ class Shape:
 
 
 def capture_bytes(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
-    """Bytes of `capture.capture_similarities`: all streams, and three numbers per pair and sample."""
+    """Bytes of `capture_similarities`: all streams, and three numbers per pair and sample."""
     n_boundaries = shape.layers + 1
     n_positions = _batch_positions(
         count_positions(token_budget, n_boundaries), line_length, n_lines
@@ -136,7 +136,7 @@ def _pass_bytes(
     """
     cost = line_length + n_scored * shape.vocabulary / (4 * shape.channels)
     n_together = min(n_lines, max(1, token_budget / n_streams / cost))
-    # The groups are as even as `session.group_candidates` makes them, with the current model in each.
+    # The groups are as even as `group_candidates` makes them, with the current model in each.
     max_forks = max(1, int(token_budget / (line_length * n_together)) - 1)
     n_forks = n_streams - 1
     n_groups = max(1, -(-n_forks // max_forks))
@@ -296,7 +296,7 @@ def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
 
 
 def largest_token_budget(available_bytes: int, predict_bytes: Callable[[int], int]) -> int:
-    """The most tokens whose prediction is at most `available_bytes` bytes, at least LEAST_BUDGET."""
+    """The most tokens whose prediction is within `available_bytes`, at least LEAST_BUDGET."""
     max_tokens = LEAST_BUDGET
     while predict_bytes(2 * max_tokens) <= available_bytes:
         max_tokens *= 2

@@ -257,8 +257,8 @@ def collate_lines(
     """Pad lines into one batch, which goes to the device in one transfer.
 
     On a device with tensor cores the length is a multiple of 8: they compute in such steps, and
-    attention copies a mask whose rows are not aligned. Lines that are not `mixes_lengths` have one length
-    and keep it.
+    attention copies a mask whose rows are not aligned. Lines that are not `mixes_lengths` have one
+    length and keep it.
     """
     alignment = ALIGNMENT if device.type == "cuda" and mixes_lengths else 1
     longest_line = max(len(line.tokens) for line in lines)

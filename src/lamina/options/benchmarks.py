@@ -121,7 +121,7 @@ class TextEntry(Entry):
 
 
 class Efficiency(Entry):
-    """Speed and memory, as ratios to the base model, which is measured in turn with each variant."""
+    """Speed and memory as ratios to the base model, which is measured in turn with each variant."""
 
     prompt: int = option("Tokens of the prompt.", 64, ge=1)
     generate: int = option("Tokens generated after it.", 32, ge=1)

@@ -1,7 +1,7 @@
 """Errors in words that users know: the key, its value, what is allowed, the nearest key.
 
 `describe_error` turns an error of pydantic into one sentence about one key. What pydantic cannot
-know, validators of the configuration say with `wrong`.
+know, validators of the configuration say with `invalid`.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from lamina.errors import LaminaError
 if TYPE_CHECKING:
     from lamina.options.entry import Entry
 
-# The type of errors that `wrong` made, which have their message already.
+# The type of errors that `invalid` made, which have their message already.
 _WORDED = "lamina"
 # Types of errors that explain more than an error that may follow from them.
 _FIRST_TYPES = ("extra_forbidden", _WORDED)
@@ -251,7 +251,7 @@ class _Explanation:
         return key, message
 
     def _describe_worded(self) -> tuple[str, str]:
-        """About what a validator refused with `wrong`."""
+        """About what a validator refused with `invalid`."""
         key = f"{self.key}.{self.error['ctx']['key']}".strip(".")
         return key, self.error["msg"]
 

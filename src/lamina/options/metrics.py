@@ -36,7 +36,7 @@ class MetricEntry:
 
     @property
     def losing(self) -> bool:
-        """Whether every sample has a loss whose mean ranks removals; searches compare such losses."""
+        """Whether every sample has a loss whose mean ranks removals, which searches need."""
         return self.removes and self.adds
 
     @property

@@ -133,7 +133,7 @@ class Selector(Choice):
     # Whether it reads the captured activations.
     CAPTURED: ClassVar[bool] = False
     # How units were chosen, for the card of an export.
-    CHOICE: ClassVar[str] = "units went by their scores"
+    CHOICE: ClassVar[str] = "units were removed by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()

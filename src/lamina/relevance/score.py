@@ -58,8 +58,8 @@ def rank_units(
 ) -> Ranking:
     """Rank the units by `metric`.
 
-    sample_weights: Bootstrap weights of the samples, (1 + draws, samples); by default the plain mean
-    alone.
+    sample_weights: Bootstrap weights of the samples, (1 + draws, samples); by default the plain
+    mean alone.
     """
     if sample_weights is None:
         sample_weights = np.full((1, columns.n_samples), 1 / columns.n_samples)

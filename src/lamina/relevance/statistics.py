@@ -99,8 +99,8 @@ def studentised_interval(
 ) -> IntervalEnds:
     """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
 
-    draws, standard_errors: Bootstrap draws and their standard errors, (1 + draws, units); the first row is
-        the estimate.
+    draws, standard_errors: Bootstrap draws and their standard errors, (1 + draws, units); the first
+        row is the estimate.
     skewness: That of each mean, (units,), which `columns.mean_skewness` estimates.
     n_samples: The number of samples of each unit, (units,). Units with fewer than `MIN_SAMPLES` get
         NaN.
@@ -183,8 +183,8 @@ def bootstrap_ratios(
     None without samples.
 
     numerators: What each sample adds to the numerator of each measure, (samples, measures).
-    denominators: What each sample adds to their common denominator, (samples,); samples of 0 are left
-        out.
+    denominators: What each sample adds to their common denominator, (samples,); samples of 0 are
+        left out.
     document_of_sample: The document of each sample, (samples,).
     """
     is_counted = denominators > 0

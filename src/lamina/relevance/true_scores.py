@@ -290,8 +290,8 @@ def _drawn_log_shares(
         units).
     true_between: Variance between units without noise.
 
-    Of the sizes that are tried for the differences within units, it is the one that has the measured
-    share once the draw's noise is added: squares, noise, and twice the products.
+    Of the sizes that are tried for the differences within units, it is the one that has the
+    measured share once the draw's noise is added: squares, noise, and twice the products.
     """
     measured_within = (within_units**2).mean()
     measured_between = (between_units**2).mean()

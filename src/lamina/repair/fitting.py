@@ -270,7 +270,7 @@ class _Fitter:
 def record_fits(
     request: FitRequest, groups: Iterable[FittedGroup], repair_name: str
 ) -> tuple[dict[str, torch.Tensor], list[Columns]]:
-    """The tensors of the patch file and the rows of table `patches`; `repair_name` is the repair's."""
+    """The tensors of the patch file, and the rows of table `patches`."""
     patch_tensors: dict[str, torch.Tensor] = {}
     patch_rows: list[Columns] = []
     for refusal in request.refusals:

@@ -123,7 +123,7 @@ def _union(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
 def mix_statistics(
     own_statistics: Statistics[Any], general_statistics: Statistics[Any], weight: float
 ) -> Statistics[Any]:
-    """The sum of both statistics, where every token of `general_statistics` counts `weight` times."""
+    """The sum of both statistics, where every token of general text counts `weight` times."""
     if not weight:
         return own_statistics
     return Statistics(

@@ -89,7 +89,7 @@ def _rows_of_changed_candidates(
     replacements: DonorModels | None,
     manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
-    """`removal_rows` where candidates are repaired, or where some units are layers of other models."""
+    """`removal_rows` where candidates are repaired, or where some units are donors' layers."""
     samples = next(iter(calibrations.values())).samples
     protected_by_options = [
         *(loop.protect if loop else ()),

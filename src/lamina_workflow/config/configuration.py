@@ -23,10 +23,10 @@ class Sweep(Entry):
     """How a sweep is cut into jobs and batches."""
 
     blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
-        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L layers "
-        "in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost at most "
-        "a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with many, "
-        "write their number.",
+        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L "
+        "layers in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost "
+        "at most a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with "
+        "many, write their number.",
         "auto",
         allowed="a whole number of at least 1, or auto",
     )

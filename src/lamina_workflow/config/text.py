@@ -63,23 +63,25 @@ def merge_configurations(
 
     Raises LaminaError as `read_configuration` does.
     """
-    merged: dict[str, Any] = {}
+    merged_values: dict[str, Any] = {}
     for file in files:
-        merged = _merge(merged, read_configuration(file))
-    return _merge(merged, overrides)
+        merged_values = _merge(merged_values, read_configuration(file))
+    return _merge(merged_values, overrides)
 
 
 def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(earlier) if isinstance(earlier, Mapping) else {}
+    merged_values = dict(earlier) if isinstance(earlier, Mapping) else {}
     for key, value in later.items():
-        merged[key] = _merge(merged.get(key), value) if isinstance(value, Mapping) else value
-    return merged
+        merged_values[key] = (
+            _merge(merged_values.get(key), value) if isinstance(value, Mapping) else value
+        )
+    return merged_values
 
 
-def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[int]) -> None:
+def _check_keys(path: str | Path, node: yaml.Node, dotted_key: str, checked_ids: set[int]) -> None:
     """Refuse a key that is given twice in one mapping.
 
-    where: The dotted key of the node.
+    dotted_key: The dotted key of the node.
     checked_ids: Ids of the nodes that were checked, which aliases reach again.
     """
     if id(node) in checked_ids:
@@ -87,7 +89,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[
     checked_ids.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, entry in enumerate(node.value):
-            _check_keys(path, entry, f"{where}[{index}]", checked_ids)
+            _check_keys(path, entry, f"{dotted_key}[{index}]", checked_ids)
     if not isinstance(node, yaml.MappingNode):
         return
 
@@ -95,7 +97,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
-        name = f"{where}.{key.value}".lstrip(".")
+        name = f"{dotted_key}.{key.value}".lstrip(".")
         line = key.start_mark.line + 1
         if key.value in line_by_key:
             raise LaminaError(
@@ -153,14 +155,16 @@ def _find_key(file: str | Path, key: str) -> tuple[int, int]:
     line = 0
     while key:
         # A name may hold dots itself, so the longest one that fits counts.
-        fitting = [step for step in _steps(node) if _begins_with(key, step.name)]
-        if not fitting:
+        fitting_steps = [
+            longest_step for longest_step in _steps(node) if _begins_with(key, longest_step.name)
+        ]
+        if not fitting_steps:
             break
-        step = max(fitting, key=lambda step: len(step.name))
-        key = key[len(step.name) :].removeprefix(".")
+        longest_step = max(fitting_steps, key=lambda longest_step: len(longest_step.name))
+        key = key[len(longest_step.name) :].removeprefix(".")
         n_steps += 1
-        line = step.line
-        node = step.value
+        line = longest_step.line
+        node = longest_step.value
     return n_steps, line
 
 

@@ -55,7 +55,7 @@ class SearchWork:
 
 
 def search_work(
-    own: str,
+    own_calibration: str,
     tokens_by_calibration: Mapping[str, Tokens],
     model: SearchedModel,
     sizes: Sequence[int],
@@ -67,12 +67,12 @@ def search_work(
     Nothing is measured: the engine's tree counts the models that the search asks for. Units lose
     random amounts, so that the sets that a search keeps have units in common, as with true losses.
 
-    own: the calibration whose samples are searched on.
+    own_calibration: the calibration whose samples are searched on.
     tokens_by_calibration: of all calibrations that the search reads.
     options: those of the selector.
     repairs: the repairs that are in place or tried, by name.
     """
-    rehearsal = CountingRehearsal(own, tokens_by_calibration, model, options, repairs)
+    rehearsal = CountingRehearsal(own_calibration, tokens_by_calibration, model, options, repairs)
     is_free = options.free(model.n_layers)
     units = [
         unit for unit in all_units(model.n_layers, options.units) if is_free[parse_unit(unit)[0]]
@@ -106,63 +106,74 @@ class RehearsedSamples:
 
     def __init__(
         self,
-        own: str,
+        own_calibration: str,
         tokens_by_calibration: Mapping[str, Tokens],
         options: Any,
         generator: np.random.Generator,
     ) -> None:
         n_held_back = min(max(1, round(N_SAMPLES * options.held_back)), N_SAMPLES - 1)
-        judge = options.judge or own
-        n_choosing = N_SAMPLES if judge != own else N_SAMPLES - n_held_back
-        n_judging = N_SAMPLES if judge != own else n_held_back
-        also_judging = [name for name in options.also if name != judge]
-        names = [own, judge, *also_judging]
-        counts = [n_choosing, n_judging, *[n_held_back] * len(also_judging)]
+        judge_calibration = options.judge or own_calibration
+        n_choosing = N_SAMPLES if judge_calibration != own_calibration else N_SAMPLES - n_held_back
+        n_judging = N_SAMPLES if judge_calibration != own_calibration else n_held_back
+        also_judging = [name for name in options.also if name != judge_calibration]
+        calibration_names = [own_calibration, judge_calibration, *also_judging]
+        sample_counts = [n_choosing, n_judging, *[n_held_back] * len(also_judging)]
 
         # Patches are fitted on samples that do not judge.
-        self.fitted_shares = dict.fromkeys((*options.also, own), 1 - n_held_back / N_SAMPLES)
-        self.fitted_shares[own] = n_choosing / N_SAMPLES
+        self.fitted_shares = dict.fromkeys(
+            (*options.also, own_calibration), 1 - n_held_back / N_SAMPLES
+        )
+        self.fitted_shares[own_calibration] = n_choosing / N_SAMPLES
 
-        self.calibrations = np.repeat(names, counts)
+        self.calibrations = np.repeat(calibration_names, sample_counts)
         """Of each sample."""
-        tokens = [tokens_by_calibration[name] for name in self.calibrations.tolist()]
-        self.rows = np.array([calibration.rows / N_SAMPLES for calibration in tokens])
+        tokens_of_sample = [tokens_by_calibration[name] for name in self.calibrations.tolist()]
+        self.rows = np.array([calibration.rows / N_SAMPLES for calibration in tokens_of_sample])
         """Tokens of the rows of each sample."""
-        self.streams = np.array([calibration.stream / N_SAMPLES for calibration in tokens])
+        self.streams = np.array(
+            [calibration.stream / N_SAMPLES for calibration in tokens_of_sample]
+        )
         """Tokens of the context and right answer of each sample."""
-        self.n_lines = np.array([len(calibration.lines) / N_SAMPLES for calibration in tokens])
+        self.n_lines = np.array(
+            [len(calibration.lines) / N_SAMPLES for calibration in tokens_of_sample]
+        )
         """How many packed lines each sample stands for."""
         line_lengths = [
             _draw_lines(tokens_by_calibration[name], count, generator)
-            for name, count in zip(names, counts, strict=True)
+            for name, count in zip(calibration_names, sample_counts, strict=True)
         ]
         self.line_lengths = np.concatenate(line_lengths)
         """Tokens of these lines."""
 
-        indices = np.split(np.arange(len(tokens)), np.cumsum(counts)[:-1])
+        indices = np.split(np.arange(len(tokens_of_sample)), np.cumsum(sample_counts)[:-1])
         self.choosing = indices[0]
         self.judging = np.concatenate(indices[1:])
         weights = [1.0, *(options.also[name] for name in also_judging)]
         self.judges = JudgeDocuments(indices[1:], weights)
 
-    def group_batches(self, sample_indices: np.ndarray, budget: float) -> Iterator[RehearsedBatch]:
+    def group_batches(
+        self, sample_indices: np.ndarray, max_positions: float
+    ) -> Iterator[RehearsedBatch]:
         """The batches of samples of one calibration, as `packing.group_lines` makes them."""
-        order = np.argsort(-self.line_lengths[sample_indices], kind="stable")
-        longest = 0
+        length_order = np.argsort(-self.line_lengths[sample_indices], kind="stable")
+        longest_line = 0
         n_lines = 0.0
-        for index in sample_indices[order].tolist():
-            length = int(self.line_lengths[index])
+        for index in sample_indices[length_order].tolist():
+            line_length = int(self.line_lengths[index])
             n_more = float(self.n_lines[index])
-            is_short = length < packing.SHORT * longest and longest * n_lines > budget / 16
-            is_over = longest * (n_lines + n_more) > budget
+            is_short = (
+                line_length < packing.SHORT * longest_line
+                and longest_line * n_lines > max_positions / 16
+            )
+            is_over = longest_line * (n_lines + n_more) > max_positions
             if n_lines and (is_over or is_short):
-                yield RehearsedBatch(longest, n_lines)
+                yield RehearsedBatch(longest_line, n_lines)
                 n_lines = 0.0
             if not n_lines:
-                longest = length
+                longest_line = line_length
             n_lines += n_more
         if n_lines:
-            yield RehearsedBatch(longest, n_lines)
+            yield RehearsedBatch(longest_line, n_lines)
 
 
 def _draw_lines(tokens: Tokens, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -181,7 +192,7 @@ class CountingRehearsal:
 
     def __init__(
         self,
-        own: str,
+        own_calibration: str,
         tokens_by_calibration: Mapping[str, Tokens],
         model: SearchedModel,
         options: Any,
@@ -189,7 +200,7 @@ class CountingRehearsal:
     ) -> None:
         self.work = SearchWork()
         self.prices = UnitPrices(options.units, model.attention_share)
-        self._own = own
+        self._own = own_calibration
         self._tokens_by_calibration = tokens_by_calibration
         self._model = model
         self._repairs = repairs
@@ -199,7 +210,9 @@ class CountingRehearsal:
         self._patches: dict[tuple[str, Boundary], object] = {}
         self._fitted_runs: dict[str, set[Boundary]] = {name: set() for name in repairs}
 
-        self._samples = RehearsedSamples(own, tokens_by_calibration, options, self._generator)
+        self._samples = RehearsedSamples(
+            own_calibration, tokens_by_calibration, options, self._generator
+        )
         self.choosing = self._samples.choosing
         self.judging = self._samples.judging
         self.judges = self._samples.judges
@@ -234,12 +247,14 @@ class CountingRehearsal:
     def _count_passes(self, candidates: Sequence[Candidate], indices: np.ndarray) -> None:
         """Count the passes that measure candidates on samples, calibration by calibration."""
         n_streams = len(candidates) + int(self._has_outputs)
-        budget = self._model.token_budget / n_streams
+        max_positions = self._model.token_budget / n_streams
         calibrations = self._samples.calibrations[indices]
         for calibration in np.unique(calibrations):
-            for batch in self._samples.group_batches(indices[calibrations == calibration], budget):
-                width = round(batch.longest * max(1.0, batch.n_lines))
-                n_layers = self._count_tree_layers(candidates, width)
+            for batch in self._samples.group_batches(
+                indices[calibrations == calibration], max_positions
+            ):
+                batch_width = round(batch.longest * max(1.0, batch.n_lines))
+                n_layers = self._count_tree_layers(candidates, batch_width)
                 self.work.layer_tokens += n_layers * batch.longest * batch.n_lines
 
     def _count_tree_layers(self, candidates: Sequence[Candidate], width: int) -> int:
@@ -261,8 +276,10 @@ class CountingRehearsal:
 
     def count_capture(self) -> None:
         """Count a pass for the similarities of the streams of the samples that choose."""
-        budget = count_positions(self._model.token_budget, self._model.n_layers + 1)
-        n_tokens = self._count_padded_tokens(self._own, len(self.choosing) / N_SAMPLES, budget)
+        max_positions = count_positions(self._model.token_budget, self._model.n_layers + 1)
+        n_tokens = self._count_padded_tokens(
+            self._own, len(self.choosing) / N_SAMPLES, max_positions
+        )
         self._count_plain_pass(n_tokens * self._model.n_layers)
 
     def count_fit(self, repair: str, runs: Collection[Boundary]) -> None:
@@ -275,13 +292,13 @@ class CountingRehearsal:
         # One pass collects the moments of as many runs as it has memory for.
         channels = self._model.channels
         n_passes = len(list(split_boundaries(sorted(new_runs), channels, sums_budget(channels))))
-        budget = count_positions(min(TOKENS, BATCH // channels), 2 * len(new_runs))
+        max_positions = count_positions(min(TOKENS, BATCH // channels), 2 * len(new_runs))
         n_tokens = 0.0
         n_padded_tokens = 0.0
         for calibration in self._repairs[repair].weights(self._own, auto=0.0):
             share = self._samples.fitted_shares.get(calibration, 1.0)
             n_tokens += share * self._tokens_by_calibration[calibration].stream
-            n_padded_tokens += self._count_padded_tokens(calibration, share, budget)
+            n_padded_tokens += self._count_padded_tokens(calibration, share, max_positions)
         last_layer = max(end for _, end in new_runs)
         self._count_plain_pass(n_passes * n_padded_tokens * last_layer)
         self.work.patch_flops += patch_flops(channels, n_tokens, new_runs)
@@ -313,17 +330,19 @@ class CountingRehearsal:
         for repair in self._repairs:
             self.count_fit(repair, candidate_boundaries(candidates, self._model.n_layers))
 
-    def _count_padded_tokens(self, calibration: str, share: float, budget: int) -> float:
+    def _count_padded_tokens(self, calibration: str, share: float, max_positions: int) -> float:
         """Tokens of a pass over a share of a calibration's samples, padding included."""
         tokens = self._tokens_by_calibration[calibration]
-        lengths = [length * tokens.stream / tokens.packed for length in reversed(tokens.lines)]
+        line_lengths = [length * tokens.stream / tokens.packed for length in reversed(tokens.lines)]
         n_padded = 0.0
-        start = 0
-        while start < len(lengths):
-            longest = lengths[start]
-            n_lines = min(max(1, int(budget / share / longest)), len(lengths) - start)
-            n_padded += longest * n_lines
-            start += n_lines
+        first_line = 0
+        while first_line < len(line_lengths):
+            longest_line = line_lengths[first_line]
+            n_lines = min(
+                max(1, int(max_positions / share / longest_line)), len(line_lengths) - first_line
+            )
+            n_padded += longest_line * n_lines
+            first_line += n_lines
         return share * n_padded
 
     def _count_plain_pass(self, layer_tokens: float) -> None:

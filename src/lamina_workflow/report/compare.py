@@ -1,7 +1,7 @@
 """Which numbers of two results folders differ by more than their error.
 
-`python -m lamina_workflow.report.compare A B --output results/compare` prints them and writes OUTPUT.csv,
-OUTPUT.svg and OUTPUT.html.
+`python -m lamina_workflow.report.compare A B --output results/compare` prints them and writes
+OUTPUT.csv, OUTPUT.svg and OUTPUT.html.
 
 Benchmarks of the same documents are compared document by document: a, b and their difference are
 means over documents. For a loss per token these means differ from the values in table `benchmarks`.

@@ -26,8 +26,8 @@ class SweepSelector:
     """What stands in a sweep's path where a plan has its selector.
 
     `base/{pass}/{units}` is the base model, whose sweep all selectors and maps share. `{selector}`
-    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it made for
-    another calibration.
+    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it
+    made for another calibration.
     """
 
     name: str

@@ -49,8 +49,8 @@ class Accuracy(Metric):
         if ci_low > context.chance:
             return None
         reason = (
-            f"the model scores {current_right.mean():.3f} (95 % interval {ci_low:.3f} to {ci_high:.3f}, "
-            f"{len(current_right)} samples), not above chance ({context.chance:.3f})"
+            f"the model scores {current_right.mean():.3f} (95 % interval {ci_low:.3f} to "
+            f"{ci_high:.3f}, {len(current_right)} samples), not above chance ({context.chance:.3f})"
         )
         if context.removed == 0:
             return reason, None

@@ -84,11 +84,10 @@ class TokenAgreement(Metric):
         return ci_low, ci_high
 
     def counted_interval(self, columns: Columns) -> IntervalEnds:
-        """95 % interval where each sample has one position or few have a changed token, (units,) each.
+        """95 % interval of a proportion, (units,) each; NaN where the bootstrap has the interval.
 
-        NaN elsewhere.
-
-        There the score is a proportion, and 0 of n samples do not prove that it is 0. Samples of
+        Where each sample has one position, or few have a changed token, the score is a proportion,
+        and 0 of n samples do not prove that it is 0. Samples of
         several positions are counted as the number of single positions with the same error [Korn
         and Graubard 1998].
         """

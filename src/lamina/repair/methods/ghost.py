@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Ghost(Repair):
-    """One linear map of the residual stream where a run of layers went, by ridge regression."""
+    """One linear map of the residual stream at a removed run of layers, by ridge regression."""
 
     method: Literal["ghost"] = "ghost"
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()

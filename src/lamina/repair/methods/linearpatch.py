@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LinearPatch(Repair):
-    """One scale per channel of the stream where a run of layers went (arXiv 2505.24680)."""
+    """One scale per channel of the stream at a removed run of layers (arXiv 2505.24680)."""
 
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(

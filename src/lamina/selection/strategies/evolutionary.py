@@ -70,9 +70,9 @@ class Evolutionary(Selector):
         kept_children = [n_kept for n_kept, _ in self.stages]
         if kept_children[-1] != 1 or kept_children != sorted(kept_children, reverse=True):
             raise invalid(
-                f"{self.stages} keeps {', '.join(map(str, kept_children))} children. Each stage must keep "
-                "at most as many as the one before it, and the last stage 1, as in "
-                "[[2, 2048], [1, 32768]].",
+                f"{self.stages} keeps {', '.join(map(str, kept_children))} children. Each stage "
+                "must keep at most as many as the one before it, and the last stage 1, as in [[2, "
+                "2048], [1, 32768]].",
                 "stages",
             )
         return self

@@ -21,7 +21,7 @@ MEASURES = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
+    """Two panels per model, with a row per size and repair and a mark per number of runs."""
     models = group_rows(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)

@@ -124,7 +124,7 @@ def write_caption(rows: style.Rows) -> str:
     if draws:
         caption += (
             f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is "
-            "shown, include the error of the draws (Student's t over those of the selector and those of "
-            "the calibration, not over their products) and that of the documents."
+            "shown, include the error of the draws (Student's t over those of the selector and "
+            "those of the calibration, not over their products) and that of the documents."
         )
     return caption
