@@ -176,11 +176,13 @@ def _explain_names(
         if names.get(section):
             meanings[section] = names[section]
 
-    scored = {
+    scored_metrics = {
         row["metric"] for row in query_rows(connection, "SELECT DISTINCT metric FROM relevance")
     }
     meanings["metrics"] = {
-        name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored
+        name: f"Of a unit: {metric.help}."
+        for name, metric in METRICS.items()
+        if name in scored_metrics
     }
     return meanings
 
@@ -255,13 +257,13 @@ def _glance_at_calibration(
 
 def flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
-    flat: list[tuple[str, str]] = []
+    flat_facts: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")
         if isinstance(value, Mapping):
-            flat += flatten_facts(value, f"{label} · ")
+            flat_facts += flatten_facts(value, f"{label} · ")
         elif isinstance(value, str):
-            flat.append((label, value))
+            flat_facts.append((label, value))
         else:
-            flat.append((label, json.dumps(value, ensure_ascii=False)))
-    return flat
+            flat_facts.append((label, json.dumps(value, ensure_ascii=False)))
+    return flat_facts

@@ -124,16 +124,16 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     These are the selector of each recommended recipe, and without repair selector accuracy (or the
     first one if the run has no such selector); over the calibrations' own tasks and all sizes.
     """
-    pairs = answer_question(connection, "which_selector_wins")
-    champions = [row for row in recommended if row["question"] == "recipe"]
-    if not champions:
-        champions = [row for row in recommended if row["kept_enough"]][:1]
-    recipes = [(row["selector"], row["repair"], row["healing"]) for row in champions]
+    selector_pairs = answer_question(connection, "which_selector_wins")
+    recommended_rows = [row for row in recommended if row["question"] == "recipe"]
+    if not recommended_rows:
+        recommended_rows = [row for row in recommended if row["kept_enough"]][:1]
+    recipes = [(row["selector"], row["repair"], row["healing"]) for row in recommended_rows]
 
-    selectors = {row["selector"] for row in pairs}
+    selectors = {row["selector"] for row in selector_pairs}
     if selectors:
-        first = min(selectors, key=lambda name: (name != "accuracy", name))
-        recipes.append((first, "none", "none"))
+        reference_selector = min(selectors, key=lambda name: (name != "accuracy", name))
+        recipes.append((reference_selector, "none", "none"))
 
     search_rows = answer_question(connection, "what_searching_found")
     chose_for_repair = {
@@ -141,14 +141,14 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     }
     statements: list[Statement] = []
     for selector, repair, healing in dict.fromkeys(recipes):
-        table = _tabulate_rivals(pairs, selector, repair, healing, chose_for_repair)
+        table = _tabulate_rivals(selector_pairs, selector, repair, healing, chose_for_repair)
         if not table:
             continue
-        recipe = "Without repair"
+        recipe_words = "Without repair"
         if (repair, healing) != ("none", "none"):
-            recipe = f"With repair {format_repair(repair, healing)}"
+            recipe_words = f"With repair {format_repair(repair, healing)}"
         statements.append(
-            f"{recipe}, selector {selector} against the others on the same tasks and sizes, by "
+            f"{recipe_words}, selector {selector} against the others on the same tasks and sizes, by "
             "paired tests at 5 %, corrected for their number."
         )
         statements.append(table)
@@ -175,23 +175,25 @@ def _tabulate_rivals(
     chose_for_repair: selectors that chose their plans with a repair in place, so that without one
         they are not at their best
     """
-    results: dict[str, list[RivalResult]] = {}
+    results_by_rival: dict[str, list[RivalResult]] = {}
     for result in _list_rival_results(pairs, selector, repair, healing):
-        results.setdefault(result.rival, []).append(result)
+        results_by_rival.setdefault(result.rival, []).append(result)
 
     table = []
-    for rival, rival_results in sorted(results.items()):
-        name = rival
+    for rival, rival_results in sorted(results_by_rival.items()):
+        rival_name = rival
         if repair == "none" and rival in chose_for_repair:
-            name = f"{rival} (chose for a repair)"
+            rival_name = f"{rival} (chose for a repair)"
         n_tasks = sum(result.n_accuracies for result in rival_results)
-        points = sum(100 * result.mean_gain * result.n_accuracies for result in rival_results)
+        summed_points = sum(
+            100 * result.mean_gain * result.n_accuracies for result in rival_results
+        )
         entry = {
-            "against": name,
+            "against": rival_name,
             "better": sum(result.n_better for result in rival_results),
             "worse": sum(result.n_worse for result in rival_results),
             "undecided": sum(result.n_undecided for result in rival_results),
-            "points of accuracy, mean": format_signed(points / n_tasks, "+.1f")
+            "points of accuracy, mean": format_signed(summed_points / n_tasks, "+.1f")
             if n_tasks
             else DASH,
         }
@@ -220,22 +222,25 @@ def _list_rival_results(
 
 def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     """How often each repair helped and hurt, on the calibrations' own tasks and on other texts."""
-    changes = [
+    repaired_rows = [
         row
         for row in answer_question(connection, "what_repair_gave_back")
         if row["gain"] is not None
     ]
-    table: list[dict[str, Any]] = []
-    for repair, repair_rows in _group_by_repair(changes):
+    repair_table: list[dict[str, Any]] = []
+    for repair, repair_rows in _group_by_repair(repaired_rows):
         task_rows = [row for row in repair_rows if not _is_of_text(row)]
         if task_rows:
-            table.append(_tabulate_accuracies(repair, task_rows))
+            repair_table.append(_tabulate_accuracies(repair, task_rows))
         text_rows = [row for row in repair_rows if _is_of_text(row)]
         for (text,), rows_of_text in sorted(group_rows(text_rows, "task").items()):
-            table.append(_tabulate_perplexities(repair, text, rows_of_text))
-    if not table:
+            repair_table.append(_tabulate_perplexities(repair, text, rows_of_text))
+    if not repair_table:
         return []
-    return ["What repairs recovered: means of points of accuracy, medians of perplexities.", table]
+    return [
+        "What repairs recovered: means of points of accuracy, medians of perplexities.",
+        repair_table,
+    ]
 
 
 def _is_of_text(row: Mapping[str, Any]) -> bool:
@@ -300,20 +305,20 @@ def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
 
 def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers that the model itself writes."""
-    shares = []
-    variants = answer_question(connection, "what_is_left_of_choosing_and_writing")
-    for repair, repair_rows in _group_by_repair(variants):
+    kept_shares = []
+    variant_rows = answer_question(connection, "what_is_left_of_choosing_and_writing")
+    for repair, repair_rows in _group_by_repair(variant_rows):
         choice_kept = 100 * fmean(row["choice_kept"] for row in repair_rows)
         written_kept = 100 * fmean(row["written_kept"] for row in repair_rows)
-        shares.append(
+        kept_shares.append(
             f"{repair} {choice_kept:.0f} % and {written_kept:.0f} % "
             f"(n = {len(repair_rows)} variants)"
         )
-    if not shares:
+    if not kept_shares:
         return []
     return [
         "Left on average of the base model's right choices, and of its right answers to the same "
-        f"questions where it writes them itself: {'; '.join(shares)}."
+        f"questions where it writes them itself: {'; '.join(kept_shares)}."
     ]
 
 
