@@ -217,13 +217,7 @@ class Session:
             name for name in candidate_by_name if candidate_by_name[name] in carried_models
         ]
 
-        lines = [line for sample_index in sample_indices for line in self._lines[sample_index]]
-        n_streams = len(forking_names) + len(carried_models)
-        batches = list(
-            packing.group_lines(
-                lines, self.token_budget / max(1, n_streams), self._head_cost, self.mixes_lengths
-            )
-        )
+        batches = self._group_batches(sample_indices, len(forking_names) + len(carried_models))
         for batch in resume_batches(batches, self.scores, progress):
             n_tokens = len(batch[0].tokens) * len(batch)
             plan = PassPlan(batch, candidate_by_name, observation_by_name)
@@ -237,6 +231,14 @@ class Session:
 
         if CURRENT in candidate_by_name and self.scores.has_nan(CURRENT):
             raise not_numbers(self.model)
+
+    def _group_batches(
+        self, sample_indices: Iterable[int], n_streams: int
+    ) -> list[tuple[Line, ...]]:
+        """The lines of samples, in batches of which so many streams fit into the budget."""
+        lines = [line for sample_index in sample_indices for line in self._lines[sample_index]]
+        max_positions = self.token_budget / max(1, n_streams)
+        return list(packing.group_lines(lines, max_positions, self._head_cost, self.mixes_lengths))
 
     def _check_candidate(self, candidate: Candidate) -> None:
         """Refuse a candidate that could not be materialised."""

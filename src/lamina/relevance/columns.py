@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lamina.models.units import parse_unit
 from lamina.options.metrics import METRICS
 
 ANSWERS = ("correct", "correct_norm")
@@ -79,7 +80,7 @@ def from_table(sweep: pa.Table) -> Columns:
     unit_column = sweep["unit"].combine_chunks().dictionary_encode()
     table_units = unit_column.dictionary.to_pylist()
     units = [unit for unit in table_units if unit != "none"]
-    units.sort(key=lambda unit: (int(unit.split(".")[0]), unit))
+    units.sort(key=lambda unit: (parse_unit(unit)[0], unit))
 
     row_of_unit = {unit: row for row, unit in enumerate(["none", *units])}
     row_of_code = np.array([row_of_unit[unit] for unit in table_units], dtype=int)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 from scipy.stats import false_discovery_control
 
+from lamina.models.units import parse_unit
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.metric_agreement import base_sweeps
 from lamina.relevance.metrics.answers import Accuracy
@@ -125,7 +126,7 @@ def _rows(
             "n_samples": task.columns.n_samples,
             "n_rival": rival.columns.n_samples,
             "unit": unit,
-            "layer": int(unit.split(".")[0]),
+            "layer": parse_unit(unit)[0],
             "difference": differences["difference"][index].item(),
             "ci_low": differences["ci_low"][index].item(),
             "ci_high": differences["ci_high"][index].item(),

@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 import pyarrow as pa
 
+from lamina.models.units import parse_unit
 from lamina.relevance import protocol
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.statistics import bootstrap_weights
@@ -80,7 +81,7 @@ def rank_units(
 
 def _ranks(columns: Columns, sort_keys: np.ndarray) -> list[int]:
     """Ranks from 1 by ascending keys, (units, keys); among equals the deeper unit comes first."""
-    layer_indices = [_layer_index(unit) for unit in columns.units]
+    layer_indices = [parse_unit(unit)[0] for unit in columns.units]
     removal_order = sorted(
         range(len(layer_indices)),
         key=lambda index: (*sort_keys[index], -layer_indices[index]),
@@ -128,6 +129,7 @@ def _metric_rows(
 
     relevance_rows: list[RelevanceRow] = []
     for index, unit in enumerate(columns.units):
+        layer_index, component = parse_unit(unit)
         has_score = bool(np.isfinite(scores[index]))
         n_seen = int(columns.seen[index + 1])
         reason = ranking.reason
@@ -137,8 +139,8 @@ def _metric_rows(
             {
                 "metric": metric,
                 "unit": unit,
-                "layer": _layer_index(unit),
-                "component": unit.partition(".")[2] or "layer",
+                "layer": layer_index,
+                "component": component,
                 "score": _finite(scores[index]),
                 "ci_low": _finite(ci_low[index]) if has_score else None,
                 "ci_high": _finite(ci_high[index]) if has_score else None,
@@ -168,11 +170,6 @@ def _interval(
     with np.errstate(all="ignore"):
         ci_low, ci_high = scorer.interval(columns, context, ranking.draws, sample_weights)
         return np.minimum(ci_low, scores), np.maximum(ci_high, scores)
-
-
-def _layer_index(unit: str) -> int:
-    """Layer of a unit such as `12` or `12.mlp`."""
-    return int(unit.split(".")[0])
 
 
 def _finite(value: float) -> float | None:

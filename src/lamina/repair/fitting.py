@@ -61,11 +61,6 @@ class FitRequest:
             reason_by_size[refusal.plan["removed"]] = refusal.reason
         return reason_by_size
 
-    def all_boundaries(self) -> list[Boundary]:
-        """The runs of all plans, in order, each once."""
-        boundaries: set[Boundary] = set()
-        return sorted(boundaries.union(*self.boundaries.values()))
-
 
 @dataclass(frozen=True)
 class FittedGroup:
@@ -147,7 +142,7 @@ class _Fitter:
     def fit_all_runs(self, sources: Sequence[Source]) -> FittedGroup:
         """Fit the runs of all plans on the statistics of one pass."""
         options = self.request.options
-        boundaries = self.request.all_boundaries()
+        boundaries = protocol.unite_boundaries(self.request.boundaries.values())
         statistics_by_boundary = self.method.collect(
             self.model, sources, boundaries, options, self.seed
         )

@@ -6,7 +6,7 @@ of it knows that name or its options. It imports torch inside its functions only
 configuration is read without torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -73,6 +73,12 @@ class RepairMethod(Protocol):
 def load_method(name: str) -> RepairMethod:
     """Load the module of a repair method."""
     return cast(RepairMethod, import_module(f"lamina.repair.methods.{name}"))
+
+
+def unite_boundaries(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
+    """The runs of several plans, in order, each once."""
+    boundaries: set[Boundary] = set()
+    return sorted(boundaries.union(*boundaries_of_plans))
 
 
 def find_refusal(options: Any, boundary: Boundary) -> str | None:

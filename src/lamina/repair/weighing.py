@@ -12,7 +12,7 @@ The patches compared were fitted without the held-out samples, which choose a ri
 patches of all weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
@@ -85,7 +85,12 @@ def group_plans(
     ]
 
     fits_by_weight = _fit_all_weights(
-        model, own_sources, general_sources, _union(boundaries.values()), options, seed
+        model,
+        own_sources,
+        general_sources,
+        protocol.unite_boundaries(boundaries.values()),
+        options,
+        seed,
     )
     heldout_samples = _heldout_samples(calibrations, general_sources, seed)
     loss_by_plan = _measure_losses(
@@ -101,7 +106,9 @@ def group_plans(
         }
         if not columns_of_weight:
             continue
-        needed_boundaries = _union([boundaries[size] for size in columns_of_weight])
+        needed_boundaries = protocol.unite_boundaries(
+            boundaries[size] for size in columns_of_weight
+        )
         group_fits = {boundary: fits_by_weight[weight][boundary] for boundary in needed_boundaries}
         yield WeighedGroup(sources, group_fits, columns_of_weight)
 
@@ -112,12 +119,6 @@ def _sources(
     """All calibrations with the weights of their tokens."""
     weights = options.weights(next(iter(calibrations)), general_weight)
     return [Source(calibrations[name].sequences(), weights[name]) for name in calibrations]
-
-
-def _union(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
-    """The boundaries of several plans, in order, each once."""
-    boundaries: set[Boundary] = set()
-    return sorted(boundaries.union(*boundaries_of_plans))
 
 
 def mix_statistics(

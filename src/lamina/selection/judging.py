@@ -6,6 +6,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -85,26 +86,16 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     token_budget = memory.choose_token_budget(
         request.token_budget, request.model, judge_samples, request.depth + 2
     )
+    exchange = partial(
+        exchange_units,
+        removable=request.units,
+        scores=unit_ranks,
+        n_sets=options.exchanges,
+        unit_prices=request.prices,
+    )
     outputs = METRICS[options.metric].outputs
     with sweep.open_session(request.model, judge_samples, token_budget, outputs) as session:
-
-        def forget_scores(candidates: Sequence[Candidate]) -> None:
-            # The trials remember losses; scores of every set ever tried would fill the memory.
-            session.scores = Scores(judge_samples)
-
-        def exchange(units: frozenset[str]) -> list[frozenset[str]]:
-            return exchange_units(
-                units, request.units, unit_ranks, options.exchanges, request.prices
-            )
-
-        trials = Trials(
-            JudgeLosses(session, options.metric, request.score, n_task_samples),
-            len(judge_samples),
-            request.log,
-            request.origin,
-            lambda: session.layer_tokens,
-            forget_scores,
-        )
+        trials = _make_trials(request, session, judge_samples, n_task_samples)
         tournament = Tournament(trials, judge_documents, repaired_sets)
         tournament.play(proposals, exchange)
         choices = tournament.choose(options.seed)
@@ -122,6 +113,25 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         options.strategy, judge_documents, base_losses, choices, tournament.rows
     )
     return plans, [row | {"evaluation": number} for number, row in enumerate(end_rows)]
+
+
+def _make_trials(
+    request: SearchRequest, session: Session, judge_samples: list[Sample], n_task_samples: int
+) -> Trials:
+    """The trials of sets on the judge documents, which go on from the log of the request."""
+
+    def forget_scores(candidates: Sequence[Candidate]) -> None:
+        # The trials remember losses; scores of every set ever tried would fill the memory.
+        session.scores = Scores(judge_samples)
+
+    return Trials(
+        JudgeLosses(session, request.selector.metric, request.score, n_task_samples),
+        len(judge_samples),
+        request.log,
+        request.origin,
+        lambda: session.layer_tokens,
+        forget_scores,
+    )
 
 
 def _plan_of_choice(

@@ -288,22 +288,19 @@ class Works:
         loop_repair = selector.repair(self.config)
         if loop_repair != "none":
             plan_calibration = selector.planned_on(calibration)
-            calibration_names = {
-                calibration,
-                *requests.fitted_on(self.config, plan_calibration, loop_repair),
-            }
+            fitted_names = requests.fitted_on(self.config, plan_calibration, loop_repair)
             fitted_tokens = [
-                self.calibration_tokens[model, name] for name in sorted(calibration_names)
+                self.calibration_tokens[model, name]
+                for name in sorted({calibration, *fitted_names})
             ]
             # One pass for the Gram matrices of the patches, over what is scored as well.
             fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
             layer_tokens += fit_layer_tokens
             naive_layer_tokens += fit_layer_tokens
-            fit_memory = self._fit_memory(model, fitted_tokens, n_layers - removed)
+            n_runs = n_layers - removed
+            fit_memory = self._fit_memory(model, fitted_tokens, n_runs)
             # Both folds have a patch for each removal.
-            waiting_patches = footprint.waiting_patch_bytes(
-                self.shapes[model], 2 * (n_layers - removed)
-            )
+            waiting_patches = footprint.waiting_patch_bytes(self.shapes[model], 2 * n_runs)
             memory = max(memory, fit_memory) + waiting_patches
 
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)

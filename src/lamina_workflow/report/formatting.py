@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lamina.models.units import parse_unit
 from lamina_workflow.report.figures.style import format_interval
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
@@ -68,7 +69,7 @@ def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
 
     A recipe has a plan for each task and so no units of its own: of it, how many are removed.
     """
-    units = sorted((row["units"] or "").split(), key=_parse_layer)
+    units = sorted((row["units"] or "").split(), key=lambda unit: parse_unit(unit)[0])
     if not units:
         return _describe_size(row["removed"], row["component"], n_layers)
     listed_units = units[-1]
@@ -78,10 +79,6 @@ def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
         return listed_units
     noun = "layer" if len(units) == 1 else "layers"
     return f"{noun} {listed_units} of {n_layers}"
-
-
-def _parse_layer(unit: str) -> int:
-    return int(unit.split(".")[0])
 
 
 def _describe_size(removed: int, component: str, n_layers: int) -> str:
