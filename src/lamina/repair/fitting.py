@@ -143,12 +143,12 @@ class _Fitter:
         """Fit the runs of all plans on the statistics of one pass."""
         options = self.request.options
         boundaries = protocol.unite_boundaries(self.request.boundaries.values())
-        statistics_by_boundary = self.method.collect(
+        collected_statistics = self.method.collect(
             self.model, sources, boundaries, options, self.seed
         )
         fits = {
             boundary: self.method.fit(statistics, options)
-            for boundary, statistics in statistics_by_boundary
+            for boundary, statistics in collected_statistics
         }
         boundary_columns = self._boundary_columns(sources, fits)
         plan_columns: dict[int, Columns] = {size: {} for size in self.request.plans}
