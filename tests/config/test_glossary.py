@@ -45,8 +45,8 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
             healings.Healing.from_options(
                 {"method": "lora", "data": "prose", "objective": "distill"}
             ),
-            "Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches "
-            "of the repair. Fitted on prose (weight 1). Options: objective distill.",
+            "Low-rank updates of the remaining projections, and the patches of the repair. Fitted on prose "
+            "(weight 1). Options: objective distill.",
         ),
     ],
 )
