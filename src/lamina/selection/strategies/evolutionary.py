@@ -71,7 +71,7 @@ class Evolutionary(Selector):
         if kept_children[-1] != 1 or kept_children != sorted(kept_children, reverse=True):
             raise invalid(
                 f"{self.stages} keeps {', '.join(map(str, kept_children))} children. Each stage "
-                "must keep at most as many as the one before it, and the last stage 1, as in [[2, "
+                "must keep at most as many as the one before it, and the last one 1, as in [[2, "
                 "2048], [1, 32768]].",
                 "stages",
             )
