@@ -114,7 +114,7 @@ def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
     model = configurations.model("llama", **TURNING["llama"])
     with pytest.raises(
         LaminaError,
-        match="other logits in a batch with one of 70 tokens than alone .*texts of one length",
+        match="different logits in a batch with a text of 70 tokens than alone .*texts of one length",
     ):
         capture_similarities(model, [text(20, 0), text(70, 1)])
     assert capture_similarities(model, [text(70, 0), text(70, 1)])

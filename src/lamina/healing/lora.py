@@ -167,9 +167,9 @@ def _make_patches_trainable(variant: PreTrainedModel, options: Lora) -> None:
     patched_modules = [module for module in variant.modules() if isinstance(module, Patched)]
     if not patched_modules:
         raise LaminaError(
-            f"train: {options.train} trains the patches of a repair, but this variant has no "
-            "patches: repair `none` has none, and some repairs fold theirs into the weights. "
-            f"Use a repair of method {Repair.of_stream()}, or write `train: lora`."
+            f"train: {options.train} trains the patches of a repair, but this variant has none: "
+            "with repair none there are no patches, and some repairs fold theirs into the "
+            f"weights. Use a repair of method {Repair.of_stream()}, or write `train: lora`."
         )
     for module in patched_modules:
         for name, tensor in module.patch_parts.items():
