@@ -70,7 +70,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             "no member of the portfolio has a score on this calibration. Give it more samples, or "
             "list other members."
         )
-        return [request.make_plan(size, refused=refusal) for size in request.sizes], []
+        return [request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes], []
 
     judge_documents = draw_judges(judges_by_calibration, options)
     judge_samples = [sample for samples in judges_by_calibration.values() for sample in samples]
@@ -106,8 +106,8 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     base_loss = float(judge_documents.average_losses(base_losses, all_documents))
     judges_text = len(judges_by_calibration) > 1
     plans = [
-        _plan_of_choice(request, size, choice, base_loss, judges_text)
-        for size, choice in choices.items()
+        _plan_of_choice(request, plan_size, choice, base_loss, judges_text)
+        for plan_size, choice in choices.items()
     ]
     end_rows = _rows_of_ends(
         options.strategy, judge_documents, base_losses, choices, tournament.rows
@@ -135,7 +135,11 @@ def _make_trials(
 
 
 def _plan_of_choice(
-    request: SearchRequest, size: int, choice: TournamentChoice, base_loss: float, judges_text: bool
+    request: SearchRequest,
+    plan_size: int,
+    choice: TournamentChoice,
+    base_loss: float,
+    judges_text: bool,
 ) -> Plan:
     """The plan of one size. Losses of a task and of text together are no accuracies."""
     bare_loss = choice["repairs"][NONE]
@@ -146,7 +150,7 @@ def _plan_of_choice(
     unmeasured = [None] * (len(units) - 1)
     recorded_choice = {name: value for name, value in choice.items() if name != "units"}
     return request.make_plan(
-        size,
+        plan_size,
         units=units,
         scores=[bare_loss] * len(units),
         choice={"base_loss": base_loss, **recorded_choice},
@@ -186,22 +190,22 @@ def _rows_of_ends(
     base_columns: dict[str, Any] = {"strategy": BASE, "removed": 0, "step": 0, "units": []}
     base_loss = float(judge_documents.average_losses(base_losses, all_documents))
     base_loss_last = float(judge_documents.average_losses(base_losses, last_half))
-    rows = [
+    search_rows = [
         row(WINNER, base_loss, sample_counts[WINNER], **base_columns),
         row(HELD_BACK, base_loss_last, **base_columns),
     ]
-    rows += [{"strategy": strategy, **columns} for columns in tournament_rows]
-    for size, choice in choices.items():
+    search_rows += [{"strategy": strategy, **columns} for columns in tournament_rows]
+    for plan_size, choice in choices.items():
         choice_columns: dict[str, Any] = {
-            "removed": size,
-            "step": size,
+            "removed": plan_size,
+            "step": plan_size,
             "units": choice["units"],
             "member": choice["member"],
             "repair": choice["repair"],
         }
-        rows.append(row(WINNER, choice["loss"], **choice_columns))
-        rows.append(row(HELD_BACK, choice["corrected_loss"], **choice_columns))
-    return rows
+        search_rows.append(row(WINNER, choice["loss"], **choice_columns))
+        search_rows.append(row(HELD_BACK, choice["corrected_loss"], **choice_columns))
+    return search_rows
 
 
 def split_documents(
@@ -224,19 +228,21 @@ def split_documents(
         )
         choosing_samples = [calibration.samples[index] for index in seen]
         judges_by_calibration[own_calibration] = [calibration.samples[index] for index in held_back]
-    for name in portfolio.also:
-        if name not in judges_by_calibration:
+    for calibration_name in portfolio.also:
+        if calibration_name not in judges_by_calibration:
             # Repairs may be fitted on the rest of it.
-            text_calibration = calibrations[name]
+            text_calibration = calibrations[calibration_name]
             _, held_back = split_samples(
                 text_calibration.sequences(), portfolio.held_back, portfolio.seed
             )
-            judges_by_calibration[name] = [text_calibration.samples[index] for index in held_back]
+            judges_by_calibration[calibration_name] = [
+                text_calibration.samples[index] for index in held_back
+            ]
     judges_by_calibration = _without_documents_of(choosing_samples, judges_by_calibration)
-    for name, samples in judges_by_calibration.items():
+    for calibration_name, samples in judges_by_calibration.items():
         if not samples:
             raise LaminaError(
-                f"calibration '{name}' has no document left to judge a portfolio, because members "
+                f"calibration '{calibration_name}' has no document left to judge a portfolio, because members "
                 "proposed sets on all of them. Name another calibration, or give it more documents."
             )
     return CalibrationSamples(tuple(choosing_samples), calibration.facts), judges_by_calibration
@@ -290,13 +296,15 @@ def propose_sets(
     A member whose metric is undefined on the calibration proposes nothing.
     """
     proposer = _Proposer(request, calibration)
-    proposals: Proposals = {size: {} for size in request.sizes}
-    for size in request.sizes:
+    proposals: Proposals = {plan_size: {} for plan_size in request.sizes}
+    for plan_size in request.sizes:
         for member in request.selector.members:
-            proposals[size] |= proposer.propose(member, size)
-    for name in proposer.searching:
-        for size, candidate in _search_with_defaults(request, name, calibration).items():
-            proposals[size][name] = candidate.removed
+            proposals[plan_size] |= proposer.propose(member, plan_size)
+    for strategy_name in proposer.searching:
+        for plan_size, candidate in _search_with_defaults(
+            request, strategy_name, calibration
+        ).items():
+            proposals[plan_size][strategy_name] = candidate.removed
     ranked_units = proposer.ranked.get(request.selector.metric, ())
     ranked_names = [entry.unit for entry in ranked_units] or request.units
     return proposals, {unit: float(rank) for rank, unit in enumerate(ranked_names)}
@@ -314,14 +322,16 @@ class _Proposer:
     """What members propose: metrics by a sweep of single removals, strategies by distances."""
 
     def __init__(self, request: SearchRequest, calibration: CalibrationSamples) -> None:
-        members = request.selector.members
+        member_names = request.selector.members
         self.request = request
-        self.metrics = [name for name in members if name in METRICS]
+        self.metrics = [name for name in member_names if name in METRICS]
         self.searching = [
-            kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind.title() in members
+            kind.title()
+            for kind in Selector.kinds()
+            if kind.SEARCHES and kind.title() in member_names
         ]
         self.strategies = [
-            name for name in members if name not in self.metrics and name not in self.searching
+            name for name in member_names if name not in self.metrics and name not in self.searching
         ]
         self.protected = protected_layers(request.selector.protect, request.depth)
         self.spaces = [_Space("", request.selector.units)]
@@ -334,19 +344,21 @@ class _Proposer:
         if self.strategies:
             self.distances = StepEvidence(distances=self._capture_distances(calibration))
 
-    def propose(self, member: str, size: int) -> dict[str, frozenset[str]]:
+    def propose(self, member: str, plan_size: int) -> dict[str, frozenset[str]]:
         """The sets that one member proposes at one size, by the name of the proposal."""
-        sets: dict[str, frozenset[str]] = {}
+        proposed_sets: dict[str, frozenset[str]] = {}
         for space in self.spaces:
-            name = member + space.suffix
-            units = self._select_units(member, size, space)
+            proposal_name = member + space.suffix
+            units = self._select_units(member, plan_size, space)
             if units:
-                sets[name] = both_sub_layers(units) if space.suffix else frozenset(units)
-        return sets
+                proposed_sets[proposal_name] = (
+                    both_sub_layers(units) if space.suffix else frozenset(units)
+                )
+        return proposed_sets
 
-    def _select_units(self, member: str, size: int, space: _Space) -> list[str]:
+    def _select_units(self, member: str, plan_size: int, space: _Space) -> list[str]:
         plan_request = PlanRequest(
-            removed=size,
+            removed=plan_size,
             kind=space.kind,
             n_layers=self.request.depth,
             protected=self.protected,
@@ -364,7 +376,7 @@ class _Proposer:
                 "protect": self.request.selector.protect,
             }
         )
-        if size > strategy_options.largest_removal(self.request.depth):
+        if plan_size > strategy_options.largest_removal(self.request.depth):
             return []
         empty_plan = Plan(
             **self.request.keys,
@@ -480,15 +492,15 @@ class RepairedSets:
         self,
         model: PreTrainedModel,
         calibrations: Mapping[str, CalibrationSamples],
-        choosing: Sequence[Sequence[int]],
-        judging: Sequence[Sequence[int]],
+        choosing_sequences: Sequence[Sequence[int]],
+        judging_sequences: Sequence[Sequence[int]],
         loops: Mapping[str, Loop],
         patch_store: PatchStore | None = None,
     ) -> None:
         """Begin without patches.
 
-        choosing: Token sequences of the variant's own calibration that propose sets.
-        judging: Those that judge, of all calibrations.
+        choosing_sequences: Token sequences of the variant's own calibration that propose sets.
+        judging_sequences: Those that judge, of all calibrations.
         """
         self._model = model
         self._loops = loops
@@ -496,17 +508,18 @@ class RepairedSets:
         self._store = patch_store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {
-            name: exclude_documents(calibration.sequences(), judging)
-            for name, calibration in calibrations.items()
+            repair_name: exclude_documents(calibration.sequences(), judging_sequences)
+            for repair_name, calibration in calibrations.items()
         }
-        sequences[own_name] = list(choosing)
+        sequences[own_name] = list(choosing_sequences)
         self._sources: dict[str, list[Source]] = {}
         self._patches: dict[str, dict[Boundary, Patch]] = {}
-        for name, loop in loops.items():
-            self._sources[name] = [
-                Source(sequences[calibration], weight) for calibration, weight in loop.weights
+        for repair_name, repair_loop in loops.items():
+            self._sources[repair_name] = [
+                Source(sequences[calibration], weight)
+                for calibration, weight in repair_loop.weights
             ]
-            self._patches[name] = {}
+            self._patches[repair_name] = {}
 
     def __call__(
         self, unit_sets: Iterable[frozenset[str]]
@@ -516,24 +529,24 @@ class RepairedSets:
         candidates: dict[frozenset[str], dict[str, Candidate]] = {}
         for units, bare_candidate in bare_candidates.items():
             candidates[units] = {NONE: bare_candidate}
-            for name, patches in self._patches.items():
+            for repair_name, patches in self._patches.items():
                 own_patches = {
                     run: patches[run] for run in candidate_boundaries([bare_candidate], self._depth)
                 }
-                candidates[units][name] = Candidate(units, own_patches)
+                candidates[units][repair_name] = Candidate(units, own_patches)
         return candidates
 
     def _fit_missing(self, runs: Sequence[Boundary]) -> None:
         """Fit the patches of every repair for those runs that have none yet."""
-        for name, loop in self._loops.items():
-            fitted_patches = self._patches[name]
+        for repair_name, repair_loop in self._loops.items():
+            fitted_patches = self._patches[repair_name]
             missing_runs = [run for run in runs if run not in fitted_patches]
             if missing_runs:
                 fitted_patches |= looped.fit_patches(
                     self._model,
-                    self._sources[name],
+                    self._sources[repair_name],
                     missing_runs,
-                    loop.repair,
-                    loop.seed,
+                    repair_loop.repair,
+                    repair_loop.seed,
                     self._store,
                 )

@@ -53,11 +53,11 @@ def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[li
     def halve(n_documents: int) -> tuple[int, int]:
         return n_documents - n_documents // 2, n_documents // 2
 
-    purpose = (
+    fold_purpose = (
         "selection with a repair in the loop (`repair` of a selector) fits on one half of the "
         "documents and scores the other"
     )
-    return split_documents(sources, halve, seed, 4, purpose)
+    return split_documents(sources, halve, seed, 4, fold_purpose)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def _sum_of_scores(entries: Iterable[ScoredUnit]) -> float:
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
     """Indices of the layers that stay; negative numbers count from the end."""
-    return frozenset(layer % n_layers for layer in protect)
+    return frozenset(layer_index % n_layers for layer_index in protect)
 
 
 def write_plan(path: str | Path, plan: Plan) -> None:

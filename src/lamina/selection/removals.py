@@ -21,18 +21,18 @@ from lamina.store.unfinished import Progress
 
 def share_units(
     n_layers: int,
-    kind: str,
+    unit_kind: str,
     removed: Sequence[str],
     replacements: Replacements | None = None,
-    block: int = 0,
-    blocks: int = 1,
+    block_index: int = 0,
+    n_blocks: int = 1,
 ) -> list[str]:
     """The units of this kind that a model of `n_layers` layers still has, or one block's share."""
-    units = all_units(n_layers, kind, removed)
+    units = all_units(n_layers, unit_kind, removed)
     if replacements:
         strategy = import_module("lamina.selection.strategies.replacements")
         units = strategy.units(units, removed, replacements.names)
-    return sweep.share_by_cost(units, n_layers, block, blocks)
+    return sweep.share_by_cost(units, n_layers, block_index, n_blocks)
 
 
 def removal_rows(
@@ -43,7 +43,7 @@ def removal_rows(
     pass_: str = "removal",
     token_budget: int | str = "auto",
     *,
-    current: bool = True,
+    with_current: bool = True,
     loop: Loop | None = None,
     replacements: DonorModels | None = None,
     manifest: Mapping[str, Any] | None = None,
@@ -56,7 +56,7 @@ def removal_rows(
         `loop`.
     units, removed: The units to measure, and the units that were removed before the sweep.
     token_budget: Token budget of one pass: lines × streams × length.
-    current: Whether the model before the removals has rows too.
+    with_current: Whether the model before the removals has rows too.
     loop, replacements: The repair in place, and the models whose layers are among `units`. The
         layers that they protect are not measured.
     manifest: That of the model, which replacements are compared with.
@@ -70,12 +70,20 @@ def removal_rows(
         return list(module.measure_pass(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
-            model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
+            model,
+            calibrations,
+            units,
+            removed,
+            token_budget,
+            with_current,
+            loop,
+            replacements,
+            manifest,
         )
     scores = sweep.sweep_units(
         model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
     )
-    return scores.rows([CURRENT, *units] if current else units)
+    return scores.rows([CURRENT, *units] if with_current else units)
 
 
 def _rows_of_changed_candidates(
@@ -84,7 +92,7 @@ def _rows_of_changed_candidates(
     units: Sequence[str],
     removed: Sequence[str],
     token_budget: int,
-    current: bool,
+    with_current: bool,
     loop: Loop | None,
     replacements: DonorModels | None,
     manifest: Mapping[str, Any] | None,
@@ -107,11 +115,11 @@ def _rows_of_changed_candidates(
         other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
     repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
     with sweep.open_session(model, samples, token_budget, replacements=other_layers) as session:
-        measuring: Any = session
+        measuring_session: Any = session
         if loop:
-            measuring = import_module("lamina.selection.looped").Looped(session, repairs)
-        measuring.measure(range(len(samples)), wanted, observed)
-        return list(session.scores.rows(wanted if current else measured_units))
+            measuring_session = import_module("lamina.selection.looped").Looped(session, repairs)
+        measuring_session.measure(range(len(samples)), wanted, observed)
+        return list(session.scores.rows(wanted if with_current else measured_units))
 
 
 def _fit_repairs(

@@ -106,20 +106,24 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     calibration = next(iter(request.calibrations.values()))
     samples = calibration.samples
     sequences = calibration.sequences()
-    seen, held_back = split_samples(sequences, selector.held_back, selector.seed)
+    seen_indices, heldback_indices = split_samples(sequences, selector.held_back, selector.seed)
     token_budget = memory.choose_token_budget(
         request.token_budget, request.model, samples, request.depth + 2
     )
     outputs = METRICS[selector.metric].outputs
     other_layers = _layers_of_other_models(request)
     with sweep.open_session(request.model, samples, token_budget, outputs, other_layers) as session:
-        if refused := _refusal(request, calibration, session):
-            return [request.make_plan(size, refused=refused) for size in request.sizes], []
-        measuring: Any = session
+        if refusal := _refusal(request, calibration, session):
+            return [
+                request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes
+            ], []
+        measuring_session: Any = session
         growing_repairs: Any = None
         if request.loop:
-            growing_repairs = _repairs_in_place(request, request.loop, seen, held_back)
-            measuring = import_module("lamina.selection.looped").Looped(
+            growing_repairs = _repairs_in_place(
+                request, request.loop, seen_indices, heldback_indices
+            )
+            measuring_session = import_module("lamina.selection.looped").Looped(
                 session, growing_repairs.repairs
             )
 
@@ -130,7 +134,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
                 growing_repairs.fit(candidates)
 
         trials = Trials(
-            Evaluator(measuring, loss_of(selector.metric, request.score)),
+            Evaluator(measuring_session, loss_of(selector.metric, request.score)),
             len(samples),
             request.log,
             request.origin,
@@ -140,9 +144,9 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         )
         lengths = np.array([len(sequence) for sequence in sequences])
         search_result = run_search(
-            trials, request.units, request.sizes, selector, seen, held_back, lengths
+            trials, request.units, request.sizes, selector, seen_indices, heldback_indices, lengths
         )
-    plans = [_plan_of_set(request, search_result, size) for size in search_result.sets]
+    plans = [_plan_of_set(request, search_result, plan_size) for plan_size in search_result.sets]
     return plans, [dict(row) for row in search_result.rows]
 
 
@@ -156,19 +160,21 @@ def _layers_of_other_models(request: SearchRequest) -> Any:
 
 
 def _repairs_in_place(
-    request: SearchRequest, loop: Loop, seen: np.ndarray, held_back: np.ndarray
+    request: SearchRequest, loop: Loop, seen_indices: np.ndarray, heldback_indices: np.ndarray
 ) -> Any:
     """The repairs of all candidates, fitted at need on documents that are not held back."""
     looped = import_module("lamina.selection.looped")
-    own_name, calibration = next(iter(request.calibrations.items()))
+    own_calibration, calibration = next(iter(request.calibrations.items()))
     own_sequences = calibration.sequences()
-    held_back_sequences = [own_sequences[index] for index in held_back]
+    held_back_sequences = [own_sequences[index] for index in heldback_indices]
     sequences = {
-        name: exclude_documents(other.sequences(), held_back_sequences)
-        for name, other in request.calibrations.items()
+        calibration_name: exclude_documents(other.sequences(), held_back_sequences)
+        for calibration_name, other in request.calibrations.items()
     }
-    sequences[own_name] = [own_sequences[index] for index in seen]
-    sources = [Source(sequences[name], weight) for name, weight in loop.weights]
+    sequences[own_calibration] = [own_sequences[index] for index in seen_indices]
+    sources = [
+        Source(sequences[calibration_name], weight) for calibration_name, weight in loop.weights
+    ]
     patch_store = looped.store_for(request.model, request.folder)
 
     def fit(candidates: Sequence[Candidate]) -> Any:
@@ -176,20 +182,20 @@ def _repairs_in_place(
             request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
         )
 
-    return looped.GrowingRepairs(fit, seen, len(own_sequences), request.depth)
+    return looped.GrowingRepairs(fit, seen_indices, len(own_sequences), request.depth)
 
 
-def _plan_of_set(request: SearchRequest, search_result: SearchResult, size: int) -> Plan:
+def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size: int) -> Plan:
     """The plan of one size from the set that a search found."""
-    units = sorted(search_result.sets[size].removed, key=parse_unit)
+    units = sorted(search_result.sets[plan_size].removed, key=parse_unit)
     metric = protocol.metric_named(request.selector.metric)
     unmeasured: list[float | None] = [None] * (len(units) - 1)
     plan = request.make_plan(
-        size,
+        plan_size,
         units=units,
-        scores=[search_result.losses[size]] * len(units),
+        scores=[search_result.losses[plan_size]] * len(units),
         accuracy_before=[metric.accuracy(search_result.losses[0]), *unmeasured],
-        accuracy_after=[*unmeasured, metric.accuracy(search_result.losses[size])],
+        accuracy_after=[*unmeasured, metric.accuracy(search_result.losses[plan_size])],
     )
     if not request.replacements:
         return plan

@@ -46,18 +46,22 @@ class JudgeDocuments:
 
     def select_between(self, start: float, end: float) -> list[np.ndarray]:
         """The samples between two shares of each calibration, at least one of each."""
-        parts: list[np.ndarray] = []
+        selected_samples: list[np.ndarray] = []
         for indices in self.samples:
-            count = len(indices)
-            first = min(round(start * count), count - 1)
-            last = max(1, round(end * count))
-            parts.append(indices[first:last])
-        return parts
+            n_samples = len(indices)
+            first_index = min(round(start * n_samples), n_samples - 1)
+            end_index = max(1, round(end * n_samples))
+            selected_samples.append(indices[first_index:end_index])
+        return selected_samples
 
-    def average_losses(self, losses: np.ndarray, part: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean losses on `part`, weighted and summed over calibrations: (…, samples) to (…,)."""
-        means = (losses[..., indices].mean(axis=-1) for indices in part)
-        return sum(weight * mean for mean, weight in zip(means, self.weights, strict=True))
+    def average_losses(
+        self, losses: np.ndarray, judging_samples: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Mean losses, weighted and summed over calibrations: (…, samples) to (…,)."""
+        mean_losses = (losses[..., indices].mean(axis=-1) for indices in judging_samples)
+        return sum(
+            weight * mean_loss for mean_loss, weight in zip(mean_losses, self.weights, strict=True)
+        )
 
 
 class MemberResult(TypedDict):
@@ -123,16 +127,16 @@ class Tournament:
         exchange: Gives the sets to try around one, which enter in the first round.
         """
         self._proposals = dict(proposals)
-        self._entrants = {size: [] for size in proposals}
-        self._admit({size: list(sets.items()) for size, sets in proposals.items()})
+        self._entrants = {plan_size: [] for plan_size in proposals}
+        self._admit({plan_size: list(sets.items()) for plan_size, sets in proposals.items()})
         n_samples_before = 0
         for round_number, (share, n_survivors) in enumerate(ROUNDS, start=1):
             documents = self.judge_documents.select_between(0, share)
             layer_tokens = self._measure(documents)
             if round_number == 1:
                 self._admit(self._propose_exchanges(documents, exchange))
-                for candidate, cost in self._measure(documents).items():
-                    layer_tokens[candidate] = layer_tokens.get(candidate, 0.0) + cost
+                for candidate, layer_token_cost in self._measure(documents).items():
+                    layer_tokens[candidate] = layer_tokens.get(candidate, 0.0) + layer_token_cost
 
             n_samples = count_samples(documents)
             round_columns = {
@@ -140,19 +144,19 @@ class Tournament:
                 "n_samples": n_samples,
                 "n_new": n_samples - n_samples_before,
             }
-            for size, entrants in self._entrants.items():
+            for plan_size, entrants in self._entrants.items():
                 survivors = self._rank_entrants(entrants, documents)[:n_survivors]
                 for entrant in entrants:
                     columns = {
-                        "removed": size,
-                        "step": size,
+                        "removed": plan_size,
+                        "step": plan_size,
                         "kept": entrant in survivors,
                         **round_columns,
                     }
                     self._record(entrant, documents, layer_tokens, columns)
                 # All finalists correct the loss of the winner, so they stay.
                 if n_survivors > 1:
-                    self._entrants[size] = survivors
+                    self._entrants[plan_size] = survivors
             n_samples_before = n_samples
 
     def _record(
@@ -180,17 +184,17 @@ class Tournament:
 
         seed: Draws the cuts that correct this loss.
         """
-        choices = {size: self._choose_set(size, seed) for size in self._entrants}
-        for size, choice in choices.items():
+        choices = {plan_size: self._choose_set(plan_size, seed) for plan_size in self._entrants}
+        for plan_size, choice in choices.items():
             better_sizes = [
                 larger_size
                 for larger_size in sorted(choices)
-                if larger_size > size and choices[larger_size]["loss"] < choice["loss"]
+                if larger_size > plan_size and choices[larger_size]["loss"] < choice["loss"]
             ]
             if better_sizes:
                 choice["note"] = (
                     f"At size {better_sizes[0]} the model loses less on these documents than at "
-                    f"size {size}."
+                    f"size {plan_size}."
                 )
         return choices
 
@@ -201,10 +205,10 @@ class Tournament:
         """
         all_sets = [units for proposed in sets.values() for _, units in proposed]
         candidates = self.form_candidates(all_sets)
-        for size, proposed in sets.items():
+        for plan_size, proposed in sets.items():
             for member, units in proposed:
-                if units not in {entrant.units for entrant in self._entrants[size]}:
-                    self._entrants[size].append(Entrant(member, units, candidates[units]))
+                if units not in {entrant.units for entrant in self._entrants[plan_size]}:
+                    self._entrants[plan_size].append(Entrant(member, units, candidates[units]))
 
     def _propose_exchanges(
         self,
@@ -212,20 +216,22 @@ class Tournament:
         exchange: Callable[[frozenset[str]], Sequence[frozenset[str]]],
     ) -> dict[int, list[tuple[str, frozenset[str]]]]:
         """The sets around the best ones of each size."""
-        sets: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        for size, entrants in self._entrants.items():
-            sets[size] = []
+        exchanged_sets: dict[int, list[tuple[str, frozenset[str]]]] = {}
+        for plan_size, entrants in self._entrants.items():
+            exchanged_sets[plan_size] = []
             for entrant in self._rank_entrants(entrants, documents)[:N_EXCHANGED]:
-                sets[size] += [(EXCHANGE, units) for units in exchange(entrant.units)]
-        return sets
+                exchanged_sets[plan_size] += [
+                    (EXCHANGE, units) for units in exchange(entrant.units)
+                ]
+        return exchanged_sets
 
     def _measure(self, documents: Sequence[np.ndarray]) -> dict[Candidate, float]:
         """Measure all sets on these documents; return the layer-tokens that each candidate cost."""
         candidates: list[Candidate] = []
-        for size, entrants in self._entrants.items():
+        for plan_size, entrants in self._entrants.items():
             for entrant in entrants:
                 candidates += entrant.candidates.values()
-                self._documents_seen[size, entrant.units] = list(documents)
+                self._documents_seen[plan_size, entrant.units] = list(documents)
         _, layer_tokens = self.trials.measure_losses(candidates, np.concatenate(documents))
         return dict(zip(candidates, layer_tokens, strict=True))
 
@@ -251,13 +257,13 @@ class Tournament:
 
         return sorted(entrants, key=least_loss)
 
-    def _choose_set(self, size: int, seed: int) -> TournamentChoice:
+    def _choose_set(self, plan_size: int, seed: int) -> TournamentChoice:
         """The winner of one size."""
         documents = self.judge_documents.select_between(0, 1)
-        finalists = self._entrants[size]
+        finalists = self._entrants[plan_size]
         winner = self._rank_entrants(finalists, documents)[0]
         repair = self._find_best_repair(winner, documents)
-        losses = [
+        finalist_losses = [
             self.trials.get_losses(candidate)
             for entrant in finalists
             for candidate in entrant.candidates.values()
@@ -267,27 +273,32 @@ class Tournament:
             "member": winner.member,
             "repair": repair,
             "loss": self._average_loss(winner, repair, documents),
-            "corrected_loss": correct_loss(losses, self.judge_documents, seed),
+            "corrected_loss": correct_loss(finalist_losses, self.judge_documents, seed),
             "n_samples": count_samples(documents),
             "repairs": {
                 name: self._average_loss(winner, name, documents) for name in winner.candidates
             },
             "members": {
-                member: self._compare(size, member, units, winner, repair)
-                for member, units in self._proposals[size].items()
+                member: self._compare(plan_size, member, units, winner, repair)
+                for member, units in self._proposals[plan_size].items()
             },
         }
 
     def _compare(
-        self, size: int, member: str, units: frozenset[str], winner: Entrant, repair: str
+        self,
+        plan_size: int,
+        member: str,
+        member_units: frozenset[str],
+        winner: Entrant,
+        repair: str,
     ) -> MemberResult:
         """Compare a member's set with the winner, on the documents that the set has seen."""
-        documents = self._documents_seen[size, units]
-        entrant = Entrant(member, units, self.form_candidates([units])[units])
+        documents = self._documents_seen[plan_size, member_units]
+        entrant = Entrant(member, member_units, self.form_candidates([member_units])[member_units])
         own_repair = self._find_best_repair(entrant, documents)
         own_loss = self._average_loss(entrant, own_repair, documents)
         return {
-            "units": sorted(units, key=parse_unit),
+            "units": sorted(member_units, key=parse_unit),
             "repair": own_repair,
             "loss": own_loss,
             "more": own_loss - self._average_loss(winner, repair, documents),

@@ -85,21 +85,21 @@ class TrialLog:
 
 def _read_measurements(file: Path, origin: str) -> list[LoggedMeasurement]:
     """The measurements in a log of this origin, up to a damaged line; the rest is cut off."""
-    header = json.dumps({"origin": origin})
-    lines: list[str] = []
+    log_header = json.dumps({"origin": origin})
+    log_lines: list[str] = []
     if file.exists():
         # After the last line break is nothing, or the line that was being written at the kill.
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    if lines[:1] != [header]:
-        lines = [header]
+        log_lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    if log_lines[:1] != [log_header]:
+        log_lines = [log_header]
 
     measurements: list[LoggedMeasurement] = []
     with suppress(ValueError):
-        for line in lines[1:]:
-            measurements.append(json.loads(line))
-    intact_lines = lines[: 1 + len(measurements)]
+        for log_line in log_lines[1:]:
+            measurements.append(json.loads(log_line))
+    intact_lines = log_lines[: 1 + len(measurements)]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{line}\n" for line in intact_lines), encoding="utf-8")
+    file.write_text("".join(f"{log_line}\n" for log_line in intact_lines), encoding="utf-8")
     return measurements
 
 
@@ -247,8 +247,8 @@ class Search:
             int(np.isnan(self.trials.get_losses(candidate)[compared_samples]).sum())
             for candidate in candidates
         ]
-        losses, layer_tokens = self.trials.measure_losses(candidates, compared_samples)
-        mean_losses = losses.mean(axis=1)
+        sample_losses, layer_tokens = self.trials.measure_losses(candidates, compared_samples)
+        mean_losses = sample_losses.mean(axis=1)
 
         def sort_key(index: int) -> tuple[float, list[int]]:
             layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].removed)
@@ -306,35 +306,35 @@ def run_search(
     units: Sequence[str],
     sizes: Sequence[int],
     options: Any,
-    seen: np.ndarray,
-    held_back: np.ndarray,
+    seen_indices: np.ndarray,
+    heldback_indices: np.ndarray,
     lengths: np.ndarray,
 ) -> SearchResult:
     """Search the best set of each size; measure it and the base model on the samples held back.
 
-    seen, held_back: Indices of the samples of the search, and of the samples on which the final
-        sets are measured once.
+    seen_indices, heldback_indices: Indices of the samples of the search, and of the samples on
+        which the final sets are measured once.
     lengths: Tokens of every sample.
     """
-    search = Search(options.strategy, trials, seen, lengths)
+    search = Search(options.strategy, trials, seen_indices, lengths)
     strategy = import_module(f"lamina.selection.strategies.{options.strategy}")
-    sets: dict[int, Candidate] = strategy.find(search, units, sizes, options)
+    set_by_size: dict[int, Candidate] = strategy.find(search, units, sizes, options)
 
-    base_search = Search(BASE, trials, seen, lengths)
+    base_search = Search(BASE, trials, seen_indices, lengths)
     base_search.select_best([Candidate()], 1, 0, WINNER)
-    base_search.judge(Candidate(), 0, held_back)
-    losses = {0: base_search.rows[0]["loss"]}
-    for size, winner in sets.items():
-        search.select_best([winner], 1, size, WINNER)
-        losses[size] = search.rows[-1]["loss"]
-    for size, winner in sets.items():
-        search.judge(winner, size, held_back)
+    base_search.judge(Candidate(), 0, heldback_indices)
+    mean_losses = {0: base_search.rows[0]["loss"]}
+    for plan_size, winner in set_by_size.items():
+        search.select_best([winner], 1, plan_size, WINNER)
+        mean_losses[plan_size] = search.rows[-1]["loss"]
+    for plan_size, winner in set_by_size.items():
+        search.judge(winner, plan_size, heldback_indices)
 
-    rows = [
+    search_rows = [
         {**row, "evaluation": evaluation}
         for evaluation, row in enumerate([*base_search.rows, *search.rows])
     ]
-    return SearchResult(sets, losses, rows)
+    return SearchResult(set_by_size, mean_losses, search_rows)
 
 
 def split_samples(
@@ -345,8 +345,8 @@ def split_samples(
     Raises LaminaError if there are fewer than two documents.
     """
     purpose = "a search chooses on some documents and measures its winner on others (`held_back`)"
-    (flags,) = held_out([sequences], share, seed, purpose)
-    is_held_back = np.array(flags)
+    (heldback_flags,) = held_out([sequences], share, seed, purpose)
+    is_held_back = np.array(heldback_flags)
     return np.flatnonzero(~is_held_back), np.flatnonzero(is_held_back)
 
 

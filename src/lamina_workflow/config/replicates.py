@@ -148,35 +148,35 @@ def expand_checkpoints(config: Configuration) -> None:
 
 def _series_models(name: str, entry: Model) -> dict[str, Model]:
     """The models of a series by name, one for each checkpoint."""
-    models: dict[str, Model] = {}
+    model_by_name: dict[str, Model] = {}
     checkpoint_by_step: dict[int, str] = {}
     for written_checkpoint in entry.checkpoints or []:
         checkpoint = str(written_checkpoint)
-        step = _step_of(name, checkpoint)
-        if step in checkpoint_by_step:
+        training_step = _step_of(name, checkpoint)
+        if training_step in checkpoint_by_step:
             raise LaminaError(
-                f"models.{name}.checkpoints: '{checkpoint_by_step[step]}' and '{checkpoint}' are "
-                f"both at step {step}. Keep one of them."
+                f"models.{name}.checkpoints: '{checkpoint_by_step[training_step]}' and '{checkpoint}' are "
+                f"both at step {training_step}. Keep one of them."
             )
-        checkpoint_by_step[step] = checkpoint
-        models[f"{name}-{checkpoint}"] = entry.model_copy(
+        checkpoint_by_step[training_step] = checkpoint
+        model_by_name[f"{name}-{checkpoint}"] = entry.model_copy(
             update={
                 "source": entry.source.replace(CHECKPOINT_FIELD, checkpoint),
                 "revision": entry.revision and entry.revision.replace(CHECKPOINT_FIELD, checkpoint),
                 "series": name,
-                "step": step,
+                "step": training_step,
                 "checkpoints": None,
             }
         )
-    return models
+    return model_by_name
 
 
 def _step_of(name: str, checkpoint: str) -> int:
     """How far the training was at a checkpoint: the first number in it."""
-    number = re.search(r"\d+", checkpoint)
-    if number is None:
+    first_number = re.search(r"\d+", checkpoint)
+    if first_number is None:
         raise LaminaError(
             f"models.{name}.checkpoints: '{checkpoint}' holds no number of steps or tokens, by "
             "which checkpoints are ordered. Write one such as 'step1000'."
         )
-    return int(number[0])
+    return int(first_number[0])

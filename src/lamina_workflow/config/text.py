@@ -31,14 +31,14 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
     text = read_text(path)
     no_break_space = _NO_BREAK_SPACE.search(text)
     if no_break_space:
-        line = text[: no_break_space.end()].count("\n") + 1
+        line_number = text[: no_break_space.end()].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write an "
+            f"{path}, line {line_number}: YAML takes the non-breaking space there for a letter. Write an "
             "ordinary space."
         )
 
     try:
-        root = compose_nodes(path, text, CoreLoader)
+        root_node = compose_nodes(path, text, CoreLoader)
     except LaminaError:
         # Snakemake tries JSON first, which may be indented with tabs.
         values = _json_mapping(text)
@@ -46,12 +46,12 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
             raise
         return values
 
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(root_node, yaml.MappingNode):
         raise LaminaError(
             f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
         )
-    _check_keys(path, root, "", set())
-    return construct_values(path, text, root, CoreLoader)
+    _check_keys(path, root_node, "", set())
+    return construct_values(path, text, root_node, CoreLoader)
 
 
 def merge_configurations(
@@ -97,16 +97,16 @@ def _check_keys(path: str | Path, node: yaml.Node, dotted_key: str, checked_ids:
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
-        name = f"{dotted_key}.{key.value}".lstrip(".")
-        line = key.start_mark.line + 1
+        key_name = f"{dotted_key}.{key.value}".lstrip(".")
+        key_line = key.start_mark.line + 1
         if key.value in line_by_key:
             raise LaminaError(
-                f"{path}: the key '{name}' is given twice, on line {line_by_key[key.value]} and on "
-                f"line {line}, and only one would count. Delete one, merge what is under both, or "
+                f"{path}: the key '{key_name}' is given twice, on line {line_by_key[key.value]} and on "
+                f"line {key_line}, and only one would count. Delete one, merge what is under both, or "
                 "rename one."
             )
-        line_by_key[key.value] = line
-        _check_keys(path, value, name, checked_ids)
+        line_by_key[key.value] = key_line
+        _check_keys(path, value, key_name, checked_ids)
 
 
 def _json_mapping(text: str) -> dict[str, Any] | None:

@@ -72,8 +72,8 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     for _ in range(request.removed):
         able_clusters = [cluster for cluster in clusters if cluster.has_removable]
         spare_clusters = [cluster for cluster in able_clusters if cluster.keeps_another]
-        cluster = max(spare_clusters or able_clusters, key=lambda cluster: cluster.priority)
-        cluster.removed.append(cluster.removable[len(cluster.removed)])
+        next_cluster = max(spare_clusters or able_clusters, key=lambda cluster: cluster.priority)
+        next_cluster.removed.append(next_cluster.removable[len(next_cluster.removed)])
     removed_layers = sorted(layer for cluster in clusters for layer in cluster.removed)
     return replace(
         previous,
@@ -89,12 +89,13 @@ def find_clusters(request: PlanRequest, step: StepEvidence) -> list[Cluster]:
     labels = spectral_clusters(similarity, count_clusters(similarity))
     clusters: list[Cluster] = []
     for label in set(labels):
-        layers = [layer for layer in range(request.n_layers) if labels[layer] == label]
-        removable = sorted(
-            set(layers) - request.protected, key=lambda layer: (step.distances[layer, 1], -layer)
+        cluster_layers = [layer for layer in range(request.n_layers) if labels[layer] == label]
+        removable_layers = sorted(
+            set(cluster_layers) - request.protected,
+            key=lambda layer: (step.distances[layer, 1], -layer),
         )
-        weight = (len(layers) - 1) * _mean_similarity(similarity, layers)
-        clusters.append(Cluster(layers, removable, weight))
+        cluster_weight = (len(cluster_layers) - 1) * _mean_similarity(similarity, cluster_layers)
+        clusters.append(Cluster(cluster_layers, removable_layers, cluster_weight))
     return clusters
 
 

@@ -99,21 +99,23 @@ def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutiona
 
     generator = np.random.default_rng([options.seed, size])
     mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
-    parent: Candidate | None = None
+    parent_candidate: Candidate | None = None
     for generation in range(_count_generations(mutations, options) + 1):
-        if parent:
-            children = mutations.draw_children(parent, options.offspring)
+        if parent_candidate:
+            children = mutations.draw_children(parent_candidate, options.offspring)
         else:
             children = mutations.draw_first(options.offspring)
         for stage, (n_kept, n_tokens) in enumerate(options.stages, start=1):
-            if stage == len(options.stages) and parent:
-                children.append(parent)
+            if stage == len(options.stages) and parent_candidate:
+                children.append(parent_candidate)
             if children:
-                samples = search.draw_samples(n_tokens, generator)
-                children = search.select_best(children, n_kept, generation, str(stage), samples)
-        parent = children[0]
-    assert parent is not None
-    return parent
+                drawn_samples = search.draw_samples(n_tokens, generator)
+                children = search.select_best(
+                    children, n_kept, generation, str(stage), drawn_samples
+                )
+        parent_candidate = children[0]
+    assert parent_candidate is not None
+    return parent_candidate
 
 
 def _count_generations(mutations: Mutations, options: Evolutionary) -> int:

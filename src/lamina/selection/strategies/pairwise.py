@@ -67,10 +67,10 @@ def find(
     single_effects, pair_effects = estimate_effects(
         dict(zip(unit_sets, set_losses, strict=True)), units
     )
-    prices = np.array([search.trials.prices.sum_prices([unit]) for unit in units])
+    unit_prices = np.array([search.trials.prices.sum_prices([unit]) for unit in units])
     set_by_size: dict[int, Candidate] = {}
     for size in sizes:
-        unit_indices = minimise(single_effects, pair_effects, size, prices)
+        unit_indices = minimise(single_effects, pair_effects, size, unit_prices)
         set_by_size[size] = Candidate(frozenset(units[index] for index in unit_indices))
     return set_by_size
 
