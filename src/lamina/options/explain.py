@@ -57,7 +57,7 @@ def invalid(message: str, key: str = "") -> PydanticCustomError:
 def describe_error(
     entry_class: "type[Entry]", error: ValidationError, raw_values: Any
 ) -> LaminaError:
-    """One of the errors in words, after its dotted key; `raw_values` is what `entry_class` refused."""
+    """One of the errors in words, after its dotted key; `entry_class` refused the `raw_values`."""
     all_errors: list[Any] = list(error.errors(include_url=False))
     first_error = min(all_errors, key=_explanation_order)
     key, message = _Explanation(entry_class, first_error, raw_values).describe()
@@ -288,8 +288,8 @@ class _Explanation:
         if marked_kinds:
             marking_keys = [self._mark_of(kind) for kind in marked_kinds]
             message = (
-                f"has both '{marking_keys[0]}' and '{marking_keys[1]}', which exclude each other. Keep one of "
-                "them."
+                f"has both '{marking_keys[0]}' and '{marking_keys[1]}', which exclude each other. "
+                "Keep one of them."
             )
             return self.key, message
 

@@ -246,9 +246,9 @@ class Selector(Choice):
             if metric.removes:
                 lacking_words = "is not the mean of a loss per sample"
             raise invalid(
-                f"'{metric.name}' {lacking_words}, which is what strategy '{self.strategy}' compares. "
-                f"Write metric: {metrics_where(lambda metric: metric.losing)}, or strategy: "
-                "iterative.",
+                f"'{metric.name}' {lacking_words}, which is what strategy '{self.strategy}' "
+                f"compares. Write metric: {metrics_where(lambda metric: metric.losing)}, or "
+                "strategy: iterative.",
                 "metric",
             )
 

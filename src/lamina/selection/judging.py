@@ -242,8 +242,9 @@ def split_documents(
     for calibration_name, samples in judges_by_calibration.items():
         if not samples:
             raise LaminaError(
-                f"calibration '{calibration_name}' has no document left to judge a portfolio, because members "
-                "proposed sets on all of them. Name another calibration, or give it more documents."
+                f"calibration '{calibration_name}' has no document left to judge a portfolio, "
+                "because members proposed sets on all of them. Name another calibration, or give "
+                "it more documents."
             )
     return CalibrationSamples(tuple(choosing_samples), calibration.facts), judges_by_calibration
 

@@ -155,8 +155,8 @@ def _series_models(name: str, entry: Model) -> dict[str, Model]:
         training_step = _step_of(name, checkpoint)
         if training_step in checkpoint_by_step:
             raise LaminaError(
-                f"models.{name}.checkpoints: '{checkpoint_by_step[training_step]}' and '{checkpoint}' are "
-                f"both at step {training_step}. Keep one of them."
+                f"models.{name}.checkpoints: '{checkpoint_by_step[training_step]}' and "
+                f"'{checkpoint}' are both at step {training_step}. Keep one of them."
             )
         checkpoint_by_step[training_step] = checkpoint
         model_by_name[f"{name}-{checkpoint}"] = entry.model_copy(

@@ -33,8 +33,8 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
     if no_break_space:
         line_number = text[: no_break_space.end()].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line_number}: YAML takes the non-breaking space there for a letter. Write an "
-            "ordinary space."
+            f"{path}, line {line_number}: YAML takes the non-breaking space there for a letter. "
+            "Write an ordinary space."
         )
 
     try:
@@ -101,9 +101,9 @@ def _check_keys(path: str | Path, node: yaml.Node, dotted_key: str, checked_ids:
         key_line = key.start_mark.line + 1
         if key.value in line_by_key:
             raise LaminaError(
-                f"{path}: the key '{key_name}' is given twice, on line {line_by_key[key.value]} and on "
-                f"line {key_line}, and only one would count. Delete one, merge what is under both, or "
-                "rename one."
+                f"{path}: the key '{key_name}' is given twice, on line {line_by_key[key.value]} "
+                f"and on line {key_line}, and only one would count. Delete one, merge what is "
+                "under both, or rename one."
             )
         line_by_key[key.value] = key_line
         _check_keys(path, value, key_name, checked_ids)

@@ -104,9 +104,9 @@ def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str
             first_row = training_rows[0]
             peak_step = max(training_rows, key=lambda row: row["learning_rate"] or 0)["step"]
             examples.append(
-                f"{format_repair(first_row['repair'], first_row['healing'])} with {_name_removal(first_row)}: "
-                f"{first_loss:.3f} to {last_loss:.3f} in {len(step_losses)} steps, the learning rate "
-                f"rising over {peak_step}"
+                f"{format_repair(first_row['repair'], first_row['healing'])} with "
+                f"{_name_removal(first_row)}: {first_loss:.3f} to {last_loss:.3f} in "
+                f"{len(step_losses)} steps, the learning rate rising over {peak_step}"
             )
     if not examples:
         return []
@@ -135,8 +135,9 @@ def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
         sentence = (
             f"{model}: a ranking of layers by accuracy is reliable (Spearman's correlation with "
             f"one from other samples is {SUFFICIENT_RELIABILITY:.2f} or more) on {n_reliable} of "
-            f"{len(model_rows)} calibrations. The least reliable is {least_reliable['calibration']}: "
-            f"{least_reliable['value']:.2f} [{least_reliable['ci_low']:.2f}, {least_reliable['ci_high']:.2f}] from "
+            f"{len(model_rows)} calibrations. The least reliable is "
+            f"{least_reliable['calibration']}: {least_reliable['value']:.2f} "
+            f"[{least_reliable['ci_low']:.2f}, {least_reliable['ci_high']:.2f}] from "
             f"{least_reliable['n_samples']} samples"
         )
         if least_reliable["ci_high"] - least_reliable["ci_low"] > WIDE_INTERVAL:
@@ -156,7 +157,8 @@ def _describe_sufficient_samples(row: Mapping[str, Any]) -> str:
         return "how many would be enough is unknown"
     if not isfinite(most_samples):
         return f"{_round_to_two_digits(fewest_samples)} or more would be enough"
-    return f"{_round_to_two_digits(fewest_samples)} to {_round_to_two_digits(most_samples)} would be enough"
+    fewest = _round_to_two_digits(fewest_samples)
+    return f"{fewest} to {_round_to_two_digits(most_samples)} would be enough"
 
 
 def _describe_better_metric(row: Mapping[str, Any]) -> str:
@@ -193,8 +195,8 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
         sentences.append(
             f"{calibration}, drawn {n_draws} times: the accuracy relevance of a layer of {model} "
             f"has a standard deviation of {median_spread:.3f} from draw to draw in the median of "
-            f"{len(layer_spreads)} layers, and of {widest_spread['accuracy_spread']:.3f} at most (layer "
-            f"{widest_spread['layer']})."
+            f"{len(layer_spreads)} layers, and of {widest_spread['accuracy_spread']:.3f} at most "
+            f"(layer {widest_spread['layer']})."
         )
     for row in answer_question(connection, "how_far_variants_vary_between_draws"):
         sentences.append(
@@ -241,7 +243,8 @@ def describe_shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str
     pair_word = "pairs" if len(document_pairs) > 1 else "pair"
     return [
         "Passages of 13 words that calibrations share with test documents, in "
-        f"{len(document_pairs)} {pair_word} of them: {'; '.join(shared_passages) or 'nothing is shared'}."
+        f"{len(document_pairs)} {pair_word} of them: "
+        f"{'; '.join(shared_passages) or 'nothing is shared'}."
     ]
 
 

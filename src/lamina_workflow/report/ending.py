@@ -62,9 +62,10 @@ def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
     few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
     doubt = "" if best_row["certain"] else ", perhaps less than 95 %"
     return (
-        f"{best_row['variants'][0]} keeps {format_percent(best_row['kept'], best_row['kept_stderr'])} % of "
-        f"{best_row['tasks']} ({best_row['n_samples']} documents{few_documents}) without "
-        f"{len(removed_units)} of its {unit_words}{doubt}"
+        f"{best_row['variants'][0]} keeps "
+        f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
+        f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
+        f"{unit_words}{doubt}"
     )
 
 
@@ -78,9 +79,9 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
     if not guessed_tasks:
         return []
     return [
-        f"warning       the base model guesses: {', '.join(guessed_tasks)}. Nothing can be lost there, "
-        "so these scores say nothing about layers. Use another task, examples in the prompt "
-        "(num_fewshot), or the model's chat template."
+        f"warning       the base model guesses: {', '.join(guessed_tasks)}. Nothing can be lost "
+        "there, so these scores say nothing about layers. Use another task, examples in the "
+        "prompt (num_fewshot), or the model's chat template."
     ]
 
 

@@ -148,8 +148,8 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
         if (repair, healing) != ("none", "none"):
             recipe_words = f"With repair {format_repair(repair, healing)}"
         statements.append(
-            f"{recipe_words}, selector {selector} against the others on the same tasks and sizes, by "
-            "paired tests at 5 %, corrected for their number."
+            f"{recipe_words}, selector {selector} against the others on the same tasks and sizes, "
+            "by paired tests at 5 %, corrected for their number."
         )
         statements.append(table)
     return statements

@@ -127,9 +127,9 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at "
-        f"the last token, divided by π; mean over calibration samples ({sample_counts} per panel). Blue: "
-        "the run that block pruning removes for each n, with its angle and 95 % interval at the "
-        "right. White dots: runs whose angle is not significantly above it, as if the two were "
-        f"independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
+        f"the last token, divided by π; mean over calibration samples ({sample_counts} per panel). "
+        "Blue: the run that block pruning removes for each n, with its angle and 95 % interval at "
+        "the right. White dots: runs whose angle is not significantly above it, as if the two "
+        f"were independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
         "scale."
     )

@@ -118,8 +118,8 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "Spearman's correlation over the base model's layers between the relevance on two "
         "calibrations of one size, which share no sample and are drawn from one calibration "
-        f"({sample_counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 % of "
-        "the pairs; they are too short at the largest size, where all pairs consist of the same "
-        "samples. Where a line still rises at its end, more samples would help; all samples "
+        f"({sample_counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 "
+        "% of the pairs; they are too short at the largest size, where all pairs consist of the "
+        "same samples. Where a line still rises at its end, more samples would help; all samples "
         "together, twice the largest size, rank layers better than the end of the line."
     )

@@ -131,9 +131,9 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. "
         "Left: seconds of its jobs, loading and starting included: the mean over calibrations "
-        f"({sample_counts} samples each) with its 95 % interval, and each calibration in grey. Right: "
-        "tokens times layers that lamina runs, with the number of forward passes of the model that "
-        "this equals, and those of evaluating every cut model alone. Counted are context and gold "
-        "answer; wrong choices add to every pass. An iterative selector costs about this much for "
-        "each layer that it removes."
+        f"({sample_counts} samples each) with its 95 % interval, and each calibration in grey. "
+        "Right: tokens times layers that lamina runs, with the number of forward passes of the "
+        "model that this equals, and those of evaluating every cut model alone. Counted are "
+        "context and gold answer; wrong choices add to every pass. An iterative selector costs "
+        "about this much for each layer that it removes."
     )

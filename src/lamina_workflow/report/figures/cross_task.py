@@ -112,7 +112,7 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "Plans made for one calibration (rows), tested on all tasks (columns), without repair. "
         "Numbers: the change of accuracy against the base model in percentage points ± half the "
-        f"95 % interval, paired over test documents where these are known ({sample_counts} per cell). "
-        "Outlined: the plan's own task. Perplexities have another unit; the table of variants has "
-        "them. All panels have one colour scale, the same in every report."
+        f"95 % interval, paired over test documents where these are known ({sample_counts} per "
+        "cell). Outlined: the plan's own task. Perplexities have another unit; the table of "
+        "variants has them. All panels have one colour scale, the same in every report."
     )

@@ -125,9 +125,9 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (
         "The cost depends on how many layers lack what, on the patch, and on the number of runs "
-        "of removed units at which it acts; it does not depend on which layers these are."
-        " Healing is merged into the weights. So one variant of each kind was timed, in turn with "
-        f"the base model ({len(timings):,} variants, {sample_counts} repetitions each), and repairs that "
+        "of removed units at which it acts; it does not depend on which layers these are. Healing "
+        "is merged into the weights. So one variant of each kind was timed, in turn with the base "
+        f"model ({len(timings):,} variants, {sample_counts} repetitions each), and repairs that "
         "build the same model share the timing. Points are geometric means over repetitions with "
         "95 % intervals (Student's t of the logarithms); points are left out where the upper end "
         f"is more than {NOISY} times the lower one. Latency is that of the prompt alone, "

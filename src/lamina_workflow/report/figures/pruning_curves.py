@@ -113,12 +113,12 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     caption = (
         "The calibration's own benchmark task against the number of units removed, before any "
-        f"repair. Points are test-set values with 95 % intervals ({sample_counts} test documents per "
-        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, "
-        "where known. acc_norm is accuracy with log-likelihoods divided by the length of the "
-        "choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
-        "differences between them have smaller errors than the bars suggest: the table of variants "
-        "has paired intervals."
+        f"repair. Points are test-set values with 95 % intervals ({sample_counts} test documents "
+        "per point); selectors are shifted sideways a little. Grey band: base model. Dotted: "
+        "guessing, where known. acc_norm is accuracy with log-likelihoods divided by the length "
+        "of the choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
+        "differences between them have smaller errors than the bars suggest: the table of "
+        "variants has paired intervals."
     )
     draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
     if draws:

@@ -153,6 +153,6 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that "
         "was healed (or patched, where nothing was healed). Bars are test-set values with 95 % "
-        f"intervals ({sample_counts} test documents per bar). Dashed: base model; dotted: guessing, where "
-        "known. Repairs that are not part of the study have no bar."
+        f"intervals ({sample_counts} test documents per bar). Dashed: base model; dotted: "
+        "guessing, where known. Repairs that are not part of the study have no bar."
     )

@@ -74,8 +74,8 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test "
-        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Lines: 95 % intervals "
-        "of each pair alone. Filled: significant at 5 % by flipping the signs of documents' "
-        "differences, corrected over the pairs of the same size and repair (Holm); hollow: not "
-        "significant."
+        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Lines: 95 % "
+        "intervals of each pair alone. Filled: significant at 5 % by flipping the signs of "
+        "documents' differences, corrected over the pairs of the same size and repair (Holm); "
+        "hollow: not significant."
     )
