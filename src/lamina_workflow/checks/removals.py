@@ -143,7 +143,7 @@ class RemovalChecks:
     def check_count(self, selector: str, entry: int | str | Size) -> None:
         """Refuse more units than a selector can remove from the model."""
         options = self.config.selectors[selector]
-        n_removed = self.config.n_removed(self.model, selector, entry)
+        n_removed = self.config.count_removed(self.model, selector, entry)
         largest_removal = options.largest_removal(self.n_layers)
         if n_removed <= largest_removal:
             return

@@ -548,7 +548,7 @@ class Works:
             return False
         if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
             return False
-        return variant.is_base or not self.config.replacing(variant.selector)
+        return variant.is_base or not self.config.list_siblings(variant.selector)
 
 
 def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:

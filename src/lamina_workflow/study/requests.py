@@ -261,7 +261,7 @@ def _study_variants(
         for calibration_name, selector, entry in product(
             calibrations, study.selectors, study.removed
         ):
-            n_removed = config.n_removed(model_name, selector, entry)
+            n_removed = config.count_removed(model_name, selector, entry)
             for repair, healing in product(study.repairs, study.healings):
                 yield Variant(model_name, calibration_name, selector, n_removed, repair, healing)
 

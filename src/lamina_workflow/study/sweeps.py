@@ -82,7 +82,7 @@ class SweepSelector:
         """The models that each donor consists of, whose layers may replace the model's own."""
         if self.name == "base":
             return {}
-        return config.replacing(self.name)
+        return config.list_siblings(self.name)
 
 
 def any_selector(config: Configuration) -> str:
