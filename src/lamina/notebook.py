@@ -96,7 +96,7 @@ def _measure_pass(
     )
     if pass_kind in MODULES:
         module = import_module(MODULES[pass_kind])
-        return list(module.measure_pass(model, samples, units, [], pass_kind, token_budget))
+        return list(module.sweep_rows(model, samples, units, [], pass_kind, token_budget))
     scores = measure_units(
         model,
         samples,

@@ -180,7 +180,7 @@ def test_a_sweep_scores_cut_questions_as_stock_lm_eval_does(manifest: dict, tmp_
         assert scores.loglikelihood[scores.index[unit]].tolist() == pytest.approx(
             expected, abs=1e-4
         )
-    assert len(weights.measure_pass(model, made.samples, ["2"], [], "gradient", 512)) == 5
+    assert len(weights.sweep_rows(model, made.samples, ["2"], [], "gradient", 512)) == 5
     loss, count = training.accumulate_gradients(
         Objective("distill", model, model), [made.samples], 512
     )

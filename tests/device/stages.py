@@ -93,19 +93,19 @@ def sweep_stream(world: World) -> Any:
 
 @stage()
 def sweep_weights(world: World) -> Any:
-    return weights.measure_pass(world.model(), world.samples, UNITS, [], "weights", world.tokens)
+    return weights.sweep_rows(world.model(), world.samples, UNITS, [], "weights", world.tokens)
 
 
 @stage()
 def sweep_gradient(world: World) -> Any:
-    return weights.measure_pass(
+    return weights.sweep_rows(
         world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens
     )
 
 
 @stage()
 def sweep_fit(world: World) -> Any:
-    return residuals.measure_pass(
+    return residuals.sweep_rows(
         world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens
     )
 

@@ -148,4 +148,4 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
 
 def test_a_gradient_of_a_loss_that_is_no_number_is_refused() -> None:
     with pytest.raises(LaminaError, match="NaN during the gradient pass.*dtype: float32"):
-        weights.measure_pass(fragile(), documents(), ["0", "3"], ["1"], "gradient", 400)
+        weights.sweep_rows(fragile(), documents(), ["0", "3"], ["1"], "gradient", 400)

@@ -26,7 +26,7 @@ def swept(
     model: torch.nn.Module, units: list[str], removed: list[str], samples: list[Sample]
 ) -> dict[str, np.ndarray]:
     """`residual` of each unit, (samples,)."""
-    rows = residuals.measure_pass(model, samples, units, removed, "fit", 100)
+    rows = residuals.sweep_rows(model, samples, units, removed, "fit", 100)
     assert [row["sample"] for row in rows if row["unit"] == units[0]] == [
         sample.index for sample in samples
     ]
@@ -66,7 +66,7 @@ def test_residuals_are_errors_under_the_other_folds_patches_over_the_variance(fa
 
 
 def test_the_score_is_the_sum_of_the_shares() -> None:
-    rows = residuals.measure_pass(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
+    rows = residuals.sweep_rows(tiny.model(), SAMPLES, ["0", "2"], [], "fit", 100)
     table = parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
     for row in score_sweep(table, ["residual"], Context(), seed=0):
         mean = np.mean([each["residual"] for each in rows if each["unit"] == row["unit"]])

@@ -40,7 +40,7 @@ def by_hand(model: torch.nn.Module, samples: list, prefix: str) -> tuple[float, 
 def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
     model, samples = tiny.model(), random_samples(1, count=9, kinds=("choices", "text"))
     units = [f"{layer}{part}" for layer in range(5) if str(layer) not in removed]
-    rows = weights.measure_pass(model, samples, units, removed, "gradient", 400)
+    rows = weights.sweep_rows(model, samples, units, removed, "gradient", 400)
     table = parquet.from_rows(
         "sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed)
     )
@@ -87,7 +87,7 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_family_has_both(family: str) -> None:
-    rows = weights.measure_pass(
+    rows = weights.sweep_rows(
         tiny.model(family), random_samples(3, count=3), ["0", "4"], [], "gradient", 400
     )
     assert len(rows) == 6

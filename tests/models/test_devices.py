@@ -144,4 +144,4 @@ def test_weights_are_measured_and_gradients_are_refused(
     assert weights.sum_magnitudes(whole, ["0", "4"]) == weights.sum_magnitudes(divided, ["0", "4"])
     samples = tiny.samples(tiny.tokens().tolist())
     with pytest.raises(LaminaError, match="gradients need the weights .*devices: auto"):
-        weights.measure_pass(divided, samples, ["0"], [], "gradient", 1000)
+        weights.sweep_rows(divided, samples, ["0"], [], "gradient", 1000)

@@ -20,7 +20,9 @@ DEPTH = gguf_files.LAYERS
 KEPT = [0, 2]
 
 
-def given(tmp_path: Path, units: list[str], **names: str) -> tuple[PreTrainedModel, save.BaseSource]:
+def given(
+    tmp_path: Path, units: list[str], **names: str
+) -> tuple[PreTrainedModel, save.BaseSource]:
     """The model of a GGUF file as lamina reads it, and a variant of it."""
     gguf_files.write(tmp_path / "tiny.gguf")
     source = source_of(base_folder(tmp_path / "base"), units, **names)

@@ -37,12 +37,10 @@ def test_a_plan_and_the_relevance_table_rank_alike(
     model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
     units = all_units(7, kind, removed)
     rows = engine.sweep_units(model, samples, units, removed).rows([CURRENT, *units])
-    shares = weights.measure_pass(model, samples, units, removed, "gradient", 4000)
+    shares = weights.sweep_rows(model, samples, units, removed, "gradient", 4000)
     extra = {(row["unit"], row["sample"]): row for row in shares}
     for row in (
-        residuals.measure_pass(model, samples, units, removed, "fit", 4000)
-        if kind == "layer"
-        else ()
+        residuals.sweep_rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ()
     ):
         extra[row["unit"], row["sample"]] |= row
     sweep = written(
@@ -72,7 +70,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
 
 
 def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
-    rows = weights.measure_pass(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
     sweep = written(tmp_path / "sweep.parquet", rows)
     assert read_step(sweep, "magnitude", Context(), "c")[1].current_accuracy is None
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):

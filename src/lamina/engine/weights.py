@@ -30,7 +30,7 @@ NO_LABEL = -100  # of a position that is not scored
 AddGradient = Callable[[nn.Parameter, torch.Tensor], Any]
 
 
-def measure_pass(
+def sweep_rows(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],

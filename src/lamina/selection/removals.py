@@ -67,7 +67,7 @@ def removal_rows(
     token_budget = memory.choose_token_budget(token_budget, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
-        return list(module.measure_pass(model, samples, units, removed, pass_, token_budget))
+        return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
             model,

@@ -27,7 +27,7 @@ from lamina.selection.looped import Repairs
 SEED = 0  # of the folds; one seed for all, since selectors share the sweeps of the unpruned model
 
 
-def measure_pass(
+def sweep_rows(
     model: PreTrainedModel,
     samples: Sequence[Sample],
     units: Sequence[str],
