@@ -107,8 +107,20 @@ def compare_folders(a: str | Path, b: str | Path) -> list[NumberComparison]:
         comparison["moved"] = comparison["p_holm"] < LEVEL
         if not comparison["moved"]:
             comparison["better"] = None
-    comparisons.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
+    comparisons.sort(key=_sort_key)
     return comparisons
+
+
+def _sort_key(row: NumberComparison) -> tuple[bool, float, float, str, str, str]:
+    """Moved numbers first, then the smallest p values; among equals by name."""
+    return (
+        not row["moved"],
+        row["p_holm"],
+        row["p_value"],
+        row["table"],
+        row["number"],
+        row["metric"],
+    )
 
 
 def _find_tables(folder: Path) -> Path:
