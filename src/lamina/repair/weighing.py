@@ -84,13 +84,9 @@ def group_plans(
         for name, source in zip(calibrations, own_sources, strict=True)
     ]
 
+    all_boundaries = protocol.unite_boundaries(boundaries.values())
     fits_by_weight = _fit_all_weights(
-        model,
-        own_sources,
-        general_sources,
-        protocol.unite_boundaries(boundaries.values()),
-        options,
-        seed,
+        model, own_sources, general_sources, all_boundaries, options, seed
     )
     heldout_samples = _heldout_samples(calibrations, general_sources, seed)
     loss_by_plan = _measure_losses(

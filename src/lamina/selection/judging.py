@@ -56,6 +56,11 @@ from lamina.selection.trials import (
 )
 from lamina.store import parquet
 
+NO_PROPOSAL = (
+    "no member of the portfolio has a score on this calibration. Give it more samples, or list "
+    "other members."
+)
+
 Proposals = dict[int, dict[str, frozenset[str]]]
 """Sets of units, by size and by the member that proposes them."""
 
@@ -66,11 +71,9 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     member_calibration, judges_by_calibration = split_documents(request.calibrations, options)
     proposals, unit_ranks = propose_sets(request, member_calibration)
     if not any(proposals.values()):
-        refusal = (
-            "no member of the portfolio has a score on this calibration. Give it more samples, or "
-            "list other members."
-        )
-        return [request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes], []
+        return [
+            request.make_plan(plan_size, refused=NO_PROPOSAL) for plan_size in request.sizes
+        ], []
 
     judge_documents = draw_judges(judges_by_calibration, options)
     judge_samples = [sample for samples in judges_by_calibration.values() for sample in samples]
