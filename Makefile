@@ -138,7 +138,7 @@ query: .venv/installed
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/snakefmt --check Snakefile rules workflow/Snakefile
 	$(BIN)/mypy
 
 .venv/installed: requirements.lock

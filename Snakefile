@@ -50,7 +50,6 @@ rule all:
     input:
         "results/report.html",
         "results/refusals.txt",
-        "results/cost.json",
         "results/lamina.duckdb",
         expand("results/tables/{table}.parquet", table=TABLES),
         expand("results/figures/{figure}.{form}", figure=FIGURES, form=["svg", "csv"]),

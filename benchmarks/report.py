@@ -54,7 +54,7 @@ def study(folder: Path, layers: int, tasks: int, sweep_rows: int) -> list[Path]:
 
     names = tuple(f"task{number}" for number in range(tasks))
     files = write_study(
-        folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random")
+        folder, layers, names, (1, 2), healed_size=2, n_test=500, selectors=("accuracy", "random")
     )
     sweeps, calibrations = (
         next(file for file in files if file.stem == name) for name in ("sweeps", "calibrations")
@@ -84,7 +84,7 @@ def _replace(connection: duckdb.DuckDBPyConnection, file: Path, query: str) -> N
 
 def script(step: str, job: Job) -> dict[str, object]:
     """Run a job of the workflow by its script, one thread to a process."""
-    command, began = scripts.command(job), time.perf_counter()
+    command, began = scripts.script_command(job), time.perf_counter()
     process = subprocess.Popen(
         command, cwd=ROOT, env=scripts.ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
     )
@@ -150,8 +150,8 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     )
     yield script("report", job)
     yield told("comparisons, figures and report", began) | {"workers": workers}
-    if chromium.BINARY:
-        with chromium.opened(folder / "profile") as browser:
+    if chromium.CHROMIUM:
+        with chromium.open_page(folder / "profile") as browser:
             seconds = browser.open(page)
         yield {"step": "page", "seconds": round(seconds, 2), "bytes": page.stat().st_size}
 

@@ -57,14 +57,11 @@ rule benchmark_task:
         task=any_of(CONFIG.benchmarks.tasks),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(benchmark.BenchmarkTask),
-        runtime=minutes(benchmark.BenchmarkTask),
+        **resources_of(benchmark.BenchmarkTask),
     params:
-        options=options(benchmark.BenchmarkTask),
-        code=code(benchmark.BenchmarkTask),
+        **params_of(benchmark.BenchmarkTask),
         content=content(task_files),
     script:
         "../workflow/scripts/benchmark_task.py"
@@ -88,14 +85,11 @@ rule benchmark_generation:
         task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(benchmark.BenchmarkGeneration),
-        runtime=minutes(benchmark.BenchmarkGeneration),
+        **resources_of(benchmark.BenchmarkGeneration),
     params:
-        options=options(benchmark.BenchmarkGeneration),
-        code=code(benchmark.BenchmarkGeneration),
+        **params_of(benchmark.BenchmarkGeneration),
         content=content(task_files),
     script:
         "../workflow/scripts/benchmark_generation.py"
@@ -119,14 +113,11 @@ rule benchmark_perplexity:
         task=any_of(CONFIG.benchmarks.perplexity),
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(benchmark.BenchmarkPerplexity),
-        runtime=minutes(benchmark.BenchmarkPerplexity),
+        **resources_of(benchmark.BenchmarkPerplexity),
     params:
-        options=options(benchmark.BenchmarkPerplexity),
-        code=code(benchmark.BenchmarkPerplexity),
+        **params_of(benchmark.BenchmarkPerplexity),
         content=content(task_files),
     script:
         "../workflow/scripts/benchmark_perplexity.py"
@@ -145,13 +136,10 @@ rule benchmark_efficiency:
         "results/jobs/benchmark_efficiency/{model}.jsonl"
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores(), alone=True)
+    threads: every_core
     resources:
-        gpu=gpus,
-        mem_mb=memory(benchmark.BenchmarkEfficiency),
-        runtime=minutes(benchmark.BenchmarkEfficiency),
+        **resources_of(benchmark.BenchmarkEfficiency),
     params:
-        options=options(benchmark.BenchmarkEfficiency),
-        code=code(benchmark.BenchmarkEfficiency),
+        **params_of(benchmark.BenchmarkEfficiency),
     script:
         "../workflow/scripts/benchmark_efficiency.py"

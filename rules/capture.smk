@@ -31,14 +31,11 @@ rule capture_activations:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(capture.CaptureActivations),
-        runtime=minutes(capture.CaptureActivations),
+        **resources_of(capture.CaptureActivations),
     params:
-        options=options(capture.CaptureActivations),
-        code=code(capture.CaptureActivations),
+        **params_of(capture.CaptureActivations),
     script:
         "../workflow/scripts/capture_activations.py"
 
@@ -56,14 +53,11 @@ rule diagnose_layers:
         "results/jobs/diagnose_layers/{model}/{calibration}/{diagnosis}.jsonl"
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(capture.DiagnoseLayers),
-        runtime=minutes(capture.DiagnoseLayers),
+        **resources_of(capture.DiagnoseLayers),
     params:
-        options=options(capture.DiagnoseLayers),
-        code=code(capture.DiagnoseLayers),
+        **params_of(capture.DiagnoseLayers),
         content=content(file_of_diagnosis),
     script:
         "../workflow/scripts/diagnose_layers.py"

@@ -11,20 +11,22 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-# The folder of lamina, also if another workflow uses it as a module.
+# The folder of the workflow, also if another workflow uses it as a module. A clone has its library in
+# it; an installed workflow lies in the folder of its library.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
-sys.path.insert(0, str(ROOT / "src"))
+SOURCE = ROOT / "src"
+if SOURCE.is_dir():
+    sys.path.insert(0, str(SOURCE))
 
-import lamina
+from lamina.paths import PROJECT
 
 # If lamina is installed, Snakemake has imported it already. The library of another folder would
 # have other fingerprints.
-library = Path(lamina.__file__).resolve().parent
-if library != (ROOT / "src/lamina").resolve():
+if SOURCE.is_dir() and PROJECT != ROOT.resolve():
     sys.exit(
-        f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
-        f"{library.parent}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
-        f"`export PYTHONPATH={shlex.quote(str(ROOT / 'src'))}`, or give this folder an environment "
+        f"lamina: the workflow is that of {ROOT}, and the library that Python found is that of "
+        f"{PROJECT}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
+        f"`export PYTHONPATH={shlex.quote(str(SOURCE))}`, or give this folder an environment "
         "of its own: `rm -r .venv`, then `make run`."
     )
 
@@ -47,7 +49,10 @@ from lamina.variant import Variant
 # As a module, lamina is given its configuration, and the files are another workflow's. Its own
 # configuration lamina reads itself, by YAML 1.2: Snakemake reads `010` as 8. A file that asks for
 # templates (yte) is used as Snakemake has filled it in.
-is_module = Path(workflow.main_snakefile).resolve() != (ROOT / "Snakefile").resolve()
+is_module = Path(workflow.main_snakefile).resolve() not in (
+    (ROOT / "Snakefile").resolve(),
+    (ROOT / "workflow/Snakefile").resolve(),
+)
 
 with preconditions.end_with_message(workflow.configfiles):
     preconditions.check_folder(Path.cwd())
@@ -77,8 +82,9 @@ if workflow.exec_mode.name == "DEFAULT":
 # How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
 # use the network (lamina_workflow.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
+if SOURCE.is_dir():
+    os.environ["PYTHONPATH"] = str(SOURCE)
 os.environ.update(
-    PYTHONPATH=str(ROOT / "src"),
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_DATASETS_DISABLE_PROGRESS_BARS="1",
@@ -96,14 +102,16 @@ REPAIRING = 10
 STARTED = ".snakemake/lamina-started"
 
 
-def options(kind, **facts):
-    """The options of a rule's jobs from the configuration; another value makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options())
+def params_of(kind, **facts):
+    """The params of a rule; another value makes a job of the rule stale.
 
-
-def code(kind, **facts):
-    """The fingerprint of the code that a rule's jobs can reach; another one makes a job stale."""
-    return cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code())
+    options: The options of its jobs from the configuration.
+    code: The fingerprint of the code that its jobs can reach.
+    """
+    return {
+        "options": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).options()),
+        "code": cache(lambda w: kind.of(CONFIG, wildcards_of(w, **facts)).code()),
+    }
 
 
 def content(files):
@@ -116,18 +124,29 @@ def wildcards_of(w, **facts):
     return Wildcards({**dict(w.items()), **facts})
 
 
-def memory(kind):
-    """Megabytes that a rule's jobs need, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).memory(
-        read_json(input.manifest), attempt
-    )
+def resources_of(kind):
+    """What jobs that load a model ask for: GPUs, megabytes and minutes.
+
+    They follow from the size of the model, and grow with every attempt.
+    """
+
+    def memory(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).memory(read_json(input.manifest), attempt)
+
+    def minutes(w, input, attempt):
+        return kind.of(CONFIG, wildcards_of(w)).minutes(read_json(input.manifest), attempt)
+
+    return {"gpu": gpus, "mem_mb": memory, "runtime": minutes}
 
 
-def minutes(kind):
-    """The time limit of a rule's jobs, from the size of their model."""
-    return lambda w, input, attempt: kind.of(CONFIG, wildcards_of(w)).minutes(
-        read_json(input.manifest), attempt
-    )
+def share_of_cores(w):
+    """Threads of a job that shares the cores with other jobs."""
+    return threads_of_job(cores())
+
+
+def every_core(w):
+    """Threads of a job that has to be alone on the machine, because it is timed."""
+    return threads_of_job(cores(), alone=True)
 
 
 def cores():
@@ -207,8 +226,11 @@ for handler in workflow.logger_manager.plugin_handlers:
         handler.follow(workflow, Path("results/cost.json"))
 
 
+# With `max-jobs-per-timespan: 6000/1m` (profiles/default), Snakemake leaves a timer of 60 s behind
+# each time that it has looked for jobs, and Python waits for the last one when the run has ended.
+# docs/pipeline.md shows it in five lines.
 def cancel_timers():
-    """When the run ends, cancel the timers of Snakemake (max-jobs-per-timespan), else it waits."""
+    """Wait for the end of the run, and cancel the timers that Snakemake has left."""
     threading.main_thread().join()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):

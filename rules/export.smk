@@ -64,7 +64,6 @@ rule export_variant:
     conda:
         ENVIRONMENT
     params:
-        options=options(export.ExportVariant, **FORM),
-        code=code(export.ExportVariant, **FORM),
+        **params_of(export.ExportVariant, **FORM),
     script:
         "../workflow/scripts/export_variant.py"

@@ -39,13 +39,10 @@ rule heal_variant:
     priority: REPAIRING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(heal.HealVariant),
-        runtime=minutes(heal.HealVariant),
+        **resources_of(heal.HealVariant),
     params:
-        options=options(heal.HealVariant),
-        code=code(heal.HealVariant),
+        **params_of(heal.HealVariant),
     script:
         "../workflow/scripts/heal_variant.py"

@@ -2,8 +2,8 @@
 # the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
 # the answers that a model itself writes to the questions of one (results/questions/,
 # results/answers/), hashes of benchmarks' documents, the checks that no calibration holds one of
-# them, and cost.json (what the study will take). Only these rules may use the network, except
-# check_model and generate_answers.
+# them, and on demand cost.json (what the study will take: make plan). Only these rules may use the
+# network, except check_model and generate_answers.
 from lamina_workflow.stages import prepare
 
 
@@ -62,8 +62,7 @@ rule dequantise_model:
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.DequantiseModel),
-        code=code(prepare.DequantiseModel),
+        **params_of(prepare.DequantiseModel),
     message:
         "dequantising {input.files[0]} into {output}, once."
     script:
@@ -84,8 +83,7 @@ rule prepare_model:
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.PrepareModel),
-        code=code(prepare.PrepareModel),
+        **params_of(prepare.PrepareModel),
     script:
         "../workflow/scripts/prepare_model.py"
 
@@ -102,14 +100,11 @@ rule check_model:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(prepare.CheckModel),
-        runtime=minutes(prepare.CheckModel),
+        **resources_of(prepare.CheckModel),
     params:
-        options=options(prepare.CheckModel),
-        code=code(prepare.CheckModel),
+        **params_of(prepare.CheckModel),
     script:
         "../workflow/scripts/check_model.py"
 
@@ -129,8 +124,7 @@ rule prepare_calibration:
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.PrepareCalibration),
-        code=code(prepare.PrepareCalibration),
+        **params_of(prepare.PrepareCalibration),
         content=content(calibration_files),
     script:
         "../workflow/scripts/prepare_calibration.py"
@@ -164,14 +158,11 @@ rule generate_answers:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(prepare.GenerateAnswers),
-        runtime=minutes(prepare.GenerateAnswers),
+        **resources_of(prepare.GenerateAnswers),
     params:
-        options=options(prepare.GenerateAnswers),
-        code=code(prepare.GenerateAnswers),
+        **params_of(prepare.GenerateAnswers),
         content=content(calibration_files),
     script:
         "../workflow/scripts/generate_answers.py"
@@ -190,8 +181,7 @@ rule prepare_task:
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.PrepareTask),
-        code=code(prepare.PrepareTask),
+        **params_of(prepare.PrepareTask),
         content=content(task_files),
     script:
         "../workflow/scripts/prepare_task.py"
@@ -208,8 +198,7 @@ rule check_overlap:
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.CheckOverlap),
-        code=code(prepare.CheckOverlap),
+        **params_of(prepare.CheckOverlap),
     script:
         "../workflow/scripts/check_overlap.py"
 
@@ -226,11 +215,9 @@ rule estimate_cost:
         output="results/cost.json",
     log:
         "logs/estimate_cost.log",
-    priority: 100
     conda:
         ENVIRONMENT
     params:
-        options=options(prepare.EstimateCost),
-        code=code(prepare.EstimateCost),
+        **params_of(prepare.EstimateCost),
     script:
         "../workflow/scripts/estimate_cost.py"

@@ -77,8 +77,7 @@ rule prune_step:
     conda:
         ENVIRONMENT
     params:
-        options=options(prune.PruneStep),
-        code=code(prune.PruneStep),
+        **params_of(prune.PruneStep),
     script:
         "../workflow/scripts/prune_step.py"
 
@@ -102,14 +101,11 @@ rule search_plans:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(prune.SearchPlans),
-        runtime=minutes(prune.SearchPlans),
+        **resources_of(prune.SearchPlans),
     params:
-        options=options(prune.SearchPlans),
-        code=code(prune.SearchPlans),
+        **params_of(prune.SearchPlans),
     script:
         "../workflow/scripts/search_plans.py"
 
@@ -127,7 +123,6 @@ rule pick_plan:
     conda:
         ENVIRONMENT
     params:
-        options=options(prune.PickPlan),
-        code=code(prune.PickPlan),
+        **params_of(prune.PickPlan),
     script:
         "../workflow/scripts/pick_plan.py"

@@ -31,13 +31,10 @@ rule fit_patch:
     priority: REPAIRING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(repair.FitPatch),
-        runtime=minutes(repair.FitPatch),
+        **resources_of(repair.FitPatch),
     params:
-        options=options(repair.FitPatch),
-        code=code(repair.FitPatch),
+        **params_of(repair.FitPatch),
     script:
         "../workflow/scripts/fit_patch.py"

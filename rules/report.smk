@@ -60,8 +60,7 @@ rule gather_table:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.GatherTable),
-        code=code(page.GatherTable),
+        **params_of(page.GatherTable),
     script:
         "../workflow/scripts/gather_table.py"
 
@@ -77,8 +76,7 @@ rule gather_jobs:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.GatherJobs),
-        code=code(page.GatherJobs),
+        **params_of(page.GatherJobs),
     script:
         "../workflow/scripts/gather_jobs.py"
 
@@ -95,8 +93,7 @@ rule compare_metrics:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CompareMetrics),
-        code=code(page.CompareMetrics),
+        **params_of(page.CompareMetrics),
     script:
         "../workflow/scripts/compare_metrics.py"
 
@@ -112,8 +109,7 @@ rule compare_tasks:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CompareTasks),
-        code=code(page.CompareTasks),
+        **params_of(page.CompareTasks),
     script:
         "../workflow/scripts/compare_tasks.py"
 
@@ -132,8 +128,7 @@ rule compare_selectors:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CompareSelectors),
-        code=code(page.CompareSelectors),
+        **params_of(page.CompareSelectors),
     script:
         "../workflow/scripts/compare_selectors.py"
 
@@ -149,8 +144,7 @@ rule build_database:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.BuildDatabase, study=STUDY),
-        code=code(page.BuildDatabase, study=STUDY),
+        **params_of(page.BuildDatabase, study=STUDY),
     script:
         "../workflow/scripts/build_database.py"
 
@@ -180,8 +174,7 @@ rule plot_figure:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.PlotFigure),
-        code=code(page.PlotFigure),
+        **params_of(page.PlotFigure),
         about=lambda w: queries.list_comment_lines(queries.read_query(FIGURE_QUERIES[w.figure][0])),
     script:
         "../workflow/scripts/plot_figure.py"
@@ -197,8 +190,7 @@ rule collect_facts:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CollectFacts, files=CONFIG_FILES, started=STARTED),
-        code=code(page.CollectFacts, files="", started=STARTED),
+        **params_of(page.CollectFacts, files=CONFIG_FILES, started=STARTED),
     script:
         "../workflow/scripts/collect_facts.py"
 
@@ -229,8 +221,7 @@ rule render_report:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.RenderReport),
-        code=code(page.RenderReport),
+        **params_of(page.RenderReport),
     script:
         "../workflow/scripts/render_report.py"
 
@@ -247,7 +238,6 @@ rule check_refusals:
     conda:
         ENVIRONMENT
     params:
-        options=options(page.CheckRefusals),
-        code=code(page.CheckRefusals),
+        **params_of(page.CheckRefusals),
     script:
         "../workflow/scripts/check_refusals.py"

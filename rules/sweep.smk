@@ -48,14 +48,11 @@ rule sweep_units:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: lambda _: threads_of_job(cores())
+    threads: share_of_cores
     resources:
-        gpu=gpus,
-        mem_mb=memory(sweep.SweepUnits),
-        runtime=minutes(sweep.SweepUnits),
+        **resources_of(sweep.SweepUnits),
     params:
-        options=options(sweep.SweepUnits),
-        code=code(sweep.SweepUnits),
+        **params_of(sweep.SweepUnits),
     script:
         "../workflow/scripts/sweep_units.py"
 
@@ -71,8 +68,7 @@ rule gather_sweep:
     conda:
         ENVIRONMENT
     params:
-        options=options(sweep.GatherSweep),
-        code=code(sweep.GatherSweep),
+        **params_of(sweep.GatherSweep),
     script:
         "../workflow/scripts/gather_sweep.py"
 
@@ -88,7 +84,6 @@ rule score_relevance:
     conda:
         ENVIRONMENT
     params:
-        options=options(sweep.ScoreRelevance),
-        code=code(sweep.ScoreRelevance),
+        **params_of(sweep.ScoreRelevance),
     script:
         "../workflow/scripts/score_relevance.py"

@@ -11,7 +11,19 @@ from typing import NamedTuple
 from lamina.errors import LaminaError
 from lamina.variant import Variant
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+_SOURCE = Path(__file__).resolve().parents[1]
+
+
+def find_project(source: Path) -> Path:
+    """The folder of Snakefile, rules, scripts, SQL and the embedded study.
+
+    source: The folder that holds the packages, which is `src` of a clone or that of an installation.
+    """
+    installed_project = source / "lamina_workflow/project"
+    return installed_project if installed_project.is_dir() else source.parent
+
+
+PROJECT = find_project(_SOURCE)
 
 
 def locate(file: str) -> str:
@@ -20,7 +32,7 @@ def locate(file: str) -> str:
     The path is relative where a run starts in lamina's folder, and absolute where a workflow in
     another folder uses lamina as a module.
     """
-    return file if Path(file).exists() else str(REPOSITORY / file)
+    return file if Path(file).exists() else str(PROJECT / file)
 
 
 RESULTS = "results"

@@ -1,8 +1,9 @@
-"""What Snakemake loads of lamina before it reads anything: `snakemake --logger lamina`, and words about a bad file.
+"""What Snakemake imports of lamina before it reads anything: the logger of `--logger lamina`.
 
-Snakemake finds a logger by the name of its package, and imports all that are installed whenever it starts, whichever
-workflow it runs. So nothing happens here unless the workflow is lamina's own: its configuration files are then checked
-before Snakemake reads them, of which it would say less. The progress of a run is shown under `--logger lamina` alone.
+Snakemake finds a logger by the name of its package, and imports every installed one whenever it
+starts, whichever workflow it runs. The logger acts under `--logger lamina` alone. If the workflow
+is lamina's own, its configuration files and folders are checked here too: Snakemake reads them
+next, and would say less about what is wrong. Any other workflow is left alone.
 """
 
 import argparse
@@ -26,9 +27,10 @@ _OWN_ROOT = Path(lamina.__file__).resolve().parents[2]
 
 
 def check_command(arguments: list[str]) -> None:
-    """End Snakemake if it cannot run lamina's own workflow with this command line; let any other workflow be.
+    """End Snakemake if it cannot run lamina's own workflow with this command line.
 
-    It ends if a configuration file is missing or cannot be read, or results or Snakemake's own cache cannot be written.
+    It ends if a configuration file is missing or cannot be read, or if results or Snakemake's own
+    cache cannot be written. For any other workflow nothing is checked.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
@@ -44,14 +46,17 @@ def check_command(arguments: list[str]) -> None:
         for file in options.configfile:
             if not Path(file).is_file():
                 raise LaminaError(
-                    f"there is no configuration file '{file}'. Write --configfile config/NAME.yaml; targets stand "
-                    "behind --."
+                    f"there is no configuration file '{file}'. Write --configfile "
+                    "config/NAME.yaml; targets stand after --."
                 )
             text.read_configuration(file)
 
 
 def _is_own_workflow(snakefile: str | None) -> bool:
-    """Whether Snakemake runs lamina's own Snakefile, by the option `--snakefile` or where it looks without it."""
+    """Whether Snakemake runs lamina's own Snakefile.
+
+    snakefile: The option `--snakefile`; None where Snakemake looks for a file itself.
+    """
     candidates = [Path(snakefile)] if snakefile else SNAKEFILE_CHOICES
     found = next((path for path in candidates if path.is_file()), None)
     return found is not None and found.resolve() == _OWN_ROOT / "Snakefile"
@@ -63,8 +68,8 @@ def _check_cache() -> None:
         (caches / "snakemake").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaminaError(
-            f"{caches} cannot be written to ({error.strerror}), and Snakemake and Hugging Face keep files there. "
-            "Set XDG_CACHE_HOME and HF_HOME to folders of your own."
+            f"{caches} cannot be written to ({error.strerror}), and Snakemake and Hugging Face "
+            "keep files there. Set XDG_CACHE_HOME and HF_HOME to folders of your own."
         ) from error
 
 

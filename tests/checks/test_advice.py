@@ -7,7 +7,13 @@ import pytest
 
 from lamina_workflow.checks import load
 from lamina_workflow.checks.advice import advise_on
-from tests.given.configurations import Raw, minimal, model_folder, put, workplace
+from tests.given.configurations import (
+    RawConfig,
+    minimal_config,
+    set_key,
+    write_model_and_data,
+    write_model_folder,
+)
 
 QUESTION = '{"query": "a", "choices": ["b", "c"], "gold": 0}\n'
 
@@ -15,7 +21,7 @@ QUESTION = '{"query": "a", "choices": ["b", "c"], "gold": 0}\n'
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Files with enough questions and documents."""
-    folder = workplace(tmp_path)
+    folder = write_model_and_data(tmp_path)
     for name in ("mine.jsonl", "mine_test.jsonl"):
         lines = [QUESTION.replace('"a"', json.dumps(f"{name} {n}")) for n in range(40)]
         (folder / name).write_text("".join(lines))
@@ -24,12 +30,12 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def advice(raw: Raw, root: Path) -> list[str]:
+def advice(raw: RawConfig, root: Path) -> list[str]:
     return advise_on(load.load_configuration(raw, root), root)
 
 
 def test_a_sensible_configuration_is_run_without_a_word(root: Path) -> None:
-    assert advice(minimal(), root) == []
+    assert advice(minimal_config(), root) == []
 
 
 ADVISED = [
@@ -57,9 +63,9 @@ ADVISED = [
 def test_what_says_hardly_anything_is_named_in_a_line(
     where: str, value: object, said: str, root: Path
 ) -> None:
-    folder = model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
+    folder = write_model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    raw = put(minimal(), where, value)
+    raw = set_key(minimal_config(), where, value)
     if where == "studies.prune.calibrations":
         raw["benchmarks"]["tasks"] = {"mine": {"choices": "mine_test.jsonl"}}
     lines = advice(raw, root)
@@ -77,9 +83,11 @@ UNADVISED = [
 
 @pytest.mark.parametrize(("where", "value"), UNADVISED)
 def test_what_has_a_purpose_is_run_without_a_word(where: str, value: object, root: Path) -> None:
-    folder = model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
+    folder = write_model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    raw = put(put(minimal(), "models.small.source", "Small-1B-Instruct"), where, value)
+    raw = set_key(
+        set_key(minimal_config(), "models.small.source", "Small-1B-Instruct"), where, value
+    )
     raw["models"]["small"]["chat_template"] = True
     assert advice(raw, root) == []
 
@@ -87,4 +95,4 @@ def test_what_has_a_purpose_is_run_without_a_word(where: str, value: object, roo
 def test_a_base_model_with_a_template_is_run_without_a_word(root: Path) -> None:
     """Base models bring a chat template too."""
     (root / "small/chat_template.jinja").write_text("{{ messages }}")
-    assert advice(minimal(), root) == []
+    assert advice(minimal_config(), root) == []

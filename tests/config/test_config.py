@@ -16,16 +16,23 @@ from lamina.options.entry import Entry
 from lamina_workflow.checks import load
 from lamina_workflow.config import configuration, studies, text
 from lamina_workflow.config.studies import Maps, Size
-from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
+from tests import ROOT
+from tests.given.configurations import (
+    RawConfig,
+    minimal_config,
+    set_key,
+    write_model_and_data,
+    write_model_folder,
+)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return workplace(tmp_path)
+    return write_model_and_data(tmp_path)
 
 
 def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
-    loaded = load.load_configuration(minimal(), root).plain()
+    loaded = load.load_configuration(minimal_config(), root).plain()
     assert json.loads(json.dumps(loaded)) == loaded
     assert loaded["calibrations"]["recall"] == {
         "task": "microworld_recall",
@@ -49,19 +56,19 @@ def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
 
 
 def test_loading_twice_changes_nothing(root: Path) -> None:
-    loaded = load.load_configuration(minimal(), root)
+    loaded = load.load_configuration(minimal_config(), root)
     assert load.load_configuration(copy.deepcopy(loaded.plain()), root) == loaded
 
 
 def test_loading_leaves_its_input_alone(root: Path) -> None:
-    raw = minimal()
+    raw = minimal_config()
     load.load_configuration(raw, root)
-    assert raw == minimal()
+    assert raw == minimal_config()
 
 
 def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
     loaded = load.load_configuration(
-        put(put(minimal(), "seed", 7), "selectors.random.seed", 3), root
+        set_key(set_key(minimal_config(), "seed", 7), "selectors.random.seed", 3), root
     )
     assert loaded.calibrations["recall"].seed == 7
     assert loaded.selectors["accuracy"].seed == 7
@@ -70,14 +77,14 @@ def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
 
 
 def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) -> None:
-    raw = put(
-        minimal(), "calibrations.recall.limit", "40"
+    raw = set_key(
+        minimal_config(), "calibrations.recall.limit", "40"
     )  # as from --config 'calibrations={recall: {limit: 40}}'
-    put(
+    set_key(
         raw, "healings.lora.learning_rate", "3e-4"
     )  # YAML 1.1 knows no number without a dot before the e
-    put(raw, "models.small.trust_remote_code", "true")
-    put(raw, "studies.prune.removed", ["1", "25%"])
+    set_key(raw, "models.small.trust_remote_code", "true")
+    set_key(raw, "studies.prune.removed", ["1", "25%"])
     loaded = load.load_configuration(raw, root)
     assert loaded.calibrations["recall"].limit == 40
     assert loaded.healings["lora"].learning_rate == 3e-4
@@ -110,9 +117,9 @@ def test_what_can_be_read_in_one_way_is_read(
     root: Path, where: str, written: Any, meant: Any
 ) -> None:
     (root / "settings.yaml").write_text(
-        yaml.safe_dump(put(minimal(), where, "VALUE")).replace("VALUE", str(written))
+        yaml.safe_dump(set_key(minimal_config(), where, "VALUE")).replace("VALUE", str(written))
     )
-    model_folder(root / "deep", {"num_hidden_layers": 12})
+    write_model_folder(root / "deep", {"num_hidden_layers": 12})
     raw = text.read_configuration(root / "settings.yaml")
     raw["models"]["small"]["source"] = "deep"
     found: Any = load.load_configuration(raw, root).plain()
@@ -124,7 +131,7 @@ def test_what_can_be_read_in_one_way_is_read(
 
 
 def test_a_name_may_be_a_number(root: Path) -> None:
-    raw = minimal()
+    raw = minimal_config()
     raw["calibrations"]["2024"] = raw["calibrations"].pop("recall")
     raw["studies"] = {"maps": raw["studies"]["maps"] | {"calibrations": [2024]}}
     assert load.load_configuration(raw, root).studies["maps"].calibrations == ["2024"]
@@ -149,25 +156,28 @@ def test_a_size_in_memory_is_read_with_any_spelling_of_its_unit(
         {"text_config": {"num_hidden_layers": 5}},
     ],
 )
-def test_layers_come_from_the_models_folder_or_its_entry(root: Path, settings: Raw) -> None:
-    model_folder(root / "folder", settings)
+def test_layers_come_from_the_models_folder_or_its_entry(root: Path, settings: RawConfig) -> None:
+    write_model_folder(root / "folder", settings)
     loaded = load.load_configuration(
-        put(put(minimal(), "models.small.source", "folder"), "models.hub.layers", 32), root
+        set_key(
+            set_key(minimal_config(), "models.small.source", "folder"), "models.hub.layers", 32
+        ),
+        root,
     ).models
     assert (loaded["small"].layers, loaded["hub"].layers) == (5, 32)
-    assert load.load_configuration(minimal(), root).models["hub"].layers is None
+    assert load.load_configuration(minimal_config(), root).models["hub"].layers is None
 
 
 def test_a_local_model_tells_its_family(root: Path) -> None:
-    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    write_model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
     assert (
-        load.load_configuration(put(minimal(), "models.small.source", "told"), root)
+        load.load_configuration(set_key(minimal_config(), "models.small.source", "told"), root)
         .models["small"]
         .family
         == "gpt2"
     )
     assert (
-        load.load_configuration(put(minimal(), "models.hub.family", "llama"), root)
+        load.load_configuration(set_key(minimal_config(), "models.hub.family", "llama"), root)
         .models["hub"]
         .family
         == "llama"
@@ -178,11 +188,13 @@ def test_a_path_from_home_is_the_same_for_all_that_read_it(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = root / "home"
-    model_folder(home / "model", {"num_hidden_layers": 6})
+    write_model_folder(home / "model", {"num_hidden_layers": 6})
     (home / "text.json").write_text(json.dumps(["a"] * 500))
     monkeypatch.setenv("HOME", str(home))
-    raw = put(
-        put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json"
+    raw = set_key(
+        set_key(minimal_config(), "models.small.source", "~/model"),
+        "calibrations.corpus.text",
+        "~/text.json",
     )
     loaded = load.load_configuration(raw, root)
     assert (
@@ -196,7 +208,7 @@ def test_a_path_from_home_is_the_same_for_all_that_read_it(
 
 def test_the_embedded_corpus_goes_by_its_split() -> None:
     for split in ("train", "validation", "test"):
-        assert (REPOSITORY / calibrations.corpus_file("microworld_corpus", split)).is_file()
+        assert (ROOT / calibrations.corpus_file("microworld_corpus", split)).is_file()
     assert calibrations.corpus_file("texts/mine.json", "test") == "texts/mine.json"
 
 
@@ -223,17 +235,19 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(share: str, count: in
         ({"units": "mlp", "protect": [0]}, 7),
     ],
 )
-def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
+def test_the_largest_removal_of_eight_layers(selector: RawConfig, largest: int) -> None:
     metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
     assert selectors.Selector.from_options(metric | selector).largest_removal(8) == largest
 
 
 def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:
-    raw = put(minimal(), "repairs.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
-    put(
+    raw = set_key(
+        minimal_config(), "repairs.mild", {"method": "ghost", "ridge": "1e-6", "bias": False}
+    )
+    set_key(
         raw, "calibrations.recall.score", "acc"
     )  # read by others than the job that draws the samples
-    loaded = load.load_configuration(put(raw, "selectors.accuracy.protect", [0, -1]), root)
+    loaded = load.load_configuration(set_key(raw, "selectors.accuracy.protect", [0, -1]), root)
     assert loaded.repairs["ghost"].options() == {"method": "ghost"}
     assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
     assert loaded.selectors["accuracy"].options() == {
@@ -243,7 +257,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
     }
     assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
     assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
-    seeded = load.load_configuration(put(raw, "seed", 7), root)
+    seeded = load.load_configuration(set_key(raw, "seed", 7), root)
     assert seeded.healings["lora"].options() == {"method": "lora", "seed": 7}
 
 
@@ -259,16 +273,16 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
     ],
 )
 def test_a_job_reads_back_the_entry_from_its_options(
-    root: Path, section: str, read: Callable[[Raw], Entry]
+    root: Path, section: str, read: Callable[[RawConfig], Entry]
 ) -> None:
     for entry in getattr(
-        load.load_configuration(put(minimal(), "seed", 5), root), section
+        load.load_configuration(set_key(minimal_config(), "seed", 5), root), section
     ).values():
         assert read(json.loads(json.dumps(entry.options()))) == entry
 
 
 def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
-    loaded = load.load_configuration(minimal(), root).selectors
+    loaded = load.load_configuration(minimal_config(), root).selectors
     assert [loaded[name].metric for name in ("accuracy", "angular", "deepest", "random")] == [
         "accuracy",
         "angular",
@@ -280,14 +294,16 @@ def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
 
 def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
     study = {"models": ["small"], "calibrations": ["recall"], "diagnoses": ["variance"]}
-    loaded = load.load_configuration(put(minimal(), "studies.looks", study), root).studies
+    loaded = load.load_configuration(
+        set_key(minimal_config(), "studies.looks", study), root
+    ).studies
     assert isinstance(loaded["looks"], Maps) and loaded["looks"].metrics == []
     assert loaded["looks"].diagnoses == ["variance"] and loaded["maps"].diagnoses == []
 
 
 def test_a_new_method_is_one_class(root: Path) -> None:
     """In a process of its own: the class would be known to all tests from then on."""
-    raw = put(minimal(), "repairs.mine", {"method": "scale", "factor": "0.5"})
+    raw = set_key(minimal_config(), "repairs.mine", {"method": "scale", "factor": "0.5"})
     code = f"""
 from pathlib import Path
 from typing import Literal
@@ -306,7 +322,7 @@ print("### method: scale" in document.readme(), "Scale" in document.schema()["$d
 """
     printed = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = ['../src']\n{code}"],
-        cwd=REPOSITORY / "tools",
+        cwd=ROOT / "tools",
         capture_output=True,
         text=True,
         check=True,

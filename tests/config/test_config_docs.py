@@ -11,29 +11,30 @@ from jsonschema import Draft202012Validator
 
 from lamina.options.entry import Choice
 from lamina_workflow.checks import load
-from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
+from tests import ROOT
+from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_folder
 
-SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
-    "config/config.yaml": lambda raw, folder: put(
+SHIPPED: dict[str, Callable[[RawConfig, Path], RawConfig]] = {
+    "config/config.yaml": lambda raw, folder: set_key(
         raw, "models.reference.source", str(folder / "m12")
     ),
-    "tests/configs/tiny.yaml": lambda raw, folder: put(
+    "tests/configs/tiny.yaml": lambda raw, folder: set_key(
         raw, "models.reference.source", str(folder / "m12")
     ),
     "config/papers/rethinking-layer-relevance.yaml": lambda raw, folder: raw,
     "config/papers/deeper-layers.yaml": lambda raw, folder: raw,
     "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
-    "config/papers/minitron.yaml": lambda raw, folder: put(
+    "config/papers/minitron.yaml": lambda raw, folder: set_key(
         raw, "models.reference.source", str(folder / "m12")
     ),
     "config/models/qwen3-8b.yaml": lambda raw, folder: raw,
     "config/models/llama-3.1-8b.yaml": lambda raw, folder: raw,
     "config/models/olmo-3-7b.yaml": lambda raw, folder: raw,
     "config/models/gemma-3-4b.yaml": lambda raw, folder: raw,
-    "config/models/gpt-oss-20b.yaml": lambda raw, folder: put(
+    "config/models/gpt-oss-20b.yaml": lambda raw, folder: set_key(
         raw, "models.gpt-oss-20b.source", str(folder / "m12")
     ),
-    "config/complete.yaml": lambda raw, folder: put(
+    "config/complete.yaml": lambda raw, folder: set_key(
         raw, "models.reference.source", str(folder / "m12")
     ),
     "config/smollm2.yaml": lambda raw, folder: raw,
@@ -42,9 +43,9 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-protocol.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/tinystories.yaml": lambda raw, folder: put(
-        put(
-            put(raw, "models.stories.source", str(folder / "m5")),
+    "config/tinystories.yaml": lambda raw, folder: set_key(
+        set_key(
+            set_key(raw, "models.stories.source", str(folder / "m5")),
             "calibrations.stories.text",
             str(folder / "text.json"),
         ),
@@ -54,9 +55,9 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
 }
 
 
-def local_smollm2(raw: Raw, folder: Path) -> Raw:
+def local_smollm2(raw: RawConfig, folder: Path) -> RawConfig:
     """With what `make smollm2` would have written."""
-    model_folder(folder / "m30", {"num_hidden_layers": 30})
+    write_model_folder(folder / "m30", {"num_hidden_layers": 30})
     lines = {
         "choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}),
         "text": json.dumps({"text": "a"}),
@@ -70,16 +71,16 @@ def local_smollm2(raw: Raw, folder: Path) -> Raw:
         key = "choices" if "choices" in entry else "text"
         entry[key] = str(folder / Path(entry[key]).name)
         Path(entry[key]).write_text("\n".join([lines[key]] * 1000))
-    return put(raw, "models.smollm2.source", str(folder / "m30"))
+    return set_key(raw, "models.smollm2.source", str(folder / "m30"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
-    model_folder(tmp_path / "m12", {"num_hidden_layers": 12})
-    model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
+    write_model_folder(tmp_path / "m12", {"num_hidden_layers": 12})
+    write_model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
     (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
-    raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
-    loaded = load.load_configuration(SHIPPED[name](raw, tmp_path), REPOSITORY)
+    raw = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    loaded = load.load_configuration(SHIPPED[name](raw, tmp_path), ROOT)
     for kind in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":
@@ -91,7 +92,7 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_configurations_are_all_tested() -> None:
-    found = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "config").rglob("*.yaml")}
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "config").rglob("*.yaml")}
     assert found - {"config/reference.yaml", "config/siblings.yaml"} <= set(SHIPPED)
 
 
@@ -115,7 +116,7 @@ def test_every_key_is_explained() -> None:
 
 @pytest.mark.parametrize("name", [*SHIPPED, "tests/configs/minimal.yaml"])
 def test_editors_accept_the_shipped_configurations(name: str) -> None:
-    raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
     assert not [error.message for error in Draft202012Validator(document.schema()).iter_errors(raw)]
 
 
@@ -129,4 +130,4 @@ def test_editors_refuse_what_lamina_refuses() -> None:
         ("calibrations.recall.text", "microworld_corpus"),
         ("studies.prune.removed", []),
     ):
-        assert list(schema.iter_errors(put(minimal(), where, value))), where
+        assert list(schema.iter_errors(set_key(minimal_config(), where, value))), where

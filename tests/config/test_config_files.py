@@ -10,7 +10,14 @@ import pytest
 from lamina.errors import LaminaError
 from lamina_workflow.checks import files
 from lamina_workflow.checks.load import load_configuration
-from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
+from tests import ROOT
+from tests.given.configurations import (
+    RawConfig,
+    minimal_config,
+    set_key,
+    write_model_and_data,
+    write_model_folder,
+)
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
 TEXT = {"text": "text.jsonl", "documents": None}
@@ -19,22 +26,22 @@ TEXT = {"text": "text.jsonl", "documents": None}
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A workplace with a text of three documents and a model whose context is 64."""
-    workplace(tmp_path)
+    write_model_and_data(tmp_path)
     (tmp_path / "text.jsonl").write_text(
         "\n".join(json.dumps({"text": f"document {n}"}) for n in range(3))
     )
     shutil.rmtree(tmp_path / "small")
-    model_folder(tmp_path / "small", {"num_hidden_layers": 8, "n_positions": 64})
+    write_model_folder(tmp_path / "small", {"num_hidden_layers": 8, "n_positions": 64})
     return tmp_path
 
 
-def raw(**changes: Any) -> Raw:
+def raw(**changes: Any) -> RawConfig:
     """A configuration that fits, with dotted places (dots written __) replaced."""
-    config = put(minimal(), "calibrations.corpus", {**TEXT, "length": 64})
-    put(config, "studies.maps.calibrations", ["recall", "corpus"])
-    put(config, "benchmarks.efficiency", {"prompt": 48, "generate": 16})
+    config = set_key(minimal_config(), "calibrations.corpus", {**TEXT, "length": 64})
+    set_key(config, "studies.maps.calibrations", ["recall", "corpus"])
+    set_key(config, "benchmarks.efficiency", {"prompt": 48, "generate": 16})
     for where, value in changes.items():
-        put(config, where.replace("__", "."), value)
+        set_key(config, where.replace("__", "."), value)
     return config
 
 
@@ -78,7 +85,9 @@ TOO_LONG = [
 @pytest.mark.parametrize(
     ("changes", "message"), TOO_LONG, ids=[next(iter(case[0])) for case in TOO_LONG]
 )
-def test_what_is_longer_than_the_context_is_refused(root: Path, changes: Raw, message: str) -> None:
+def test_what_is_longer_than_the_context_is_refused(
+    root: Path, changes: RawConfig, message: str
+) -> None:
     assert refusal(root, **changes).startswith(message)
 
 
@@ -91,7 +100,7 @@ def test_what_is_longer_than_the_context_is_refused(root: Path, changes: Raw, me
         {},
     ],
 )
-def test_the_context_stands_in_the_models_config(root: Path, settings: Raw) -> None:
+def test_the_context_stands_in_the_models_config(root: Path, settings: RawConfig) -> None:
     """Where it says none, nothing is known before the jobs; nor is it of a hub model."""
     (root / "small/config.json").write_text(json.dumps({"num_hidden_layers": 8, **settings}))
     longer = raw(calibrations__corpus__length=65)
@@ -171,7 +180,7 @@ def test_more_questions_than_a_file_has_are_refused(root: Path) -> None:
 
 
 def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
-    shutil.copytree(REPOSITORY / "resources/reference/data", root / "resources/reference/data")
+    shutil.copytree(ROOT / "resources/reference/data", root / "resources/reference/data")
     changes = {"calibrations__corpus": {"text": "microworld_corpus", "split": "dev", "length": 64}}
     assert refusal(root, **changes) == (
         "calibrations.corpus.split: microworld_corpus has no split 'dev'. Write train or validation."
@@ -179,9 +188,7 @@ def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
 
 
 def test_cut_off_weights_are_refused(root: Path) -> None:
-    shutil.copy(
-        REPOSITORY / "resources/reference/model.safetensors", root / "small/model.safetensors"
-    )
+    shutil.copy(ROOT / "resources/reference/model.safetensors", root / "small/model.safetensors")
     (root / "small/config.json").write_text('{"num_hidden_layers": 12, "n_positions": 64}')
     assert load_configuration(raw(), root)
     data = (root / "small/model.safetensors").read_bytes()
@@ -215,8 +222,8 @@ def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) ->
         files, "read_documents", lambda path, *rest: seen.append(path) or read(path, *rest)
     )
     config = raw(calibrations__again={**TEXT, "documents": "0:2"})
-    put(config, "calibrations.corpus.documents", "0:1")
-    put(
+    set_key(config, "calibrations.corpus.documents", "0:1")
+    set_key(
         config,
         "benchmarks.perplexity.corpus_test",
         {"text": "text.jsonl", "documents": "2:3", "window": 64},

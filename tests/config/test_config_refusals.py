@@ -10,15 +10,21 @@ import yaml
 
 from lamina.errors import LaminaError
 from lamina_workflow.checks import load
-from tests.given.configurations import Raw, minimal, model_folder, put, workplace
+from tests.given.configurations import (
+    RawConfig,
+    minimal_config,
+    set_key,
+    write_model_and_data,
+    write_model_folder,
+)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return workplace(tmp_path)
+    return write_model_and_data(tmp_path)
 
 
-def refusal(raw: Raw, root: Path) -> str:
+def refusal(raw: RawConfig, root: Path) -> str:
     with pytest.raises(LaminaError) as caught:
         load.load_configuration(raw, root)
     return str(caught.value)
@@ -44,7 +50,7 @@ UNKNOWN_KEYS = {
 
 @pytest.mark.parametrize("where", UNKNOWN_KEYS)
 def test_an_unknown_key_is_named_with_its_place_and_the_nearest_key(root: Path, where: str) -> None:
-    message = refusal(put(minimal(), where, 4), root)
+    message = refusal(set_key(minimal_config(), where, 4), root)
     assert message.startswith(f"{where}: there is no such key") and UNKNOWN_KEYS[where] in message
 
 
@@ -195,20 +201,23 @@ REFUSED: list[tuple[str, Any, str, list[str]]] = [
 def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
     root: Path, where: str, value: Any, at: str | None, words: list[str]
 ) -> None:
-    message = refusal(put(minimal(), where, value), root)
+    message = refusal(set_key(minimal_config(), where, value), root)
     assert at is None or message.startswith(f"{where}{at}: "), message
     assert all(word in message for word in words), message
 
 
 def test_a_share_may_be_a_percentage(root: Path) -> None:
     assert (
-        load.load_configuration(put(minimal(), "report", {"keep": "95%"}), root).report.keep == 0.95
+        load.load_configuration(
+            set_key(minimal_config(), "report", {"keep": "95%"}), root
+        ).report.keep
+        == 0.95
     )
 
 
 @pytest.mark.parametrize("key", ["models", "calibrations", "studies"])
 def test_a_missing_section_is_named(root: Path, key: str) -> None:
-    raw = minimal()
+    raw = minimal_config()
     del raw[key]
     message = refusal(raw, root)
     assert message.startswith(f"{key}: is missing. Add `{key}: ...`"), message
@@ -216,12 +225,14 @@ def test_a_missing_section_is_named(root: Path, key: str) -> None:
 
 @pytest.mark.parametrize("empty", [None, {}, []])
 def test_no_studies_are_refused(root: Path, empty: Any) -> None:
-    message = refusal(put(minimal(), "studies", empty), root)
+    message = refusal(set_key(minimal_config(), "studies", empty), root)
     assert message.startswith("studies: ") and "Add one" in message
 
 
 def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
-    message = refusal(put(minimal(), "calibrations.recall.text", "microworld_corpus"), root)
+    message = refusal(
+        set_key(minimal_config(), "calibrations.recall.text", "microworld_corpus"), root
+    )
     assert (
         "calibrations.recall" in message
         and "'task' and 'text'" in message
@@ -245,7 +256,7 @@ def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
 def test_a_study_names_only_what_is_defined(
     root: Path, key: str, name: str, near: str, section: str
 ) -> None:
-    message = refusal(put(minimal(), f"studies.prune.{key}", [name]), root)
+    message = refusal(set_key(minimal_config(), f"studies.prune.{key}", [name]), root)
     assert (
         f"studies.prune.{key}: '{name}' is not defined under `{section}`. Did you mean '{near}'?"
         in message
@@ -257,7 +268,7 @@ def test_a_study_names_only_what_is_defined(
 )
 @pytest.mark.parametrize("name", ["base", "none"])
 def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None:
-    message = refusal(put(minimal(), f"{section}.{name}", {}), root)
+    message = refusal(set_key(minimal_config(), f"{section}.{name}", {}), root)
     assert (
         f"{section}.{name}" in message
         and "is reserved" in message
@@ -266,7 +277,7 @@ def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None
 
 
 def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
-    raw = minimal()
+    raw = minimal_config()
     raw["selectors"] |= {"Mine": {"metric": "cosine"}, "mine": {"metric": "cosine"}}
     message = refusal(raw, root)
     assert "'Mine' and 'mine' differ only by case" in message and "Rename" in message
@@ -276,14 +287,14 @@ def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
     "name", ["a/b", "..", ".hidden", "-n", "with blank", "ä", "a=1", "", "x\n"]
 )
 def test_names_that_cannot_be_file_names_are_refused(root: Path, name: str) -> None:
-    raw = minimal()
+    raw = minimal_config()
     raw["selectors"][name] = {"metric": "cosine"}
     message = refusal(raw, root)
     assert message.startswith(f"selectors: '{name}'") and "letters, digits and _ . + -" in message
 
 
 def test_a_name_that_yaml_reads_as_a_number_is_refused(root: Path) -> None:
-    raw = minimal()
+    raw = minimal_config()
     raw["models"][8] = {"source": "small"}
     assert (
         "models.8: YAML reads this name" in (message := refusal(raw, root))
@@ -316,21 +327,21 @@ def test_more_layers_than_can_go_are_refused(
         "selectors": [selector],
         "removed": [1, removed],
     }
-    message = refusal(put(minimal(), "studies.prune", study), root)
+    message = refusal(set_key(minimal_config(), "studies.prune", study), root)
     assert message.startswith("studies.prune.removed: ")
     assert all(word in message for word in words), message
 
 
 def test_sizes_of_a_hub_model_are_checked_where_its_layers_are_known(root: Path) -> None:
-    raw = put(minimal(), "studies.prune.models", ["hub"])
-    put(raw, "studies.prune.removed", [40])
+    raw = set_key(minimal_config(), "studies.prune.models", ["hub"])
+    set_key(raw, "studies.prune.removed", [40])
     assert load.load_configuration(copy.deepcopy(raw), root)
-    assert "at most 31" in refusal(put(raw, "models.hub.layers", 32), root)
+    assert "at most 31" in refusal(set_key(raw, "models.hub.layers", 32), root)
 
 
 def test_a_folder_without_config_is_no_model(root: Path) -> None:
     (root / "empty").mkdir()
-    message = refusal(put(minimal(), "models.small.source", "empty"), root)
+    message = refusal(set_key(minimal_config(), "models.small.source", "empty"), root)
     assert (
         "models.small.source: the folder 'empty' has no config.json" in message
         and "Write the folder" in message
@@ -338,8 +349,10 @@ def test_a_folder_without_config_is_no_model(root: Path) -> None:
 
 
 def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
-    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
-    message = refusal(put(minimal(), "models.small", {"source": "told", "family": "llama"}), root)
+    write_model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    message = refusal(
+        set_key(minimal_config(), "models.small", {"source": "told", "family": "llama"}), root
+    )
     assert (
         "models.small.family" in message
         and "says gpt2, not llama" in message
@@ -417,18 +430,22 @@ SELECTOR_MISMATCHES = [
 def test_metrics_and_strategies_that_do_not_fit_are_refused(
     root: Path, selector: str, words: str
 ) -> None:
-    message = refusal(put(minimal(), "selectors.odd", yaml.safe_load(f"{{{selector}}}")), root)
+    message = refusal(
+        set_key(minimal_config(), "selectors.odd", yaml.safe_load(f"{{{selector}}}")), root
+    )
     assert message.startswith("selectors.odd.")
     assert all(word in message for word in words.split(" | ")), message
 
 
 def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
-    raw = put(minimal(), "repairs.fold", {"method": "replaceme"})
-    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
+    raw = set_key(minimal_config(), "repairs.fold", {"method": "replaceme"})
+    message = refusal(set_key(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
     assert message.startswith("selectors.odd.repair: 'fold' uses method 'replaceme'")
     assert "not a linear map of the stream" in message and "or leave `repair` out" in message
-    raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
-    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
+    raw = set_key(minimal_config(), "repairs.chain", {"method": "ghost", "refit": True})
+    message = refusal(
+        set_key(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root
+    )
     assert (
         message.startswith("selectors.odd.repair: 'chain' has `refit: true`")
         and "without `refit`" in message
@@ -436,11 +453,15 @@ def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> No
 
 
 def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> None:
-    raw = put(
-        put(minimal(), "studies.prune.selectors", ["heads"]), "studies.prune.repairs", ["ghost"]
+    raw = set_key(
+        set_key(minimal_config(), "studies.prune.selectors", ["heads"]),
+        "studies.prune.repairs",
+        ["ghost"],
     )
     assert load.load_configuration(copy.deepcopy(raw), root)
-    raw = put(put(raw, "repairs.fold", {"method": "replaceme"}), "studies.prune.repairs", ["fold"])
+    raw = set_key(
+        set_key(raw, "repairs.fold", {"method": "replaceme"}), "studies.prune.repairs", ["fold"]
+    )
     message = refusal(raw, root)
     assert message.startswith("studies.prune.repairs: 'fold' is folded into weights")
     assert "'heads' removes attention units" in message and "ghost or linearpatch" in message
@@ -448,8 +469,10 @@ def test_a_repair_that_is_folded_into_weights_needs_whole_layers(root: Path) -> 
 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
     (root / "text.json").write_text(json.dumps(["a"] * 400))
-    raw = put(minimal(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"})
-    put(
+    raw = set_key(
+        minimal_config(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"}
+    )
+    set_key(
         raw,
         "benchmarks.perplexity.corpus_test",
         {"text": "text.json", "documents": "299:400", "window": 64},
@@ -460,18 +483,18 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
         and "299:400" in message
         and "do not overlap" in message
     )
-    put(raw, "benchmarks.perplexity.corpus_test.documents", None)
+    set_key(raw, "benchmarks.perplexity.corpus_test.documents", None)
     assert "documents all of benchmarks.perplexity.corpus_test" in refusal(copy.deepcopy(raw), root)
-    put(raw, "benchmarks.perplexity.corpus_test.documents", "300:")
+    set_key(raw, "benchmarks.perplexity.corpus_test.documents", "300:")
     assert load.load_configuration(raw, root)
 
 
 def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
-    raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
+    raw = set_key(minimal_config(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
     assert load.load_configuration(copy.deepcopy(raw), root).repairs["ghost"].automatic(
         "recall"
     ) == ["corpus"]
-    message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
+    message = refusal(set_key(raw, "repairs.ghost.method", "replaceme"), root)
     assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), (
         message
     )
@@ -479,12 +502,12 @@ def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root:
 
 @pytest.mark.parametrize("train", ["patch", "both"])
 def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, train: str) -> None:
-    raw = put(minimal(), "healings.lora.train", train)
+    raw = set_key(minimal_config(), "healings.lora.train", train)
     assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
-    put(raw, "studies.prune.repairs", ["ghost"])
+    set_key(raw, "studies.prune.repairs", ["ghost"])
     assert load.load_configuration(copy.deepcopy(raw), root)
     for method in ("replaceme", "streamline"):
-        put(raw, "repairs.ghost", {"method": method})
+        set_key(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
         assert (
             "'ghost' is folded into weights and leaves no patch" in message
@@ -493,27 +516,29 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
 
 
 def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
-    model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
-    raw = put(minimal(), "models.small.source", "short")
+    write_model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
+    raw = set_key(minimal_config(), "models.small.source", "short")
     assert load.load_configuration(copy.deepcopy(raw), root)
     for where in ("repairs.ghost.data", "healings.lora.data"):
-        added = put(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
+        added = set_key(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
         assert "calibrations.corpus.length: 128" in refusal(added, root)
 
 
 def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
-    raw = put(minimal(), "studies.prune.tasks", "own")
-    put(raw, "studies.prune.perplexity", [])
+    raw = set_key(minimal_config(), "studies.prune.tasks", "own")
+    set_key(raw, "studies.prune.perplexity", [])
     assert load.load_configuration(copy.deepcopy(raw), root)
-    message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
+    message = refusal(set_key(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
     assert (
         "studies.prune.tasks: 'own'" in message
         and "'corpus'" in message
         and "tasks: all" in message
     )
-    put(raw, "studies.prune.calibrations", ["recall"])
-    message = refusal(put(raw, "benchmarks.tasks", {"microworld_recal": {}}), root)
+    set_key(raw, "studies.prune.calibrations", ["recall"])
+    message = refusal(set_key(raw, "benchmarks.tasks", {"microworld_recal": {}}), root)
     assert "called 'microworld_recall'. Did you mean 'microworld_recal'?" in message
-    put(raw, "studies.prune.calibrations", ["mine"])
-    message = refusal(put(raw, "benchmarks.tasks", {"other": {"choices": "mine_test.jsonl"}}), root)
+    set_key(raw, "studies.prune.calibrations", ["mine"])
+    message = refusal(
+        set_key(raw, "benchmarks.tasks", {"other": {"choices": "mine_test.jsonl"}}), root
+    )
     assert "called 'mine'" in message and "under the name of their calibration" in message

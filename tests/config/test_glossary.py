@@ -7,12 +7,12 @@ from lamina.options import healings, repairs, selectors
 from lamina.options.entry import Choice
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.report import glossary
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 
 
 def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
-    raw = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text(encoding="utf-8"))
-    told = glossary.build_glossary(load_configuration(raw, REPOSITORY))
+    raw = yaml.safe_load((ROOT / "config/config.yaml").read_text(encoding="utf-8"))
+    told = glossary.build_glossary(load_configuration(raw, ROOT))
     assert {section: list(told[section]) for section in ("selectors", "repairs", "healings")} == {
         "selectors": ["portfolio", "accuracy", "cosine", "random"],
         "repairs": ["ghost", "ghost_mixed", "train_neighbour"],

@@ -40,7 +40,7 @@ from lamina_workflow.cost.work import Tokens
 from lamina_workflow.study import requests
 from tests.families import configurations
 from tests.given import tiny
-from tests.given.configurations import minimal, workplace
+from tests.given.configurations import minimal_config, write_model_and_data
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -183,7 +183,9 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         for unit in all_units(8, selector.units)
         if not (selector.protect and unit.startswith("0"))
     ]
-    with sweep.open_session(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+    with sweep.open_session(
+        tiny.model(depth=8), samples, token_budget=100_000, outputs=False
+    ) as session:
         trials = Trials(
             Evaluator(session, loss_of("perplexity", "acc")),
             40,
@@ -264,7 +266,7 @@ def test_more_samples_cost_in_proportion() -> None:
 
 def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
     """Of 8 layers with 64 channels, and ten samples in everything."""
-    config = load_configuration(minimal(), workplace(tmp_path))
+    config = load_configuration(minimal_config(), write_model_and_data(tmp_path))
     tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 64, 512, 4)
     facts = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
     names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
@@ -290,7 +292,7 @@ def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
 
 def test_a_healing_has_a_cost_without_options_of_its_own(tmp_path: Path) -> None:
     """It counts as training of all weights."""
-    config = load_configuration(minimal(), workplace(tmp_path))
+    config = load_configuration(minimal_config(), write_model_and_data(tmp_path))
     bare_healing = Healing.model_construct(method="made_up")
     healings = dict.fromkeys(config.healings, bare_healing)
     config = config.model_copy(update={"healings": healings})

@@ -13,7 +13,7 @@ from lamina.data.task_groups import DatasetTask
 from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
 from tests.given import tiny
-from tests.given.tasks import made
+from tests.given.tasks import make_task
 
 CHOICES = {"query": "w1 w2", "choices": ["w3", "w4 w5", "w6"]}
 WRITTEN = {"query": "w1 w2"}
@@ -27,7 +27,7 @@ def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> Dataset
     documents[-1] |= last
     keys = {"doc_to_choice": "choices"} if kind == "multiple_choice" else {}
     keys |= {"task": "mine", "test_split": "test", "doc_to_text": "query", "doc_to_target": "gold"}
-    return made({"test": documents}, kind, num_fewshot=0, **keys)
+    return make_task({"test": documents}, kind, num_fewshot=0, **keys)
 
 
 @pytest.mark.parametrize(

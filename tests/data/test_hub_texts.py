@@ -24,8 +24,8 @@ from lamina.options.calibrations import Hub
 from lamina_workflow.checks import load
 from lamina_workflow.stages.prepare import PrepareCalibration, calibration_files
 from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
-from tests.given.configurations import minimal, put, workplace
-from tests.given.scripts import place
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
+from tests.given.scripts import make_wildcards
 
 TEXTS = [f"text number {number}" for number in range(6)]
 
@@ -245,13 +245,18 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
 def test_an_id_needs_a_revision_and_folders_make_readers_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = workplace(tmp_path)
+    root = write_model_and_data(tmp_path)
     with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
-        load.load_configuration(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
+        load.load_configuration(
+            set_key(minimal_config(), "calibrations.corpus", {"hub": "allenai/c4"}), root
+        )
     load.load_configuration(
-        put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root
+        set_key(minimal_config(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}),
+        root,
     )
-    loaded = load.load_configuration(put(minimal(), "calibrations.corpus", c4(root)), root)
+    loaded = load.load_configuration(
+        set_key(minimal_config(), "calibrations.corpus", c4(root)), root
+    )
     monkeypatch.chdir(root)
     files = calibration_files(loaded, "corpus")
     assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
@@ -305,18 +310,18 @@ def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, CalibrationSample
 def test_a_mixture_is_checked_and_measured_as_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = workplace(tmp_path)
-    raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
+    root = write_model_and_data(tmp_path)
+    raw = set_key(minimal_config(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
     loaded = load.load_configuration(raw, root)
     assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
     jobs = {
-        name: PrepareCalibration.of(loaded, place(model="small", calibration=name))
+        name: PrepareCalibration.of(loaded, make_wildcards(model="small", calibration=name))
         for name in ("all", "recall")
     }
     assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
-            load.load_configuration(put(raw, "calibrations.all.mixture", {part: 1}), root)
+            load.load_configuration(set_key(raw, "calibrations.all.mixture", {part: 1}), root)
 
 
 def test_the_examples_of_the_guide_are_calibrations() -> None:

@@ -17,7 +17,7 @@ from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from tests.given import tiny
-from tests.given.tasks import made, stock
+from tests.given.tasks import evaluate_with_lm_eval, make_task
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} w0 {{ m['content'] }} w50 {% endfor %}"
@@ -58,17 +58,19 @@ def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: s
     tokenizer.chat_template = TEMPLATE
     options: dict[str, Any] = {"apply_chat_template": True} if style.chat_template else {}
     options |= {} if style.turns else {"fewshot_as_multiturn": False}
-    theirs = made(splits, kind, **keys)
+    theirs = make_task(splits, kind, **keys)
     plain = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
-    found = stock(plain, theirs, num_fewshot=5, system_instruction=style.system, **options)
-    benchmark = TaskBenchmark(made(splits, kind, **keys), model, tokenizer, style=style)
+    found = evaluate_with_lm_eval(
+        plain, theirs, num_fewshot=5, system_instruction=style.system, **options
+    )
+    benchmark = TaskBenchmark(make_task(splits, kind, **keys), model, tokenizer, style=style)
     ours = benchmark.score(model, "base")
     assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (
         3 if "choice" in kind else 1
     )
     for row in ours.metrics:
         assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
-    lm, calibrated = open_encoder(model, tokenizer), made(splits, kind, **keys)
+    lm, calibrated = open_encoder(model, tokenizer), make_task(splits, kind, **keys)
     lm_tasks.task_samples(calibrated, lm, None, 0, style)
     assert requests(calibrated) == requests(theirs)
 
@@ -122,13 +124,13 @@ def test_no_question_is_among_its_own_examples(
             roles = keys | ({"test_split": split} if split else {})
             if not (roles["test_split"] or roles["validation_split"]):
                 continue
-            task = made(splits, num_fewshot=4, **roles, **shots)
+            task = make_task(splits, num_fewshot=4, **roles, **shots)
             prompts.build_requests(task, lm, Style())
             tried += 1
             for instance in task.instances[::3]:
                 assert instance.args[0].count(instance.doc["q"]) == 1, roles
                 assert instance.args[0].count("\n\n") == 4
-            theirs = made(splits, num_fewshot=4, **roles, **shots)
+            theirs = make_task(splits, num_fewshot=4, **roles, **shots)
             theirs.set_fewshot_seed(prompts.FEWSHOT_SEED)
             theirs.build_all_requests()
             for one, other in zip(requests(task), requests(theirs), strict=True):
@@ -139,7 +141,7 @@ def test_no_question_is_among_its_own_examples(
 
 
 def test_too_few_examples_are_refused() -> None:
-    task = made({"train": documents(5, 1)}, training_split="train", test_split="train")
+    task = make_task({"train": documents(5, 1)}, training_split="train", test_split="train")
     with pytest.raises(LaminaError, match="too few documents for 5 examples.*smaller num_fewshot"):
         prompts.build_requests(task, open_encoder(tiny.model(depth=1), tiny.tokenizer()), Style())
 
@@ -147,7 +149,7 @@ def test_too_few_examples_are_refused() -> None:
 @pytest.mark.parametrize("gold", [-1, 3])
 def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
     train = [document | {"g": gold} for document in documents(8, 1)]
-    task = made(
+    task = make_task(
         {"train": train, "test": documents(3, 2)}, training_split="train", test_split="test"
     )
     with pytest.raises(

@@ -21,7 +21,7 @@ from lamina.models.boundary import Patch
 from lamina.repair import check
 from lamina.selection import looped, trials
 from tests.given import tiny
-from tests.repair.test_ghost import sequences
+from tests.given.repairs import draw_texts
 
 Texts = list[tuple[int, ...]]
 
@@ -149,7 +149,7 @@ def test_too_few_documents_are_refused_with_their_number() -> None:
 
 
 def test_copies_make_no_error_bar_narrower() -> None:
-    model, texts = tiny.model(), sequences() + sequences(1)
+    model, texts = tiny.model(), draw_texts() + draw_texts(1)
     found = {
         copies: check.measure_patches(
             model, [Source(texts * copies)], {(1, 3): Patch(0.1 * torch.eye(32))}, seed=0

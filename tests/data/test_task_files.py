@@ -10,7 +10,7 @@ import yaml
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join(9 * [f'*a{n}'])}]\n" for n in range(9)
@@ -82,15 +82,15 @@ def test_a_function_of_a_task_file_runs_only_where_it_is_trusted(name: str, root
 
 @pytest.mark.parametrize("section", ["calibrations", "benchmarks"])
 def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
-    workplace(root)
+    write_model_and_data(root)
     plant(root, "included")
     for name in ("microworld_recall", "microworld_facts"):  # which the other entries name
         (root / f"workflow/tasks/{name}.yaml").write_text(f"task: {name}\n")
     entry = {"task": "mine"} if section == "calibrations" else {}
     place = "calibrations.mine" if section == "calibrations" else "benchmarks.tasks.mine"
     with pytest.raises(LaminaError, match=f"^{place}: the task file .*trust_code: true"):
-        load_configuration(put(minimal(), place, entry), root)
-    load_configuration(put(minimal(), place, entry | {"trust_code": True}), root)
+        load_configuration(set_key(minimal_config(), place, entry), root)
+    load_configuration(set_key(minimal_config(), place, entry | {"trust_code": True}), root)
 
 
 @pytest.mark.parametrize(

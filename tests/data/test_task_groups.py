@@ -23,7 +23,7 @@ from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.data.test_task_files import TASK
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables
-from tests.given.tasks import stock
+from tests.given.tasks import evaluate_with_lm_eval
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"physics": 5, "biology": 12, "history": 23}
@@ -89,7 +89,7 @@ def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_stock(model: Any, name: str, root: Path, limit: int | None = None) -> dict[str, Any]:
     manager = TaskManager(include_path=str(root / "workflow/tasks"), include_defaults=False)
     with chdir(root):
-        return stock(model, name, limit, task_manager=manager)["results"]
+        return evaluate_with_lm_eval(model, name, limit, task_manager=manager)["results"]
 
 
 @pytest.mark.parametrize(("limit", "removed"), [(None, ["1"]), (8, ["2"])])

@@ -12,10 +12,10 @@ from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
 from tests.given import tiny
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 QUICK = ("sweep_removal[layer]", "heal_variant[lora]")
-ALL = slow_but(QUICK, STAGES)
+ALL = slow_except(QUICK, STAGES)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -20,8 +20,8 @@ from lamina.models import devices
 from lamina.models.load import default_device, load_folder, placement_options
 from lamina.models.units import all_units
 from lamina_workflow.runtime import devices as gpu_lock
-from tests.engine.test_sweep import random_samples
 from tests.given import tiny
+from tests.given.cut_models import random_samples
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
 needs_one = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: NOT tested")

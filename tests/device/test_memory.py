@@ -17,7 +17,7 @@ from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import Machine, pretended
 from tests.device.stages import STAGES
 from tests.device.world import UNITS, World
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 
 def needed(world: World, tokens: int) -> tuple[int, Scores, int]:
@@ -66,7 +66,7 @@ HALVED |= dict.fromkeys(("benchmark_generation", "diagnose_layers[variance]"), (
 QUICK = ("fit_patch[linearpatch]", "heal_variant[lora]", "benchmark_perplexity")
 
 
-@pytest.mark.parametrize("stage", slow_but(QUICK, HALVED))
+@pytest.mark.parametrize("stage", slow_except(QUICK, HALVED))
 def test_a_stage_is_halved(
     stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:

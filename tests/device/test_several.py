@@ -9,7 +9,7 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 SHARE = devices.SHARE
 QUICK = (
@@ -19,7 +19,7 @@ QUICK = (
     "sweep_donors",
     "fit_patch[ghost]",
 )
-ALL = slow_but(QUICK, STAGES)
+ALL = slow_except(QUICK, STAGES)
 # Healing and gradients need all weights on a device; a load for a notebook goes to one device.
 WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
 

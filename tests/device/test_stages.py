@@ -14,7 +14,7 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 QUICK = (
     "capture_activations",
@@ -32,7 +32,7 @@ QUICK += (
 )
 
 
-@pytest.mark.parametrize("stage", slow_but(QUICK, STAGES))
+@pytest.mark.parametrize("stage", slow_except(QUICK, STAGES))
 def test_a_stage_gives_what_it_gives_on_the_cpu(
     stage: str, on_host: OnHost, on_devices: OnDevices
 ) -> None:

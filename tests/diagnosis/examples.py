@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from lamina.diagnosis.rows import DiagnosisRow
 from lamina.store import parquet
 
-RowKey = tuple[str, int | None]  # measure and layer
+RowKey = tuple[str, int | None]
+"""Measure and layer."""
 
 
 def rows_by_measure(rows: Sequence[DiagnosisRow], kind: str) -> dict[RowKey, DiagnosisRow]:

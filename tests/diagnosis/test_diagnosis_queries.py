@@ -1,4 +1,4 @@
-"""What SQL says of diagnoses: how well they tell which layers can be removed."""
+"""How well diagnoses show which layers can be removed: correlations in SQL against scipy."""
 
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,35 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     void_shares = generator.integers(0, 4, N_LAYERS) / 4
     scores = generator.normal(size=N_LAYERS)
-    keys: dict[str, Any] = {"model": "m", "calibration": "c", "n_samples": 30}
-    diagnosis_rows = []
-    relevance_rows = []
+    diagnosis_keys: dict[str, Any] = {
+        "model": "m",
+        "calibration": "c",
+        "n_samples": 30,
+        "diagnosis": "d",
+        "kind": "void",
+        "measure": "void",
+    }
+    relevance_keys: dict[str, Any] = {
+        "model": "m",
+        "calibration": "c",
+        "n_samples": 30,
+        "selector": "base",
+        "removed": 0,
+        "metric": "accuracy",
+        "component": "layer",
+    }
+    diagnosis_rows: list[dict[str, Any]] = []
+    relevance_rows: list[dict[str, Any]] = []
     for layer in range(N_LAYERS):
-        measured = {"diagnosis": "d", "kind": "void", "measure": "void"}
-        diagnosis_rows.append({**keys, **measured, "layer": layer, "value": void_shares[layer]})
-        scored = {"selector": "base", "removed": 0, "metric": "accuracy", "component": "layer"}
+        diagnosis_rows.append(diagnosis_keys | {"layer": layer, "value": void_shares[layer]})
         unit = {"unit": str(layer), "layer": layer, "score": scores[layer]}
-        relevance_rows.append({**keys, **scored, **unit})
+        relevance_rows.append(relevance_keys | unit)
     tables = write_tables(tmp_path, diagnoses=diagnosis_rows, relevance=relevance_rows)
 
     query = ROOT / "sql/queries/which_diagnosis_tells_what_can_go.sql"
     connection = database.connect_views(VIEWS, tables)
     rows = answers.query_rows(connection, query.read_text(encoding="utf-8"))
+
     rows_by_measure = {row["measure"]: row for row in rows}
     for measure, values in (("void", void_shares), ("depth", np.arange(N_LAYERS))):
         row = rows_by_measure[measure]

@@ -18,17 +18,17 @@ from tests.diagnosis.examples import rows_by_measure
 from tests.given import tiny
 
 N_LAYERS = 5
-# Where the prompts of `make_pairs` differ, what lies between there and the end, and the end.
 POSITIONS = {"changed": 1, "between": slice(2, -1), "last": -1}
+"""Where the prompts of `make_pairs` differ, what is between there and the end, and the end."""
 
 
 def make_pairs(count: int = 12) -> list[PromptPair]:
     """Prompts of two lengths that differ at their second token.
 
-    The answers are what the model says.
+    The answers are what the model predicts.
     """
     model = tiny.model()
-    pairs = []
+    pairs: list[PromptPair] = []
     for index in range(count):
         clean = tiny.tokens(1, 6 + index % 2, seed=index)[0].tolist()
         changed_token = (clean[1] + 7 - 4) % 60 + 4
@@ -59,7 +59,8 @@ def swap_input(
 
 def recovered_shares(model: PreTrainedModel, pair: PromptPair) -> np.ndarray:
     """What the clean stream recovers of one pair, (boundaries, `POSITIONS`)."""
-    clean, corrupt = torch.tensor([pair.clean]), torch.tensor([pair.corrupt])
+    clean = torch.tensor([pair.clean])
+    corrupt = torch.tensor([pair.corrupt])
     layers = layers_of(model)
     clean_streams = tiny.stream(model, clean, layers)
     corrupt_difference = logit_difference(model, corrupt, pair)
@@ -79,9 +80,10 @@ def test_patching_is_a_run_with_one_stream_swapped(family: str) -> None:
     model = tiny.model(family)
     pairs = make_pairs()
     options = Patching(file="x", least=1e-3)
+
     rows = rows_by_measure(patching.diagnose(model, pairs, options, 60), "patching")
 
-    usable_pairs = []
+    usable_pairs: list[PromptPair] = []
     for pair in pairs:
         clean_difference = logit_difference(model, torch.tensor([pair.clean]), pair)
         corrupt_difference = logit_difference(model, torch.tensor([pair.corrupt]), pair)
@@ -98,7 +100,9 @@ def test_patching_is_a_run_with_one_stream_swapped(family: str) -> None:
 
 def test_the_embedding_of_what_differs_is_the_whole_difference() -> None:
     options = Patching(file="x", least=1e-3)
+
     rows = rows_by_measure(patching.diagnose(tiny.model(), make_pairs(), options, 60), "patching")
+
     assert rows["recovery_changed", 0]["value"] == pytest.approx(1, abs=1e-4)
     assert rows["noise_changed", 0]["value"] == pytest.approx(1, abs=1e-4)
 
@@ -114,10 +118,11 @@ def test_the_embedding_of_what_differs_is_the_whole_difference() -> None:
 )
 def test_a_wrong_pair_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     line = {"clean": "w1 w2", "corrupt": "w1 w3", "right": "w4", "foil": "w5"} | change
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps(line) + "\n")
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps(line) + "\n")
+
     with pytest.raises(LaminaError, match=message):
-        patching.read_samples(path, tiny.tokenizer(), Patching(file="x"))
+        patching.read_samples(file, tiny.tokenizer(), Patching(file="x"))
 
 
 def test_pairs_that_the_model_does_not_tell_apart_are_refused() -> None:

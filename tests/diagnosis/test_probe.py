@@ -44,9 +44,12 @@ class PlantedLabel:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_label_planted_at_a_layer_is_read_from_there_on(family: str) -> None:
     model = tiny.model(family)
-    samples = list(zip(tiny.tokens(120, 7).tolist(), "ab" * 60, strict=True))
+    sequences = tiny.tokens(120, 7).tolist()
+    labels = ["a", "b"] * 60
+    samples = list(zip(sequences, labels, strict=True))
     first_boundary = 3
     PlantedLabel(model, samples, first_boundary - 1)
+
     rows = rows_by_measure(probe.diagnose(model, samples, Probe(file="x"), 200), "probe")
 
     assert rows["depth_90", None]["value"] == first_boundary
@@ -67,15 +70,16 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
     labels = np.array(["odd" if token_ids[-1] % 2 else "even" for token_ids in sequences])
     samples = list(zip(sequences, labels, strict=True))
     options = Probe(file="x", folds=4, seed=2)
+
     rows = rows_by_measure(probe.diagnose(model, samples, options, 40), "probe")
 
     folds = probe.assign_folds(sequences, labels, options)
     assert_equal_shares(labels, folds, options.folds)
-    streams = []
-    for token_ids in sequences:
-        streams.append(tiny.stream(model, torch.tensor([token_ids]), layers_of(model)))
+    streams_by_text = [
+        tiny.stream(model, torch.tensor([token_ids]), layers_of(model)) for token_ids in sequences
+    ]
     for boundary in (0, 4):
-        last_tokens = np.stack([stream[boundary][0, -1].numpy() for stream in streams])
+        last_tokens = np.stack([streams[boundary][0, -1] for streams in streams_by_text])
         n_right = 0
         for fold in range(options.folds):
             is_test = folds == fold
@@ -84,7 +88,8 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
             standardised = (last_tokens - mean) / deviation
             regression = LogisticRegression(C=probe.INVERSE_RIDGE, max_iter=300)
             regression.fit(standardised[~is_test], labels[~is_test])
-            n_right += int((regression.predict(standardised[is_test]) == labels[is_test]).sum())
+            predicted_labels = regression.predict(standardised[is_test])
+            n_right += int((predicted_labels == labels[is_test]).sum())
         assert rows["accuracy", boundary]["value"] == pytest.approx(n_right / len(labels))
 
 
@@ -106,8 +111,10 @@ def assert_equal_shares(labels: np.ndarray, folds: np.ndarray, n_folds: int) -> 
 def test_a_wrong_line_of_labelled_texts_is_refused(
     tmp_path: Path, line: dict[str, Any], message: str
 ) -> None:
-    lines = [{"text": f"w{index}", "label": "ab"[index % 2]} for index in range(6)]
-    path = tmp_path / "labelled.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in [*lines, line]))
+    right_lines = [{"text": f"w{index}", "label": "ab"[index % 2]} for index in range(6)]
+    all_lines = [json.dumps(fields) for fields in [*right_lines, line]]
+    file = tmp_path / "labelled.jsonl"
+    file.write_text("\n".join(all_lines) + "\n")
+
     with pytest.raises(LaminaError, match=message):
-        files.read_labelled(path, "diagnoses.p.file", 3)
+        files.read_labelled(file, "diagnoses.p.file", 3)

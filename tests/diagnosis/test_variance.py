@@ -1,6 +1,4 @@
-"""The variance diagnosis is the plain computation over unpadded streams, and tells linear from
-exponential growth.
-"""
+"""The variance of streams, against plain computations on unpadded texts and planted growth."""
 
 import math
 from typing import Any
@@ -40,28 +38,30 @@ def collect_streams(
 
     The texts run one by one, without padding.
     """
-    text_streams = []
-    for token_ids in texts:
-        text_streams.append(tiny.stream(model, torch.tensor([token_ids]), layers_of(model)))
-    streams = []
+    streams_by_text = [
+        tiny.stream(model, torch.tensor([token_ids]), layers_of(model)) for token_ids in texts
+    ]
+    all_streams: list[torch.Tensor] = []
     for boundary in range(len(layers_of(model)) + 1):
-        tokens = [boundaries[boundary][0, skip_first:] for boundaries in text_streams]
-        streams.append(torch.cat(tokens).double())
-    return streams
+        token_streams = [streams[boundary][0, skip_first:] for streams in streams_by_text]
+        all_streams.append(torch.cat(token_streams).double())
+    return all_streams
 
 
 @pytest.mark.parametrize("skip_first", [2, 5])
 @pytest.mark.parametrize("suffix", ["", "_without_first"])
 def test_measures_are_those_of_unpadded_streams(suffix: str, skip_first: int) -> None:
     model = tiny.model()
+
     rows = diagnose(model, make_texts(), skip_first)
+
     n_skipped = skip_first if suffix else 0
     used_texts = [token_ids for token_ids in make_texts() if len(token_ids) > n_skipped]
     streams = collect_streams(model, used_texts, n_skipped)
 
     variances = [float(stream.var(correction=0)) for stream in streams]
-    for layer, expected in enumerate(variances):
-        row = rows[f"variance{suffix}", layer]
+    for boundary, expected in enumerate(variances):
+        row = rows[f"variance{suffix}", boundary]
         assert row["value"] == pytest.approx(expected, rel=1e-4)
         assert row["ci_low"] < row["value"] < row["ci_high"]
         assert row["n_samples"] == len(used_texts)
@@ -110,6 +110,7 @@ def make_noise_model(share: float) -> PreTrainedModel:
 
 def test_independent_unit_updates_make_the_variance_grow_by_one_a_layer() -> None:
     rows = diagnose(make_noise_model(share=0), make_texts(40))
+
     start = rows["variance", 0]["value"]
     assert start is not None
     for layer in range(DEEP + 1):
@@ -117,8 +118,9 @@ def test_independent_unit_updates_make_the_variance_grow_by_one_a_layer() -> Non
     assert rows["update_ratio", 3]["value"] == pytest.approx((start + 3) ** -0.5, rel=0.03)
 
 
-def test_exponential_growth_is_told_from_linear_growth() -> None:
+def test_exponential_growth_fits_an_exponential_better_than_a_power() -> None:
     rows = diagnose(make_noise_model(share=0.5), make_texts(40))
+
     assert rows["exponential_slope", None]["value"] == pytest.approx(math.log(1.5), rel=0.03)
     assert rows["exponential_r2", None]["value"] > 0.999
     assert rows["power_r2", None]["value"] < 0.999
@@ -127,13 +129,16 @@ def test_exponential_growth_is_told_from_linear_growth() -> None:
 def test_the_interval_is_that_of_resampled_samples() -> None:
     model = tiny.model()
     texts = make_texts(40)
+
     row = diagnose(model, texts)["variance", 4]
+
     streams = [collect_streams(model, [token_ids], 0)[4].numpy() for token_ids in texts]
     generator = np.random.default_rng(1)
-    variances = []
+    variances: list[float] = []
     for _ in range(600):
-        drawn = generator.integers(40, size=40)
-        variances.append(np.concatenate([streams[index] for index in drawn]).var())
+        drawn_texts = generator.integers(40, size=40)
+        drawn_tokens = np.concatenate([streams[index] for index in drawn_texts])
+        variances.append(float(drawn_tokens.var()))
     low, high = np.percentile(variances, [2.5, 97.5])
     assert row["ci_low"] == pytest.approx(low, rel=0.05)
     assert row["ci_high"] == pytest.approx(high, rel=0.05)

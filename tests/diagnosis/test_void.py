@@ -20,6 +20,7 @@ def test_void_shares_are_those_of_a_plain_loop(family: str) -> None:
     model = tiny.model(family)
     sequences = [tiny.tokens(1, 5 + index % 6, seed=index)[0].tolist() for index in range(10)]
     samples = tiny.samples(sequences, "choices", N_CONTEXT)
+
     rows = rows_by_measure(void.diagnose(model, samples, Void(alpha=ALPHA), 40), "void")
 
     n_void = {measure: np.zeros(N_LAYERS) for measure in void.MEASURES}
@@ -28,8 +29,8 @@ def test_void_shares_are_those_of_a_plain_loop(family: str) -> None:
         streams = tiny.stream(model, torch.tensor([token_ids]), layers_of(model))
         for position in range(len(token_ids)):
             norms = np.array([float(stream[0, position].norm()) for stream in streams])
-            part = "void_prompt" if position < N_CONTEXT else "void_response"
-            for measure in ("void", part):
+            is_prompt = position < N_CONTEXT
+            for measure in ("void", "void_prompt" if is_prompt else "void_response"):
                 n_void[measure] += find_void_layers(np.diff(norms))
                 n_tokens[measure] += 1
 
@@ -54,5 +55,7 @@ def find_void_layers(growth: np.ndarray) -> np.ndarray:
 
 def test_a_text_has_no_response() -> None:
     samples = tiny.samples(tiny.tokens(4, 8).tolist())
+
     rows = void.diagnose(tiny.model(), samples, Void(), 40)
+
     assert {row["measure"] for row in rows} == {"void"}

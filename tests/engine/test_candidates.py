@@ -1,29 +1,32 @@
-"""Candidates: any set of removed units with patches, on a tree of streams, equal to the materialised variant."""
+"""Any set of removed units with patches, on a tree of streams: against models materialised anew."""
 
 import gc
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate, grow_tree
-from lamina.engine.session import PassPlan, Session
 from lamina.errors import LaminaError
-from lamina.models.boundary import Patch
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
-from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
+from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
 
 DEPTH = 5
-# Nested sets, several runs, halves beside layers, a layer without both halves, the first and the last layer.
-SETS = [
+CHANNELS = 32
+# Nested sets, several runs, sub-layers together with layers, the first and the last layer.
+REMOVED_SETS = [
     ["1"],
     ["1", "2"],
     ["1", "3"],
@@ -32,147 +35,201 @@ SETS = [
     ["2", "0.attention", "4.mlp"],
     ["0", "2.mlp"],
 ]
-HALVES = ["3.attention", "3.mlp"]
+BOTH_SUBLAYERS = ["3.attention", "3.mlp"]
 
 
-def patched(units: list[str], seed: int, bias: bool, channels: int = 32) -> Candidate:
-    """A candidate with a random patch at each of its runs, of which several candidates share none."""
-    draw = torch.Generator().manual_seed(seed)
-    patches = {
-        boundary: Patch(
-            0.3 * torch.randn(channels, channels, generator=draw) / channels**0.5,
-            torch.randn(channels, generator=draw) if bias else None,
-        )
-        for boundary in find_runs(units, DEPTH)
-    }
-    return Candidate(frozenset(units), patches)
+def patched_candidate(removed_units: list[str], seed: int, bias: bool) -> Candidate:
+    """A candidate with a random patch of its own at each of its runs."""
+    generator = torch.Generator().manual_seed(seed)
+    patches: dict[Boundary, Patch] = {}
+    for boundary in find_runs(removed_units, DEPTH):
+        operator = 0.3 * torch.randn(CHANNELS, CHANNELS, generator=generator) / CHANNELS**0.5
+        offset = torch.randn(CHANNELS, generator=generator) if bias else None
+        patches[boundary] = Patch(operator, offset)
+    return Candidate(frozenset(removed_units), patches)
 
 
-def measured(
-    model: PreTrainedModel, samples: list[Sample], wanted: list[Candidate], tokens: int = 2000
+def measure_candidates(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    candidates: Sequence[Candidate],
+    tokens: int = 2000,
 ) -> np.ndarray:
-    """Log-likelihoods of all rows by each candidate, in one session."""
-    with sweep.open_session(model, samples, tokens, outputs=False) as session:
-        session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
-    return session.scores.loglikelihood[[session.scores.index[candidate] for candidate in wanted]]
+    """Log-likelihoods (candidates, rows), measured in one session."""
+    with sweep.open_session(model, list(samples), tokens, outputs=False) as session:
+        wanted = {candidate: candidate for candidate in candidates}
+        session.measure(range(len(samples)), wanted)
+    indices = [session.scores.index[candidate] for candidate in candidates]
+    return session.scores.loglikelihood[indices]
+
+
+def materialise_candidate(model: PreTrainedModel, candidate: Candidate) -> PreTrainedModel:
+    plan = {"units": sorted(candidate.removed)}
+    return materialise(model, plan, candidate.patches or None)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_any_set_with_any_patches_equals_the_materialised_variant(family: str) -> None:
-    model, samples = tiny.model(family), random_samples(1, count=5)
-    wanted = [
-        patched(units, seed, bias=seed % 2 == 0)
-        for seed, units in enumerate([*SETS, ["1"], ["1", *HALVES]])
-    ]
-    wanted += [Candidate(frozenset(units)) for units in (*SETS, HALVES)]
-    found = measured(model, samples, wanted)
-    for candidate, mine in zip(wanted, found, strict=True):
-        variant = materialise(
-            model, {"units": sorted(candidate.removed)}, candidate.patches or None
-        )
-        assert np.abs(mine - naive(variant, samples, [])).max() < NEAR_TIE, candidate.removed
-    assert np.abs(found[0] - found[len(SETS)]).max() > NEAR_TIE, (
-        "two patches for one set are two candidates"
-    )
+    model = tiny.model(family)
+    samples = random_samples(1, count=4)
+    candidates = [Candidate(frozenset(BOTH_SUBLAYERS))]
+    for seed, removed_units in enumerate([*REMOVED_SETS, ["1", *BOTH_SUBLAYERS]]):
+        candidates.append(Candidate(frozenset(removed_units)))
+        candidates.append(patched_candidate(removed_units, seed, bias=seed % 2 == 0))
+
+    loglikelihoods = measure_candidates(model, samples, candidates)
+
+    for candidate, measured in zip(candidates, loglikelihoods, strict=True):
+        variant = materialise_candidate(model, candidate)
+        expected = naive_loglikelihoods(variant, samples)
+        assert np.abs(measured - expected).max() < NEAR_TIE, candidate.removed
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
-    """Rows of different lengths batch differently, so one sample at a time: then the two agree up to rounding."""
-    model, samples = tiny.model().to(dtype), random_samples(2, count=3, kinds=("text",))
-    candidate = patched(["1", "3", "4"], 0, bias=True)
-    variant = materialise(model, {"units": sorted(candidate.removed)}, candidate.patches)
-    found = measured(model, samples, [candidate], tokens=1)[0]
-    assert found == pytest.approx(
-        naive(variant, samples, []), abs=0.15 if dtype == torch.bfloat16 else 0.02
-    )
+def test_one_set_with_two_patches_is_two_candidates() -> None:
+    model = tiny.model()
+    samples = random_samples(1, count=4)
+    candidates = [patched_candidate(["1"], seed, bias=True) for seed in (0, 1)]
+
+    first, second = measure_candidates(model, samples, candidates)
+
+    assert np.abs(first - second).max() > NEAR_TIE
 
 
-def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
-    return grow_tree(wanted, observed.get("observations", []), depth, empty_is_identity=True).layers
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 0.15), (torch.float16, 0.02)])
+def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype, rounding: float) -> None:
+    """One sample at a time, because rows of different lengths round differently in a batch."""
+    model = tiny.model().to(dtype)
+    samples = random_samples(2, count=3, kinds=("text",))
+    candidate = patched_candidate(["1", "3", "4"], 0, bias=True)
+
+    (measured,) = measure_candidates(model, samples, [candidate], tokens=1)
+
+    expected = naive_loglikelihoods(materialise_candidate(model, candidate), samples)
+    assert measured == pytest.approx(expected, abs=rounding)
 
 
-def test_streams_split_where_candidates_differ_and_not_before() -> None:
-    base, other = Candidate(), Candidate(frozenset({"5"}))
-    single = [base.without(str(layer)) for layer in range(12)]
-    # Removing layer l costs the suffix behind it: 12 + (11 + 10 + … + 0).
-    assert layers_run([base]) == 12 and layers_run([base, base]) == 12
-    assert layers_run([base, *single]) == 12 + 66
-    # Without the model itself the common stream ends where the last has forked off.
-    assert layers_run(single) == 11 + 66
-    assert layers_run([other]) == 11
-    # A pruned model with the unpruned one beside it: one stream of 5 layers, then two.
-    assert layers_run([base, other]) == 5 + 7 + 6
-    # What two sets have in common runs once: layers 1 and 3 gone, then 7 or 9.
-    pair = [Candidate(frozenset({"1", "3", last})) for last in ("7", "9")]
-    assert layers_run(pair) == 5 + 1 + 2 + 1 + 4
-    # Patches differ at the boundary behind the run, not before it.
-    repaired = [Candidate(frozenset({"4"}), {(4, 5): Patch(torch.zeros(1, 1))}) for _ in range(2)]
-    assert layers_run(repaired) == 4 + 7 + 7
-    # Behind the last layer only the head is left to differ.
-    assert (
-        layers_run(
-            [Candidate(frozenset({"11"}), {(11, 12): Patch(torch.zeros(1, 1))}) for _ in range(2)]
-        )
-        == 11
-    )
-    # A layer without both halves is no layer, except where a norm stands on the stream.
-    halves = Candidate(frozenset({"2.attention", "2.mlp"}))
-    assert (
-        layers_run([halves]) == 11
-        and grow_tree([halves], [], 12, empty_is_identity=False).layers == 12
-    )
+def count_layers(*candidates: Candidate, empty_is_identity: bool = True) -> int:
+    """Layers that run for one token of a model with twelve layers."""
+    return grow_tree(list(candidates), [], 12, empty_is_identity).layers
+
+
+def without(*units: str) -> Candidate:
+    return Candidate(frozenset(units))
+
+
+BASE = Candidate()
+WITHOUT_EACH_LAYER = [without(str(layer)) for layer in range(12)]
+LAYERS_AFTER_EACH = sum(range(12))
+
+
+def test_equal_candidates_share_all_layers() -> None:
+    assert count_layers(BASE) == 12
+    assert count_layers(BASE, BASE) == 12
+    assert count_layers(without("5")) == 11
+
+
+def test_a_removal_costs_the_layers_after_it() -> None:
+    assert count_layers(BASE, *WITHOUT_EACH_LAYER) == 12 + LAYERS_AFTER_EACH
+
+
+def test_without_the_base_model_the_shared_stream_ends_before_the_last_layer() -> None:
+    assert count_layers(*WITHOUT_EACH_LAYER) == 11 + LAYERS_AFTER_EACH
+
+
+def test_a_pruned_and_the_base_model_share_the_layers_before_the_removal() -> None:
+    assert count_layers(BASE, without("5")) == 5 + 7 + 6
+
+
+def test_what_two_sets_have_in_common_runs_once() -> None:
+    """Without layers 1 and 3, five layers are before layer 7; only one set keeps that one."""
+    assert count_layers(without("1", "3", "7"), without("1", "3", "9")) == 5 + 1 + 2 + 1 + 4
+
+
+def repaired_after(layer: int) -> Candidate:
+    """Without one layer, and with a patch of its own."""
+    return Candidate(frozenset({str(layer)}), {(layer, layer + 1): Patch(torch.zeros(1, 1))})
+
+
+def test_patches_split_streams_at_the_end_of_their_run() -> None:
+    assert count_layers(repaired_after(4), repaired_after(4)) == 4 + 7 + 7
+    # After the last layer, only the head is left to differ.
+    assert count_layers(repaired_after(11), repaired_after(11)) == 11
+
+
+def test_a_layer_without_both_sublayers_is_skipped_if_it_does_nothing() -> None:
+    """A norm of the whole stream would still change it."""
+    candidate = without("2.attention", "2.mlp")
+
+    assert count_layers(candidate) == 11
+    assert count_layers(candidate, empty_is_identity=False) == 12
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])
 def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
-    """Every group carries the unpruned model to be compared with, and the model that is observed."""
-    model, samples, units = (
-        tiny.model(),
-        random_samples(5, count=5),
-        all_units(DEPTH, "mlp", ["2.mlp"]),
-    )
-    whole = sweep.sweep_units(model, samples, units, ["2.mlp"])
-    parts = sweep.sweep_units(model, samples, units, ["2.mlp"], token_budget=tokens)
-    for name in ("output_kl", "output_norm"):
-        np.testing.assert_allclose(
-            parts.output[name] / parts.output_count, whole.output[name] / whole.output_count, 1e-3
-        )
-    np.testing.assert_allclose(parts.cosine, whole.cosine, rtol=1e-4)
-    np.testing.assert_allclose(parts.loglikelihood, whole.loglikelihood, atol=1e-4)
-
-
-def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
-    whole = sweep.sweep_units(model, samples, units)
-    failed: list[weakref.ref] = []
-    forward = Session._forward
-
-    def small_machine(self: Session, plan: PassPlan) -> None:
-        gc.disable()  # what a cycle keeps would be freed on a GPU that is full only by chance
-        assert not any(held() is not None for held in failed)
-        if len(plan.lines) * len(plan.candidates) > 4:
-            held = torch.zeros(1000)
-            failed.append(weakref.ref(held))
-            raise torch.cuda.OutOfMemoryError
-        forward(self, plan)
-
-    monkeypatch.setattr(Session, "_forward", small_machine)
-    try:
-        halved = sweep.sweep_units(model, samples, units)
-    finally:
-        gc.enable()
-    assert len(failed) > 3
-    np.testing.assert_allclose(halved.loglikelihood, whole.loglikelihood, atol=1e-5)
-    np.testing.assert_allclose(halved.cosine, whole.cosine, rtol=1e-5)
-
-
-def test_the_model_is_left_as_it_was() -> None:
+    """Every group carries the unpruned model, as a base of comparison, and the current model."""
     model = tiny.model()
-    before, head = list(layers_of(model)), model.get_output_embeddings()
+    samples = random_samples(5, count=5)
+    units = all_units(DEPTH, "mlp", ["2.mlp"])
+
+    at_once = sweep.sweep_units(model, samples, units, ["2.mlp"])
+    in_groups = sweep.sweep_units(model, samples, units, ["2.mlp"], token_budget=tokens)
+
+    for column in ("output_kl", "output_norm"):
+        expected_means = at_once.output[column] / at_once.output_count
+        means = in_groups.output[column] / in_groups.output_count
+        np.testing.assert_allclose(means, expected_means, rtol=1e-3)
+    np.testing.assert_allclose(in_groups.cosine, at_once.cosine, rtol=1e-4)
+    np.testing.assert_allclose(in_groups.loglikelihood, at_once.loglikelihood, atol=1e-4)
+
+
+class SmallDevice:
+    """A hook before a layer that runs out of memory for more than six lines."""
+
+    def __init__(self) -> None:
+        self.failed_tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def __call__(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        # On a GPU that is full, a tensor in a reference cycle would be freed by chance only.
+        gc.disable()
+        assert all(reference() is None for reference in self.failed_tensors)
+        stream = arguments[0] if arguments else keywords["hidden_states"]
+        if len(stream) > 6:
+            tensor = torch.zeros(1000)
+            self.failed_tensors.append(weakref.ref(tensor))
+            raise torch.cuda.OutOfMemoryError
+
+
+def test_out_of_memory_halves_the_pass_after_its_tensors_were_freed() -> None:
+    model = tiny.model()
+    samples = random_samples(6, count=7)
+    units = all_units(DEPTH, "layer")
+    expected = sweep.sweep_units(model, samples, units)
+    last_layer = layers_of(model)[-1]
+    device = SmallDevice()
+
+    with sweep.open_session(model, samples) as session:
+        last_layer.register_forward_pre_hook(device, with_kwargs=True)
+        try:
+            session.sweep(units)
+        finally:
+            gc.enable()
+
+    assert len(device.failed_tensors) > 3
+    loglikelihood = session.scores.loglikelihood
+    np.testing.assert_allclose(loglikelihood, expected.loglikelihood, atol=1e-5)
+    np.testing.assert_allclose(session.scores.cosine, expected.cosine, rtol=1e-5)
+
+
+def test_a_failed_session_leaves_the_model_as_it_was() -> None:
+    model = tiny.model()
+    layers = list(layers_of(model))
+    head = model.get_output_embeddings()
+
     with pytest.raises(LaminaError):
-        measured(model, random_samples(7, count=2), [Candidate(frozenset({"7"}))])
-    assert all(now is then for now, then in zip(layers_of(model), before, strict=True))
+        measure_candidates(model, random_samples(7, count=2), [without("7")])
+
+    layers_afterwards = list(layers_of(model))
+    assert len(layers_afterwards) == len(layers)
+    for layer, layer_afterwards in zip(layers, layers_afterwards, strict=True):
+        assert layer_afterwards is layer
     assert model.get_output_embeddings() is head

@@ -1,8 +1,7 @@
-"""Predicted memory against what is really alive at a time, tensor by tensor, while a stage of the benchmark runs."""
+"""Predicted memory, against the bytes of all tensors that are alive while a stage runs."""
 
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,115 +13,160 @@ from lamina.engine import footprint, memory
 from lamina.healing import full
 from lamina.healing.batches import TrainingSource
 from lamina.healing.full import Full
+from tests import ROOT
 from tests.given import tiny
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 import scale
 
-# Wide enough that streams outweigh what a consumer turns into another type at a time.
-SHAPE = scale.Preset(8, 128, 352, 4, 1, 1000, (8, 120), (40, (50, 100)), 2048)
+# Wide enough that streams are larger than the copies of another type that a consumer makes.
+PRESET = scale.Preset(
+    layers=8,
+    channels=128,
+    inner=352,
+    heads=4,
+    groups=1,
+    vocabulary=1000,
+    texts=(8, 120),
+    documents=(40, (50, 100)),
+    tokens=2048,
+)
 
 
-class Alive(TorchDispatchMode):
-    """Counts the bytes of storages from the operation that makes them until they are freed; `peak` is the most."""
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of storages from the operation that makes them until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self.known: dict[int, int] = {}
+        self.current = 0
+        self.peak = 0
+        self.bytes_by_storage: dict[int, int] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = {
-            leaf.untyped_storage()._cdata
-            for leaf in tree_leaves(args)
-            if isinstance(leaf, torch.Tensor)
-        }
-        found = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
-            if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in given and storage._cdata not in self.known:
-                    self.known[storage._cdata] = storage.nbytes()
-                    self.now += storage.nbytes()
-                    self.peak = max(self.peak, self.now)
-                    weakref.finalize(storage, self.freed, storage._cdata)
-        return found
+        input_storages = [storage._cdata for storage in storages_of(args)]
+        output = function(*args, **(kwargs or {}))
+        for storage in storages_of(output):
+            if storage._cdata not in input_storages:
+                self.count(storage)
+        return output
 
-    def freed(self, key: int) -> None:
-        self.now -= self.known.pop(key)
+    def count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self.bytes_by_storage:
+            return
+        self.bytes_by_storage[key] = storage.nbytes()
+        self.current += storage.nbytes()
+        self.peak = max(self.peak, self.current)
+        weakref.finalize(storage, self.discount, key)
+
+    def discount(self, key: int) -> None:
+        self.current -= self.bytes_by_storage.pop(key)
+
+
+def storages_of(values: Any) -> list[torch.UntypedStorage]:
+    """The storages of all tensors in nested values."""
+    return [
+        leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)
+    ]
 
 
 @pytest.mark.parametrize(
-    "stage", slow_but(["moments"], ["capture", "removal_choices", "moments", "heal", "benchmark"])
+    "stage",
+    slow_except(["moments"], ["capture", "removal_choices", "moments", "heal", "benchmark"]),
 )
 def test_a_stage_needs_what_is_predicted(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A sweep's logits are predicted with the exponentials that one operation makes of them and shows to nobody; a
-    # benchmark's as if the second batch were as long as the first.
-    least = 0.7 if stage == "removal_choices" else 0.85
-    monkeypatch.setitem(scale.PRESETS, "test", SHAPE)
-    stages = scale.Stages(SHAPE)
+    """For a sweep, the exponentials within one operation are predicted that no tensor shows."""
+    least_share = 0.7 if stage == "removal_choices" else 0.85
+    monkeypatch.setitem(scale.PRESETS, "test", PRESET)
+    stages = scale.Stages(PRESET)
     work = getattr(stages, stage)()
     stages.forward([work.beside[0][:8]])
-    with Alive() as alive:
+
+    with LiveBytes() as live_bytes:
         work.run()
-    assert least * work.memory < alive.peak < 1.15 * work.memory
+
+    assert least_share * work.memory < live_bytes.peak < 1.15 * work.memory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> None:
-    """Few tokens and many weights: own weights, their steps' copies, gradients and moments, and the best values."""
-    base = tiny.model(hidden_size=160, intermediate_size=480).to(dtype)
-    shape, data = (
-        footprint.Shape.of(base.config, dtype.itemsize),
-        [[number, 5, 6, 7] for number in range(20, 40)],
-    )
+def test_training_all_weights_needs_what_is_predicted(dtype: torch.dtype) -> None:
+    """With few tokens, this is weights, their copies, gradients and moments, and the best ones."""
+    base_model = tiny.model(hidden_size=160, intermediate_size=480).to(dtype)
+    sequences = [[first_token, 5, 6, 7] for first_token in range(20, 40)]
+    source = TrainingSource(tiny.samples(sequences))
     options = Full(epochs=1, max_steps=2, batch=1, objective="lm")
-    with Alive() as alive:
-        full.heal(base, {"units": ["2"]}, None, [TrainingSource(tiny.samples(data))], options)
-    assert (
-        0.85 * footprint.full_training_bytes(shape, 4)
-        < alive.peak
-        < 1.15 * footprint.full_training_bytes(shape, 4)
-    )
+
+    with LiveBytes() as live_bytes:
+        full.heal(base_model, {"units": ["2"]}, None, [source], options)
+
+    shape = footprint.Shape.of(base_model.config, dtype.itemsize)
+    predicted = footprint.full_training_bytes(shape, 4)
+    assert 0.85 * predicted < live_bytes.peak < 1.15 * predicted
 
 
-def test_a_budget_is_the_largest_that_fits() -> None:
-    def predicted(tokens: int) -> int:
+@pytest.mark.parametrize(
+    ("memory_bytes", "token_budget"), [(10**6, 999), (10, footprint.LEAST_BUDGET)]
+)
+def test_a_token_budget_is_the_largest_that_fits(memory_bytes: int, token_budget: int) -> None:
+    def predict_bytes(tokens: int) -> int:
         return 1000 * tokens + 5
 
-    assert footprint.largest_token_budget(10**6, predicted) == 999
-    assert footprint.largest_token_budget(10, predicted) == 64
+    assert footprint.largest_token_budget(memory_bytes, predict_bytes) == token_budget
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["capture", "removal_text", "efficiency"])
 def test_the_benchmark_runs_in_its_smallest_form(stage: str) -> None:
     row = scale.measure("smoke", stage, 1)
-    assert row["stage"] == stage and row["ratio"] > 0 and 0 < row["utilisation"] < 1
-    # Four layers and three, two, one and none behind a removal: 10 of 4, and the logits of five models.
-    assert row["counted"] == 1 if stage == "capture" else row["counted"] > 1
+
+    assert row["stage"] == stage
+    assert row["ratio"] > 0
+    assert 0 < row["utilisation"] < 1
+    if stage == "capture":
+        assert row["counted"] == 1
+    else:
+        # A sweep runs the layers after each removal too, and the heads of five models.
+        assert row["counted"] > 1
 
 
-def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the room of 40 MB, a capture and a sweep under the budget found need about that, and no more."""
+@pytest.fixture
+def stages_in_40_mb(monkeypatch: pytest.MonkeyPatch) -> scale.Stages:
     monkeypatch.setattr(memory, "HOST", 4 * 10**7)
-    stages = scale.Stages(SHAPE)
-    samples = stages.texts() * 20
-    assert memory.choose_token_budget("512", stages.model, samples) == 512
-    for streams in (None, 10):
-        found = memory.choose_token_budget("auto", stages.model, samples, streams)
-        line, many, lengths = stages.longest, 10**5, {len(sample.sequence()) for sample in samples}
-        if streams is None:
-            needed = [
-                footprint.capture_bytes(stages.shape, tokens, line, tokens)
-                for tokens in (found, 2 * found)
-            ]
-        else:
-            needed = [
-                footprint.sweep_bytes(stages.shape, t, lengths, many, line - 1, 10)
-                for t in (found, 2 * found)
-            ]
-        assert needed[0] <= 4.01e7 < needed[1]
+    return scale.Stages(PRESET)
+
+
+def test_a_token_budget_of_the_configuration_is_kept(stages_in_40_mb: scale.Stages) -> None:
+    samples = stages_in_40_mb.texts() * 20
+
+    assert memory.choose_token_budget("512", stages_in_40_mb.model, samples) == 512
+
+
+def test_auto_fills_the_memory_of_a_capture(stages_in_40_mb: scale.Stages) -> None:
+    samples = stages_in_40_mb.texts() * 20
+
+    tokens = memory.choose_token_budget("auto", stages_in_40_mb.model, samples)
+
+    def capture_bytes(tokens: int) -> int:
+        longest = stages_in_40_mb.longest
+        return footprint.capture_bytes(stages_in_40_mb.shape, tokens, longest, tokens)
+
+    assert capture_bytes(tokens) <= 4.01e7 < capture_bytes(2 * tokens)
+
+
+def test_auto_fills_the_memory_of_a_sweep(stages_in_40_mb: scale.Stages) -> None:
+    n_streams = 10
+    samples = stages_in_40_mb.texts() * 20
+
+    tokens = memory.choose_token_budget("auto", stages_in_40_mb.model, samples, n_streams)
+
+    def sweep_bytes(tokens: int) -> int:
+        lengths = {len(sample.sequence()) for sample in samples}
+        n_scored = stages_in_40_mb.longest - 1
+        return footprint.sweep_bytes(
+            stages_in_40_mb.shape, tokens, lengths, 10**5, n_scored, n_streams
+        )
+
+    assert sweep_bytes(tokens) <= 4.01e7 < sweep_bytes(2 * tokens)

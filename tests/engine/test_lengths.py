@@ -1,7 +1,9 @@
-"""What models do from some length on (windows, chunks, indexes of the best tokens, rotations by length) is right in
-sweeps and captures whose lines reach it, or refused.
+"""What models do from some length on (windows, chunks, rotations) is right, or refused.
+
+Expected values are from plain forward passes of the model with layers bypassed by hooks.
 """
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -15,134 +17,149 @@ from lamina.errors import LaminaError
 from tests.families import configurations
 from tests.families.trials import bypassed, close, scored, stack, text
 
-TURN = 24  # tokens after which each of the models does something else
+LIMIT = 24
+"""Tokens after which each of the models does something else."""
 HEADS = {"head_dim": 8, "num_attention_heads": 4}
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": TURN,
-    "short_factor": [1.0] * 4, "long_factor": [3.0, 2.0, 4.0, 5.0],
-}  # fmt: skip
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": LIMIT,
+    "short_factor": [1.0] * 4,
+    "long_factor": [3.0, 2.0, 4.0, 5.0],
+}
+LONGROPE_WITHOUT_LIMIT = LONGROPE | {"long_factor": [1.0] * 4}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0}
 
-TURNING: dict[str, dict[str, Any]] = {
-    "mistral": {"sliding_window": TURN},
-    "gpt_oss": {"sliding_window": TURN},
-    "gpt_neo": {
-        "window_size": TURN
-    },  # counts places in the row, and no entry of its layers says so
-    "bart": {},  # its positions are places in the row
-    "llama4_text": {"attention_chunk_size": TURN},
-    "deepseek_v4": {"sliding_window": TURN},
-    "recurrent_gemma": {"attention_window_size": TURN},
-    "deepseek_v32": {"index_topk": TURN, "index_n_heads": 32},
-    "glm_moe_dsa": {"index_topk": TURN, "index_n_heads": 32},
+LIMITED_MODELS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": LIMIT},
+    "gpt_oss": {"sliding_window": LIMIT},
+    # Its window counts positions in the row, and no entry of its layers says so.
+    "gpt_neo": {"window_size": LIMIT},
+    "llama4_text": {"attention_chunk_size": LIMIT},
+    "deepseek_v4": {"sliding_window": LIMIT},
+    "recurrent_gemma": {"attention_window_size": LIMIT},
+    "deepseek_v32": {"index_topk": LIMIT, "index_n_heads": 32},
+    "glm_moe_dsa": {"index_topk": LIMIT, "index_n_heads": 32},
     "llama": {"rope_parameters": LONGROPE, **HEADS},
 }
+# Bart has no limit, but counts positions in the row.
+SWEPT_MODELS = LIMITED_MODELS | {"bart": {}}
 
 
-def samples(longest: int = 60) -> list[Sample]:
-    """A text and two questions shorter than where models turn, and a question that is longer."""
-    words = text(17, 7)
-    found = [Sample(0, "text", 0, (Row(words[:1], words[1:], 16),), "0")]
-    for number, size in enumerate((10, 12, longest), 1):
-        context = text(size, number)
-        rows = tuple(
-            Row(context, text(length, 10 * number + length), length) for length in (1, 6, 3)
-        )
-        found.append(Sample(number, "choices", number % 3, rows, str(number)))
-    return found
+def long_and_short_samples() -> list[Sample]:
+    """A text and two questions that are shorter than the limit, and a longer question."""
+    text_ids = text(17, 7)
+    samples = [Sample(0, "text", 0, (Row(text_ids[:1], text_ids[1:], 16),), "0")]
+    for index, n_context_tokens in enumerate((10, 12, 60), start=1):
+        context = text(n_context_tokens, index)
+        rows: list[Row] = []
+        for n_tokens in (1, 6, 3):
+            continuation = text(n_tokens, 10 * index + n_tokens)
+            rows.append(Row(context, continuation, n_tokens))
+        samples.append(Sample(index, "choices", index % 3, tuple(rows), str(index)))
+    return samples
 
 
-def check_sweep(model: PreTrainedModel) -> None:
-    rows = [row for sample in samples() for row in sample.rows]
-    found = sweep.sweep_units(model, samples(), ["1", "4"])
-    for unit, gone in {"none": [], "1": ["1"], "4": ["4"]}.items():
-        with bypassed(stack(model), gone):
-            close(
-                torch.from_numpy(found.loglikelihood[found.index[unit]]),
-                scored(model, rows),
-                f"without {unit}:",
-            )
+@pytest.mark.parametrize("model_type", SWEPT_MODELS)
+def test_a_sweep_of_lines_beyond_the_limit_is_right(model_type: str) -> None:
+    model = configurations.model(model_type, **SWEPT_MODELS[model_type])
+    samples = long_and_short_samples()
+    rows = list(chain.from_iterable(sample.rows for sample in samples))
+
+    scores = sweep.sweep_units(model, samples, ["1", "4"])
+
+    for unit, bypassed_layers in {"none": [], "1": ["1"], "4": ["4"]}.items():
+        measured = torch.from_numpy(scores.loglikelihood[scores.index[unit]])
+        with bypassed(stack(model), bypassed_layers):
+            expected = scored(model, rows)
+        close(measured, expected, f"without {unit}:")
 
 
-@pytest.mark.parametrize("model_type", TURNING)
-def test_a_sweep_of_lines_beyond_it_is_right(model_type: str) -> None:
-    check_sweep(configurations.model(model_type, **TURNING[model_type]))
-
-
-def test_each_of_these_models_turns_there() -> None:
+@pytest.mark.parametrize("model_type", LIMITED_MODELS)
+def test_each_of_these_models_does_something_else_beyond_the_limit(model_type: str) -> None:
     """Otherwise the test above would say nothing."""
-    ids = text(60, 3)
-    for model_type, settings in TURNING.items():
-        other = {name: 10 * TURN for name, value in settings.items() if value == TURN}
-        other |= (
-            {"rope_parameters": LONGROPE | {"long_factor": [1.0] * 4}}
-            if model_type == "llama"
-            else {}
-        )
-        one, two = (
-            configurations.model(model_type, **{**settings, **changed}) for changed in ({}, other)
-        )
-        far = (
-            scored(one, [Row(ids[:30], ids[30:], 1)]) - scored(two, [Row(ids[:30], ids[30:], 1)])
-        ).abs()
-        assert bool(far > 1e-3) == (model_type != "bart"), model_type
+    settings = LIMITED_MODELS[model_type]
+    unlimited_settings: dict[str, Any] = {}
+    for name, value in settings.items():
+        unlimited_settings[name] = 10 * LIMIT if value == LIMIT else value
+    if model_type == "llama":
+        unlimited_settings["rope_parameters"] = LONGROPE_WITHOUT_LIMIT
+    token_ids = text(60, 3)
+    row = Row(token_ids[:30], token_ids[30:], 1)
+
+    loglikelihood = scored(configurations.model(model_type, **settings), [row])
+    unlimited = scored(configurations.model(model_type, **unlimited_settings), [row])
+
+    assert (loglikelihood - unlimited).abs() > 1e-3
 
 
 @pytest.mark.parametrize(
     ("model_type", "settings"),
     [
-        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": TURN, **HEADS}),
-        # With few heads many tokens are worth exactly nothing, and the length of a row says which of them are kept.
-        ("deepseek_v32", {"index_topk": TURN, "index_n_heads": 4}),
-        ("hy_v4", {"index_topk": TURN}),
-        # It keeps the best keys, and which of them depends on the length: also beyond the first half of a text.
-        *(("doge", {"keep_window_size": kept}) for kept in (TURN, 40, 50)),
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": LIMIT, **HEADS}),
+        # With few heads, many tokens are worth exactly nothing; the row's length decides which
+        # of them are kept.
+        ("deepseek_v32", {"index_topk": LIMIT, "index_n_heads": 4}),
+        ("hy_v4", {"index_topk": LIMIT}),
+        # It keeps the best keys, and which these are depends on the length, also after the first
+        # half of a text.
+        ("doge", {"keep_window_size": LIMIT}),
+        ("doge", {"keep_window_size": 40}),
+        ("doge", {"keep_window_size": 50}),
     ],
 )
-def test_numbers_that_depend_on_what_runs_beside_them_are_refused(
+def test_a_sweep_whose_numbers_depend_on_the_length_of_lines_is_refused(
     model_type: str, settings: dict[str, Any]
 ) -> None:
     model = configurations.model(model_type, **settings)
-    with pytest.raises(
-        LaminaError,
-        match="in a text of .* tokens than in a shorter one|cannot be cut|cannot be swept",
-    ):
-        check_sweep(model)
+    message = "in a text of .* tokens than in a shorter one|cannot be cut|cannot be swept"
+
+    with pytest.raises(LaminaError, match=message):
+        sweep.sweep_units(model, long_and_short_samples(), ["1", "4"])
 
 
-def test_activations_that_depend_on_what_runs_beside_them_are_refused() -> None:
-    model = configurations.model("llama", **TURNING["llama"])
-    with pytest.raises(
-        LaminaError,
-        match="different logits in a batch with a text of 70 tokens than alone .*texts of one length",
-    ):
-        capture_similarities(model, [text(20, 0), text(70, 1)])
-    assert capture_similarities(model, [text(70, 0), text(70, 1)])
-    assert capture_similarities(configurations.model("llama", **HEADS), [text(20, 0), text(70, 1)])
-
-
-def test_a_stream_that_is_wider_than_a_token_is_refused_in_words() -> None:
-    with pytest.raises(
-        LaminaError, match="'qwen4_exp_text' has several residual streams side by side"
-    ):
-        capture_similarities(configurations.model("qwen4_exp_text"), [text(20, 0), text(30, 1)])
-
-
-def test_a_layer_that_gives_a_list_is_captured() -> None:
-    model, ids = configurations.model("openai-gpt"), [text(20, 0), text(30, 1)]
-    with torch.no_grad():
-        wanted = (
-            model(input_ids=torch.tensor(ids[:1]), output_hidden_states=True)
-            .hidden_states[-1]
-            .norm(dim=-1)
-            .mean()
-        )
-        other = (
-            model(input_ids=torch.tensor(ids[1:]), output_hidden_states=True)
-            .hidden_states[-1]
-            .norm(dim=-1)
-            .mean()
-        )
-    assert capture_similarities(model, ids)[-1]["norm"] == pytest.approx(
-        float(wanted + other) / 2, rel=1e-5
+def test_activations_that_depend_on_the_length_of_lines_are_refused() -> None:
+    model = configurations.model("llama", **LIMITED_MODELS["llama"])
+    message = (
+        "different logits in a batch with a text of 70 tokens than alone .*texts of one length"
     )
+
+    with pytest.raises(LaminaError, match=message):
+        capture_similarities(model, [text(20, 0), text(70, 1)])
+
+
+def test_activations_of_texts_of_one_length_are_captured() -> None:
+    model = configurations.model("llama", **LIMITED_MODELS["llama"])
+
+    assert capture_similarities(model, [text(70, 0), text(70, 1)])
+
+
+def test_activations_of_a_model_without_a_limit_are_captured() -> None:
+    model = configurations.model("llama", **HEADS)
+
+    assert capture_similarities(model, [text(20, 0), text(70, 1)])
+
+
+def test_a_model_of_several_residual_streams_is_refused() -> None:
+    model = configurations.model("qwen4_exp_text")
+    message = "'qwen4_exp_text' has several residual streams side by side"
+
+    with pytest.raises(LaminaError, match=message):
+        capture_similarities(model, [text(20, 0), text(30, 1)])
+
+
+@torch.no_grad()
+def mean_norm_after_last_layer(model: PreTrainedModel, token_ids: tuple[int, ...]) -> float:
+    output = model(input_ids=torch.tensor([token_ids]), output_hidden_states=True)
+    return float(output.hidden_states[-1].norm(dim=-1).mean())
+
+
+def test_a_model_whose_layers_return_lists_is_captured() -> None:
+    model = configurations.model("openai-gpt")
+    sequences = [text(20, 0), text(30, 1)]
+
+    rows = capture_similarities(model, sequences)
+
+    norms = [mean_norm_after_last_layer(model, token_ids) for token_ids in sequences]
+    assert rows[-1]["norm"] == pytest.approx(sum(norms) / 2, rel=1e-5)

@@ -1,4 +1,7 @@
-"""A pass asks its device for numbers once, however many lines, layers and candidates it has."""
+"""A pass waits for its device a fixed number of times, whatever the lines, layers and candidates.
+
+Counted are all calls that a host can answer only once a GPU has answered.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +19,7 @@ from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from tests.given import tiny
 
-# What a host can only answer once a GPU has answered: calls from Python, and operations anywhere.
-_CALLS = {
+WAITING_CALLS = {
     "cpu",
     "tolist",
     "numpy",
@@ -29,115 +31,146 @@ _CALLS = {
     "__array__",
     "nonzero",
 }
-_OPERATIONS = {"aten::_local_scalar_dense", "aten::nonzero"}
+"""Calls from Python."""
+WAITING_OPERATIONS = {"aten::_local_scalar_dense", "aten::nonzero"}
+"""Operations, also those within others."""
 
 
-class _Calls(TorchFunctionMode):
-    def __init__(self, found: list[str]) -> None:
+class RecordCalls(TorchFunctionMode):
+    def __init__(self, waits: list[str]) -> None:
         super().__init__()
-        self.found = found
+        self.waits = waits
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = getattr(function, "__name__", "")
-        if name in _CALLS:
-            self.found.append(name)
+        if name in WAITING_CALLS:
+            self.waits.append(name)
         return function(*args, **(kwargs or {}))
 
 
-class _Operations(TorchDispatchMode):
-    def __init__(self, found: list[str]) -> None:
+class RecordOperations(TorchDispatchMode):
+    def __init__(self, waits: list[str]) -> None:
         super().__init__()
-        self.found = found
+        self.waits = waits
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function._schema.name in _OPERATIONS:
-            self.found.append(function._schema.name)
+        name = function._schema.name
+        if name in WAITING_OPERATIONS:
+            self.waits.append(name)
         return function(*args, **(kwargs or {}))
 
 
 @contextmanager
-def looks() -> Iterator[list[str]]:
-    """While open, what makes a GPU wait is written down."""
-    found: list[str] = []
-    with _Operations(found), _Calls(found):
-        yield found
+def record_waits() -> Iterator[list[str]]:
+    """Lists what makes a GPU wait in the block."""
+    waits: list[str] = []
+    with RecordOperations(waits), RecordCalls(waits):
+        yield waits
 
 
-def questions(count: int, kind: str) -> list[Sample]:
-    ids = tiny.tokens(count, 14).tolist()
-    rows = [
-        [Row(tuple(line[:9]), (*line[9:11], n), 3) for n in range(1 if kind == "text" else 2)]
-        for line in ids
-    ]
-    return [Sample(number, kind, 0, tuple(each), str(number)) for number, each in enumerate(rows)]
+def draw_samples(count: int, kind: str) -> list[Sample]:
+    """Texts, or questions of two choices that differ in their last token."""
+    n_rows = 1 if kind == "text" else 2
+    samples: list[Sample] = []
+    for index, token_ids in enumerate(tiny.tokens(count, 14).tolist()):
+        context = tuple(token_ids[:9])
+        rows = [Row(context, (*token_ids[9:11], last), 3) for last in range(n_rows)]
+        samples.append(Sample(index, kind, 0, tuple(rows), str(index)))
+    return samples
 
 
-def swept(lines: int, depth: int, kind: str) -> int:
-    units = all_units(depth, "layer")
-    model, samples = tiny.model(depth=depth), questions(lines, kind)
-    with sweep.open_session(model, samples, 1_000_000) as session, looks() as found:
-        session.sweep(units)
-    return len(found)
+def draw_texts(count: int) -> list[tuple[int, ...]]:
+    return [tuple(token_ids) for token_ids in tiny.tokens(count).tolist()]
 
 
-def captured(lines: int, depth: int, _: str) -> int:
-    model, texts = tiny.model(depth=depth), [tuple(line) for line in tiny.tokens(lines).tolist()]
-    capture.capture_similarities(model, texts)  # the check, once a model, is not counted
-    with looks() as found:
+def count_sweep_waits(n_lines: int, depth: int, kind: str) -> int:
+    model = tiny.model(depth=depth)
+    samples = draw_samples(n_lines, kind)
+    with sweep.open_session(model, samples, 1_000_000) as session, record_waits() as waits:
+        session.sweep(all_units(depth, "layer"))
+    return len(waits)
+
+
+def count_capture_waits(n_lines: int, depth: int) -> int:
+    """Without the check of a model before its first capture, and the channel magnitudes."""
+    model = tiny.model(depth=depth)
+    texts = draw_texts(n_lines)
+    capture.capture_similarities(model, texts)
+    with record_waits() as waits:
         capture.capture_similarities(model, texts)
-    return len(found) - (depth + 1)  # channel magnitudes of the table, once at the end
+    n_magnitudes = depth + 1
+    return len(waits) - n_magnitudes
 
 
-def summed(lines: int, depth: int, _: str) -> int:
-    model, texts = tiny.model(depth=depth), [tuple(line) for line in tiny.tokens(lines).tolist()]
+def count_moment_waits(n_lines: int, depth: int) -> int:
+    model = tiny.model(depth=depth)
+    sources = [Source(draw_texts(n_lines))]
     boundaries = [(layer, layer + 1) for layer in range(depth)]
-    with looks() as found:
-        list(moments.collect_moments(model, [Source(texts)], boundaries, 0))
-    return len(found)
+    with record_waits() as waits:
+        list(moments.collect_moments(model, sources, boundaries, 0))
+    return len(waits)
 
 
 @pytest.mark.parametrize(
-    ("measure", "kind", "most"),
-    [(swept, "choices", 4), (swept, "text", 4), (captured, "", 12), (summed, "", 12)],
+    ("count_waits", "limit"),
+    [
+        (lambda n_lines, depth: count_sweep_waits(n_lines, depth, "choices"), 4),
+        (lambda n_lines, depth: count_sweep_waits(n_lines, depth, "text"), 4),
+        (count_capture_waits, 12),
+        (count_moment_waits, 12),
+    ],
+    ids=["sweep of choices", "sweep of texts", "capture", "moments"],
 )
-def test_numbers_are_asked_for_once_a_batch(
-    measure: Callable[..., int], kind: str, most: int
+def test_a_pass_waits_as_often_for_more_lines_and_layers(
+    count_waits: Callable[[int, int], int], limit: int
 ) -> None:
-    once = measure(3, 3, kind)
-    assert 0 < once <= most
-    assert measure(9, 3, kind) == measure(3, 7, kind) == once
+    n_waits = count_waits(3, 3)
+
+    assert 0 < n_waits <= limit
+    assert count_waits(9, 3) == n_waits
+    assert count_waits(3, 7) == n_waits
 
 
-@pytest.mark.parametrize(("kind", "masks"), [("text", 0), ("choices", 1)])
-def test_attention_has_a_mask_where_a_context_is_shared(
-    kind: str, masks: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_attention_has_a_mask_only_where_a_context_is_shared(
+    kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one, attention takes its fastest kernel and grouped heads are not repeated."""
-    model, given = tiny.model(), []
+    """Without one, attention takes its fastest kernel, and grouped heads are not repeated."""
+    model = tiny.model()
     attend = torch.nn.functional.scaled_dot_product_attention
+    calls: set[tuple[bool, bool, int]] = set()
 
-    def seen(*args: Any, **kwargs: Any) -> torch.Tensor:
-        given.append((kwargs.get("attn_mask") is not None, args[1].shape[1], kwargs["is_causal"]))
-        return attend(*args, **kwargs)
+    def record_attention(query: Any, key: Any, *args: Any, **options: Any) -> torch.Tensor:
+        has_mask = options.get("attn_mask") is not None
+        calls.add((has_mask, options["is_causal"], key.shape[1]))
+        return attend(query, key, *args, **options)
 
-    with sweep.open_session(model, questions(3, kind), 1_000_000) as session:
-        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    with sweep.open_session(model, draw_samples(3, kind), 1_000_000) as session:
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record_attention)
         session.sweep(all_units(5, "layer"))
-    heads = model.config.num_attention_heads if masks else model.config.num_key_value_heads
-    assert set(given) == {(bool(masks), heads, not masks)}
+
+    if kind == "choices":
+        assert calls == {(True, False, model.config.num_attention_heads)}
+    else:
+        assert calls == {(False, True, model.config.num_key_value_heads)}
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_texts_without_a_mask_have_the_numbers_of_those_with_one(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, samples, units = tiny.model(family), questions(5, "text"), all_units(5, "layer")
-    plain = sweep.sweep_units(model, samples, units)
+    model = tiny.model(family)
+    samples = draw_samples(5, "text")
+    units = all_units(5, "layer")
+
+    without_mask = sweep.sweep_units(model, samples, units)
     monkeypatch.setattr(forking, "causal_alone", lambda model: False)
-    masked = sweep.sweep_units(model, samples, units)
-    assert np.abs(plain.loglikelihood - masked.loglikelihood).max() < 1e-4
-    assert np.nanmax(np.abs(plain.cosine - masked.cosine)) < 1e-5
+    with_mask = sweep.sweep_units(model, samples, units)
+
+    differences = np.abs(without_mask.loglikelihood - with_mask.loglikelihood)
+    assert differences.max() < 1e-4
+    assert np.nanmax(np.abs(without_mask.cosine - with_mask.cosine)) < 1e-5

@@ -25,7 +25,7 @@ from lamina.options.benchmarks import Efficiency, TextEntry
 from lamina.store import parquet
 from lamina.variant import Variant
 from tests.given import tiny
-from tests.given.tasks import made, stock
+from tests.given.tasks import evaluate_with_lm_eval, make_task
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,7 @@ def generation_task() -> DatasetTask:
     keys["metric_list"] = [
         {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
     ]
-    return made(
+    return make_task(
         splits, "generate_until", task="generated", doc_to_target="{{a}}", num_fewshot=2, **keys
     )
 
@@ -87,7 +87,7 @@ def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(
     benchmark = TaskBenchmark(task, models[0], tiny.tokenizer(), limit)
     scored = [benchmark.score(model, "x") for model in models]
     for model, ours in zip(models, scored, strict=True):
-        theirs = stock(model, task_object("mine", ROOT, 0, str(questions)), limit)
+        theirs = evaluate_with_lm_eval(model, task_object("mine", ROOT, 0, str(questions)), limit)
         assert {row["metric"] for row in ours.metrics} == {"acc", "acc_norm"}
         for row in ours.metrics:
             metric = row["metric"]
@@ -105,7 +105,7 @@ def test_generated_answers_equal_stock_lm_eval_on_each_cut_model() -> None:
     models = some_variants()
     benchmark = TaskBenchmark(generation_task(), models[0], tiny.tokenizer())
     for model in models:
-        ours, theirs = benchmark.score(model, "x"), stock(model, generation_task())
+        ours, theirs = benchmark.score(model, "x"), evaluate_with_lm_eval(model, generation_task())
         (row,) = ours.metrics
         assert (row["metric"], row["n_shot"], row["n_samples"]) == ("exact_match", 2, 12)
         assert row["value"] == theirs["results"]["generated"]["exact_match,none"]

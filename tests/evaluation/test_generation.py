@@ -28,7 +28,7 @@ from lamina_workflow.cost.work import Tokens
 from lamina_workflow.study import requests
 from lamina_workflow.study.tables import files_of_table
 from tests.given import tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 LONGEST = 6
 
@@ -234,17 +234,19 @@ def test_what_cannot_be_written_is_explained(questions: Path) -> None:
 
 def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path) -> None:
     assert TaskEntry().options() == TaskEntry(generate=Generate(samples=3)).options() == {}
-    root = workplace(tmp_path)
-    config = load_configuration(minimal(), root)
+    root = write_model_and_data(tmp_path)
+    config = load_configuration(minimal_config(), root)
     assert requests.generation_blocks(config) == []
     name = next(iter(config.benchmarks.tasks))
-    written = load_configuration(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
+    written = load_configuration(
+        set_key(minimal_config(), f"benchmarks.tasks.{name}.generate", {}), root
+    )
     blocks = [block for block in requests.benchmark_blocks(config) if block[2] == name]
     assert requests.generation_blocks(written) == blocks and blocks
     tables = files_of_table(written, "benchmarks"), files_of_table(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load_configuration(
-        put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root
+        set_key(minimal_config(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root
     )
     work = [estimated(each) for each in (config, written, sampled)]
     assert work[1].jobs - work[0].jobs == len(blocks)

@@ -25,9 +25,9 @@ from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.stages.prepare import GenerateAnswers, PrepareCalibration
 from tests.given import tiny
-from tests.given.configurations import minimal, put, workplace
-from tests.given.scripts import place
-from tests.given.tasks import stock
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
+from tests.given.scripts import make_wildcards
+from tests.given.tasks import evaluate_with_lm_eval
 
 LONGEST, QUESTIONS, EOS, STOP = 5, 36, 2, 34  # the stop is w30
 TASK: dict[str, Any] = {
@@ -175,7 +175,9 @@ def test_right_answers_are_those_that_lm_eval_calls_right(given: Place) -> None:
     given.task(
         generation_kwargs=TASK["generation_kwargs"] | {"do_sample": False, "temperature": 0.0}
     )
-    found = stock(given.model, task_object("mine", given.root, split="train"))["samples"]["mine"]
+    found = evaluate_with_lm_eval(given.model, task_object("mine", given.root, split="train"))[
+        "samples"
+    ]["mine"]
     right = [sample["exact_match"] > 0 for sample in sorted(found, key=lambda each: each["doc_id"])]
     assert 10 <= sum(right) < QUESTIONS
     wanted = [sample.rows for sample, one in zip(everything.samples, right, strict=True) if one]
@@ -264,25 +266,30 @@ def test_a_configuration_is_refused_before_any_job(
 ) -> None:
     (tmp_path / "resources").symlink_to(Path("resources").resolve())
     with pytest.raises(LaminaError, match=words):
-        load_configuration(put(minimal(), f"calibrations.{where}", entry), workplace(tmp_path))
+        load_configuration(
+            set_key(minimal_config(), f"calibrations.{where}", entry),
+            write_model_and_data(tmp_path),
+        )
 
 
 def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Path) -> None:
     """What the model answers depends on all keys of its calibration, and on its family."""
-    raw, wildcards = minimal(), {"model": "small"}
+    raw, wildcards = minimal_config(), {"model": "small"}
     raw["calibrations"]["own"] = {
         "task": "microworld_sorting",
         "answers": "model",
         "temperature": 0.5,
     }
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     for name in ("recall", "mixture", "corpus", "mine"):
-        options = PrepareCalibration.of(config, place(**wildcards, calibration=name)).options()
+        options = PrepareCalibration.of(
+            config, make_wildcards(**wildcards, calibration=name)
+        ).options()
         assert (
             not {"answers", "keep", "temperature", "prompt"} & options["entry"].keys()
             and "answers" not in options
         )
-    options = GenerateAnswers.of(config, place(**wildcards, calibration="own")).options()
+    options = GenerateAnswers.of(config, make_wildcards(**wildcards, calibration="own")).options()
     assert options["entry"] == {
         "task": "microworld_sorting",
         "answers": "model",

@@ -23,8 +23,8 @@ from lamina.repair.protocol import Fitted
 from tests import ROOT
 from tests.evaluation.test_evaluation import plain_nll
 from tests.given import tiny
-from tests.given.slow import slow_but
-from tests.given.tasks import BOOTSTRAP, made, stock
+from tests.given.slow import slow_except
+from tests.given.tasks import BOOTSTRAP_RESAMPLES, evaluate_with_lm_eval, make_task
 
 PLANS: dict[str, list[str]] = {
     "one": ["2"],
@@ -199,7 +199,7 @@ def task(kind: str, folder: Path, longest: int = 9) -> Any:
     output, asked, answer, more = kinds[kind]
     metrics = [{"metric": "acc"}, *([{"metric": "acc_mutual_info"}] if kind == "mutual" else [])]
     keys = {"task": "mine", "test_split": "test", "num_fewshot": 0, "metric_list": metrics} | more
-    return made({"test": documents}, output, doc_to_text=asked, doc_to_target=answer, **keys)
+    return make_task({"test": documents}, output, doc_to_text=asked, doc_to_target=answer, **keys)
 
 
 def assert_stock(
@@ -213,9 +213,9 @@ def assert_stock(
     )
     benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
     for name, variant in built(model, parts):
-        with mock.patch("lamina.evaluation.tasks._BOOTSTRAP", BOOTSTRAP):
+        with mock.patch("lamina.evaluation.tasks._BOOTSTRAP", BOOTSTRAP_RESAMPLES):
             rows += (ours := benchmark.score(variant, name, pass_).metrics)
-        theirs = stock(variant, task(kind, folder, longest))["results"]["mine"]
+        theirs = evaluate_with_lm_eval(variant, task(kind, folder, longest))["results"]["mine"]
         for row in ours:
             assert row["value"] == pytest.approx(
                 theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4
@@ -231,7 +231,7 @@ def assert_stock(
 KINDS = ("choices", "few_shot", "late", "mutual", "ending", "text")
 
 
-@pytest.mark.parametrize("kind", slow_but(["few_shot", "text"], KINDS))
+@pytest.mark.parametrize("kind", slow_except(["few_shot", "text"], KINDS))
 def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path: Path) -> None:
     assert_stock(tiny.model(), kind, tmp_path)
 

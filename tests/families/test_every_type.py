@@ -7,7 +7,7 @@ import pytest
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from tests.families import configurations, table
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 # What the tests of every day try: each kind of layer, and every 24th type.
 HYBRIDS = {
@@ -23,7 +23,7 @@ HYBRIDS = {
 EVERY_DAY = HYBRIDS | set(configurations.TYPES[::24])
 
 
-@pytest.mark.parametrize("model_type", slow_but(EVERY_DAY, configurations.TYPES))
+@pytest.mark.parametrize("model_type", slow_except(EVERY_DAY, configurations.TYPES))
 def test_a_type_is_right_or_refused(model_type: str) -> None:
     outcomes = table.tried(model_type)
     assert not {

@@ -203,7 +203,7 @@ def test_an_export_gives_the_same_logits_in_a_process_without_lamina(
     assert made.form == ("code" if cell[1] in ("ghost", "code") else "stock")
     assert made.fresh["dtype"] == DTYPES[cell[2]]
     assert_close(made.fresh["logits"], made.logits, 1e-6)
-    assert torch.equal(made.fresh["resaved"], made.fresh["logits"])
+    assert torch.equal(made.fresh["resaved logits"], made.fresh["logits"])
     assert made.fresh["tied"] == made.tied
     if cell[2] == "float32":
         assert torch.equal(made.fresh["tokens"], made.tokens)
@@ -230,7 +230,9 @@ def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[A
         assert made.fresh["config"]["model_type"] == f"lamina_{made.config['model_type']}"
         saved[heads] = made.config[heads]
     assert saved == {key: value for key, value in made.config.items() if key not in place}
-    again = {key: value for key, value in made.fresh["again"].items() if key != "_name_or_path"}
+    again = {
+        key: value for key, value in made.fresh["resaved config"].items() if key != "_name_or_path"
+    }
     assert again == {
         key: value for key, value in made.fresh["config"].items() if key != "_name_or_path"
     }
@@ -238,5 +240,5 @@ def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[A
 
 @pytest.mark.parametrize("cell", each_alone(WITH_CODE), ids="-".join)
 def test_a_plain_load_refuses_and_says_what_to_do(cell: Any, matrix: dict[Any, Cell]) -> None:
-    for way in ("plain", "asked", "stock class"):
+    for way in ("without trust", "by default", "by the stock class"):
         assert "trust_remote_code=True" in matrix[cell].fresh[way], way

@@ -1,4 +1,4 @@
-"""Configurations to test with: one of everything, and places to put them."""
+"""A small configuration with one of everything, and the files that it names."""
 
 import json
 from pathlib import Path
@@ -6,40 +6,41 @@ from typing import Any
 
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-Raw = dict[str, Any]
+from tests import ROOT
+
+RawConfig = dict[str, Any]
 
 
-def minimal() -> Raw:
-    """A small configuration with one of everything; `workplace` holds what it names."""
-    raw: Raw = yaml.safe_load(
-        (REPOSITORY / "tests/configs/minimal.yaml").read_text(encoding="utf-8")
-    )
-    return raw
+def minimal_config() -> RawConfig:
+    """A small configuration with one of everything; `write_model_and_data` writes what it names."""
+    text = (ROOT / "tests/configs/minimal.yaml").read_text(encoding="utf-8")
+    raw_config: RawConfig = yaml.safe_load(text)
+    return raw_config
 
 
-def workplace(root: Path) -> Path:
-    """`root`, with a model of 8 layers and two files of questions."""
-    model_folder(root / "small", {"num_hidden_layers": 8})
+def write_model_and_data(folder: Path) -> Path:
+    """`folder`, with a model of 8 layers and two files of questions."""
+    write_model_folder(folder / "small", {"num_hidden_layers": 8})
     for name in ("mine.jsonl", "mine_test.jsonl"):
-        (root / name).write_text('{"query": "a", "choices": ["b", "c"], "gold": 0}\n')
-    return root
+        (folder / name).write_text('{"query": "a", "choices": ["b", "c"], "gold": 0}\n')
+    return folder
 
 
-def model_folder(folder: Path, settings: Raw) -> Path:
-    """A folder that holds a model's config.json, and files without content where weights and tokenizer stand."""
+def write_model_folder(folder: Path, model_config: RawConfig) -> Path:
+    """A model's folder with its config.json and with empty files of weights and tokenizer."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(settings))
-    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "config.json").write_text(json.dumps(model_config))
+    header = b"{}"
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
 
-def put(raw: Raw, where: str, value: Any) -> Raw:
-    """`raw` with the value at a dotted place replaced."""
-    *path, last = where.split(".")
-    part = raw
-    for key in path:
-        part = part.setdefault(key, {})
-    part[last] = value
-    return raw
+def set_key(raw_config: RawConfig, dotted_key: str, value: Any) -> RawConfig:
+    """The configuration itself, with the value of a key such as `studies.prune.removed` replaced."""
+    *section_names, key = dotted_key.split(".")
+    section = raw_config
+    for section_name in section_names:
+        section = section.setdefault(section_name, {})
+    section[key] = value
+    return raw_config

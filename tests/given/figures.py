@@ -1,4 +1,4 @@
-"""The figures that there are."""
+"""The modules of all figures by their names, in the order in which the report shows them."""
 
 import importlib
 

@@ -1,6 +1,7 @@
-"""Run by tests in an interpreter of its own: loads exported folders with torch and transformers alone.
+"""Run by tests in an interpreter of its own: loads exports with torch and transformers alone.
 
-Usage: fresh_process.py JOB.json RESULT.pt. The job lists folders, how to load them, and the token ids to run on.
+Usage: fresh_process.py JOB.json RESULT.pt. The job lists the folders of exports, how to load them,
+and the token ids to run on.
 """
 
 import importlib.abc
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-class NoLamina(importlib.abc.MetaPathFinder):
+class LaminaBlocker(importlib.abc.MetaPathFinder):
     """Makes `import lamina` fail, installed or not."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
@@ -18,7 +19,7 @@ class NoLamina(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError("No module named 'lamina'", name="lamina")
 
 
-sys.meta_path.insert(0, NoLamina())
+sys.meta_path.insert(0, LaminaBlocker())
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
@@ -29,64 +30,73 @@ def refusal(load: Any, folder: str, **options: Any) -> str:
     """The message with which a load fails; empty if it does not."""
     try:
         load(folder, **options)
-    except Exception as error:  # noqa: BLE001, RUF100 - what is raised is what the test looks at
+    except Exception as error:  # noqa: BLE001, RUF100 - the test looks at what is raised
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def reload(folder: str, trust: bool) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype="auto", trust_remote_code=trust
-    ).eval()
+def load_export(folder: str, trust_remote_code: bool) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", trust_remote_code=trust_remote_code
+    )
+    return model.eval()
+
+
+def load_config(folder: str, trust_remote_code: bool) -> dict[str, Any]:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    return dict(config.to_dict())
 
 
 @torch.no_grad()
-def look_at(entry: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
-    """Everything that a test wants to know of one export."""
-    folder, trust = entry["folder"], entry["form"] == "code"
-    model = reload(folder, trust)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust)
-    again = f"{folder}-again"
-    model.save_pretrained(again)
-    found = {
-        "logits": model(input_ids=ids, use_cache=False).logits,
+def inspect_export(entry: dict[str, Any], token_ids: torch.Tensor) -> dict[str, Any]:
+    """What the tests compare of one export and of its copy by `save_pretrained`."""
+    folder = entry["folder"]
+    has_code = entry["form"] == "code"
+    model = load_export(folder, has_code)
+    resaved_folder = f"{folder}-again"
+    model.save_pretrained(resaved_folder)
+    resaved_model = load_export(resaved_folder, has_code)
+
+    findings = {
+        "logits": model(input_ids=token_ids, use_cache=False).logits,
         "dtype": model.dtype,
-        "config": config.to_dict(),
-        "again": AutoConfig.from_pretrained(again, trust_remote_code=trust).to_dict(),
-        "resaved": reload(again, trust)(input_ids=ids, use_cache=False).logits,
+        "config": load_config(folder, has_code),
+        "resaved config": load_config(resaved_folder, has_code),
+        "resaved logits": resaved_model(input_ids=token_ids, use_cache=False).logits,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "tied": model.get_input_embeddings().weight is model.get_output_embeddings().weight,
     }
     if entry["generate"]:
-        found["tokens"] = model.generate(
-            ids[:1],
-            attention_mask=torch.ones_like(ids[:1]),
+        findings["tokens"] = model.generate(
+            token_ids[:1],
+            attention_mask=torch.ones_like(token_ids[:1]),
             max_new_tokens=32,
             min_new_tokens=32,
             do_sample=False,
         )
-    if trust:
-        found["plain"] = refusal(
-            AutoModelForCausalLM.from_pretrained, folder, trust_remote_code=False
-        )
-        found["asked"] = refusal(AutoModelForCausalLM.from_pretrained, folder)
-        found["stock class"] = refusal(
-            getattr(transformers, entry["class"]).from_pretrained, folder
-        )
-    return found
+    if has_code:
+        stock_class = getattr(transformers, entry["class"])
+        load_auto = AutoModelForCausalLM.from_pretrained
+        findings["without trust"] = refusal(load_auto, folder, trust_remote_code=False)
+        findings["by default"] = refusal(load_auto, folder)
+        findings["by the stock class"] = refusal(stock_class.from_pretrained, folder)
+    return findings
 
 
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
-    ids = torch.tensor(job["ids"])
-    found: dict[str, Any] = {entry["name"]: look_at(entry, ids) for entry in job["exports"]}
+    token_ids = torch.tensor(job["ids"])
+    findings: dict[str, Any] = {}
+    for entry in job["exports"]:
+        findings[entry["name"]] = inspect_export(entry, token_ids)
     if job["tokenizers"]:
-        found["tokenizers"] = [
-            AutoTokenizer.from_pretrained(folder, trust_remote_code=False)("w1 w2 w59")["input_ids"]
+        tokenizers = [
+            AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             for folder in job["tokenizers"]
         ]
-    found["lamina"] = refusal(__import__, "lamina")
-    torch.save(found, sys.argv[2])
+        findings["tokenizers"] = [tokenizer("w1 w2 w59")["input_ids"] for tokenizer in tokenizers]
+    findings["lamina"] = refusal(__import__, "lamina")
+    torch.save(findings, sys.argv[2])
 
 
 main()

@@ -1,4 +1,4 @@
-"""Tables of benchmarks with planted documents, so that every number that a view makes of them can be made again."""
+"""Benchmark tables with planted answers, so that a test can compute every number of a view again."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,73 +10,130 @@ import numpy as np
 from lamina_workflow.report import database
 from tests.given.plausible_tables import VIEWS, write_tables
 
-BASE = dict(
-    model="m", calibration="none", selector="none", removed=0, repair="none", healing="none"
-)
-# By task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token.
-Documents = Mapping[str, np.ndarray]
+Row = dict[str, Any]
+# By task: 1 right, 0 wrong. Of tasks whose name begins with `text`: nats per token.
+ValuesByTask = Mapping[str, np.ndarray]
+
+BASE_KEY: Row = {
+    "model": "m",
+    "calibration": "none",
+    "selector": "none",
+    "removed": 0,
+    "repair": "none",
+    "healing": "none",
+}
 
 
-def share_stderr(found: np.ndarray, base: np.ndarray) -> float:
-    """Standard error of the share of the base model's right answers, with one document more that differs each way."""
-    share = found.mean() / base.mean()
-    squares = ((found - share * base) ** 2).sum() + 1 + share**2
-    return float(squares**0.5 / (len(base) + 2) / base.mean())
-
-
-def share_luck(found: np.ndarray, base: np.ndarray, chance: float = 0.25) -> float:
-    """What its standard error has more: by how much the share would rise over a base model that is worse than measured."""
-    accuracy, n_documents = base.mean(), len(base)
-    error = max(base.std(ddof=1) / n_documents**0.5, (chance * (1 - chance) / n_documents) ** 0.5)
-    reach = error * np.clip(15 * error / (accuracy - chance), 1.959964, 3)
-    slope = found[base == 1].mean() - (found[base == 0].mean() if (base == 0).any() else 0)
-    share = found.mean() / accuracy
-    rise = abs(share - slope) * reach / (accuracy - reach)
-    return float(max(0, rise / 1.959964 - abs(share - slope) * error / accuracy))
-
-
-def variant(
+def variant_key(
     calibration: str, selector: str = "s", removed: int = 1, repair: str = "none"
-) -> dict[str, Any]:
-    return BASE | dict(calibration=calibration, selector=selector, removed=removed, repair=repair)
+) -> Row:
+    return BASE_KEY | {
+        "calibration": calibration,
+        "selector": selector,
+        "removed": removed,
+        "repair": repair,
+    }
 
 
-def measured(
-    key: Mapping[str, Any], found: Documents
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def share_stderr(variant_answers: np.ndarray, base_answers: np.ndarray) -> float:
+    """Standard error of the share of the base model's right answers that a variant keeps.
+
+    Computed with one more document that differs each way.
+    """
+    share = variant_answers.mean() / base_answers.mean()
+    squares = ((variant_answers - share * base_answers) ** 2).sum() + 1 + share**2
+    n_documents = len(base_answers)
+    return float(squares**0.5 / (n_documents + 2) / base_answers.mean())
+
+
+def extra_share_stderr(
+    variant_answers: np.ndarray, base_answers: np.ndarray, chance: float = 0.25
+) -> float:
+    """What is added to that standard error because the base model itself was measured.
+
+    It is how much the share would rise over a base model that is worse than measured.
+    """
+    accuracy = base_answers.mean()
+    n_documents = len(base_answers)
+    measured_stderr = base_answers.std(ddof=1) / n_documents**0.5
+    stderr_at_chance = (chance * (1 - chance) / n_documents) ** 0.5
+    stderr = max(measured_stderr, stderr_at_chance)
+    reach = stderr * np.clip(15 * stderr / (accuracy - chance), 1.959964, 3)
+
+    right_of_right = variant_answers[base_answers == 1].mean()
+    has_wrong = (base_answers == 0).any()
+    right_of_wrong = variant_answers[base_answers == 0].mean() if has_wrong else 0
+    slope = right_of_right - right_of_wrong
+    share = variant_answers.mean() / accuracy
+    rise = abs(share - slope) * reach / (accuracy - reach)
+    return float(max(0, rise / 1.959964 - abs(share - slope) * stderr / accuracy))
+
+
+def benchmark_rows(
+    key: Mapping[str, Any], values_by_task: ValuesByTask
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables `benchmarks` and `benchmark_samples` of one variant."""
-    rows, samples = [], []
-    for task, values in found.items():
-        text = task.startswith("text")
-        mean, stderr = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
-        shown, slope = (float(np.exp(mean)),) * 2 if text else (mean, 1.0)
-        told = dict(value=shown, stderr=slope * stderr)
-        metric = dict(metric="perplexity" if text else "acc_norm", higher_is_better=not text)
-        rows.append({**key, "task": task, "n_samples": len(values)} | metric | told)
-        one = {**key, "task": task, "metric": "nll" if text else "acc_norm"}
-        samples += [
-            one | dict(sample=number, value=float(value)) for number, value in enumerate(values)
-        ]
-    return rows, samples
+    score_rows: list[Row] = []
+    document_rows: list[Row] = []
+    for task, values in values_by_task.items():
+        is_text = task.startswith("text")
+        mean = float(values.mean())
+        stderr = float(values.std(ddof=1) / len(values) ** 0.5)
+        score = {
+            "task": task,
+            "n_samples": len(values),
+            "metric": "acc_norm",
+            "higher_is_better": True,
+            "value": mean,
+            "stderr": stderr,
+        }
+        if is_text:
+            perplexity = float(np.exp(mean))
+            score["metric"] = "perplexity"
+            score["higher_is_better"] = False
+            score["value"] = perplexity
+            score["stderr"] = perplexity * stderr
+        score_rows.append({**key, **score})
+
+        document_metric = "nll" if is_text else "acc_norm"
+        for sample, value in enumerate(values):
+            document = {
+                "task": task,
+                "metric": document_metric,
+                "sample": sample,
+                "value": float(value),
+            }
+            document_rows.append({**key, **document})
+    return score_rows, document_rows
 
 
-def write(
+def connect_planted_tables(
     folder: Path,
-    base: Documents,
-    variants: Iterable[tuple[Mapping[str, Any], Documents]],
+    base_values: ValuesByTask,
+    variants: Iterable[tuple[Mapping[str, Any], ValuesByTask]],
     calibrations: Iterable[Mapping[str, Any]],
-    known: bool = True,
-    **tables: list[dict[str, Any]],
+    with_documents: bool = True,
+    **other_tables: list[Row],
 ) -> duckdb.DuckDBPyConnection:
-    """The views over such tables; `known` says whether there are documents, or only what was made of them."""
-    benchmarks: list[dict[str, Any]] = []
-    documents: list[dict[str, Any]] = []
-    for key, found in [(BASE, base), *variants]:
-        rows, samples = measured(key, found)
-        benchmarks += rows
-        documents += samples if known else []
-    told = [dict(model="m", kind="choices", chance_accuracy=0.25) | entry for entry in calibrations]
-    given = dict(models=[dict(model="m", n_layers=12)], calibrations=told, benchmarks=benchmarks)
-    return database.connect_views(
-        VIEWS, write_tables(folder, **given, benchmark_samples=documents, **tables)
+    """A connection to the views over such tables.
+
+    Without documents, the tables have the scores and not the answers that they were made of.
+    """
+    benchmarks: list[Row] = []
+    documents: list[Row] = []
+    for key, values_by_task in [(BASE_KEY, base_values), *variants]:
+        score_rows, document_rows = benchmark_rows(key, values_by_task)
+        benchmarks += score_rows
+        if with_documents:
+            documents += document_rows
+
+    calibration_defaults = {"model": "m", "kind": "choices", "chance_accuracy": 0.25}
+    files = write_tables(
+        folder,
+        models=[{"model": "m", "n_layers": 12}],
+        calibrations=[{**calibration_defaults, **calibration} for calibration in calibrations],
+        benchmarks=benchmarks,
+        benchmark_samples=documents,
+        **other_tables,
     )
+    return database.connect_views(VIEWS, files)

@@ -1,6 +1,11 @@
-"""Made-up tables with the shape of a finished study, for tests of everything that reads tables. No number is real."""
+"""Made-up tables with the shape of a finished study, for tests of all that reads tables.
+
+No number is real: models, accuracies and losses are drawn by a seeded generator.
+"""
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +15,41 @@ from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
 
-PATCH = (
-    dict(
-        boundary="3-4",
-        start=3,
-        end=4,
-        ridge=1e-3,
-        ridge_at_edge=False,
-        fit_error_before=0.5,
-        fit_error=0.3,
-    )
-    | dict(
-        heldout_error_before=0.52,
-        heldout_error=0.33,
-        heldout_error_stderr=0.01,
-        n_samples=400,
-        n_heldout=80,
-    )
-    | dict(antisymmetric_share=0.4, singular_values=[1.0, 0.5, 0.1], effective_rank=1.8)
-)
+Row = dict[str, Any]
+
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
+MEASURED_SELECTORS = ("accuracy", "cosine")  # go by a metric and remove one unit a step
+
+N_CALIBRATION_SAMPLES = 64
+BASE_PERPLEXITY = 12.0
+ACCURACY_LOST_PER_LAYER = {"accuracy": 0.04, "random": 0.2, "deepest": 0.16}
+PATCH: Row = {
+    "boundary": "3-4",
+    "start": 3,
+    "end": 4,
+    "ridge": 1e-3,
+    "ridge_at_edge": False,
+    "fit_error_before": 0.5,
+    "fit_error": 0.3,
+    "heldout_error_before": 0.52,
+    "heldout_error": 0.33,
+    "heldout_error_stderr": 0.01,
+    "n_samples": 400,
+    "n_heldout": 80,
+    "antisymmetric_share": 0.4,
+    "singular_values": [1.0, 0.5, 0.1],
+    "effective_rank": 1.8,
+}
 
 
-def write_tables(folder: Path, **rows: list[dict[str, Any]]) -> list[Path]:
-    """Write all tables of a run, those without rows empty, and give their files."""
+def write_tables(folder: Path, **rows_by_table: list[Row]) -> list[Path]:
+    """Write all tables of a run, those without rows empty, and return their files."""
     files = [folder / f"{table}.parquet" for table in parquet.TABLES]
     for file in files:
-        parquet.write_table(file, parquet.from_rows(file.stem, rows.get(file.stem, [])))
+        table_rows = rows_by_table.get(file.stem, [])
+        parquet.write_table(file, parquet.from_rows(file.stem, table_rows))
     return files
 
 
@@ -47,349 +58,554 @@ def write_study(
     n_layers: int = 12,
     calibrations: tuple[str, ...] = MICROWORLD,
     sizes: tuple[int, ...] = (1, 2, 3),
-    healed: int = 3,
+    healed_size: int = 3,
     n_test: int = 200,
     models: tuple[str, ...] = ("reference",),
     seed: int = 0,
     selectors: tuple[str, ...] = SELECTORS,
 ) -> list[Path]:
-    """Write every table of a study in which the last calibration is refused if there are more than three."""
-    rng = np.random.default_rng(seed)
-    data: dict[str, list[dict[str, Any]]] = {table: [] for table in parquet.TABLES}
-    for number, model in enumerate(models):
-        checkpoint = dict(series="training", step=1000 * number) if len(models) > 1 else {}
-        data["models"].append(
-            checkpoint
-            | dict(
-                model=model,
-                family="llama",
-                n_layers=n_layers,
-                hidden_size=64,
-                vocabulary=300,
-                parameters=640_000,
-            )
-            | dict(
-                weights_bytes=2_560_000,
-                dtype="float32",
-                source="resources/reference",
-                weights_sha256="ab" * 32,
-            )
-        )
-        refused = calibrations[-1] if len(calibrations) > 3 else None
-        tasks = [f"microworld_{name}" for name in calibrations]
-        difficulty = {task: rng.random(n_test) for task in tasks}
-        base = {task: rng.uniform(0.75, 0.98) for task in tasks}
-        none = dict(
-            model=model,
-            calibration="none",
-            selector="none",
-            removed=0,
-            repair="none",
-            healing="none",
-        )
-        _benchmark(data, none, base, difficulty, 12.0, rng)
-        timed: set[tuple[int, str, int]] = set()
-        for calibration in calibrations:
-            _calibration(data, model, calibration, n_layers, calibration == refused, rng)
-            for selector in selectors:
-                skill = {"accuracy": 0.04, "random": 0.2, "deepest": 0.16}.get(selector, 0.1)
-                for removed in sizes:
-                    key = dict(
-                        model=model, calibration=calibration, selector=selector, removed=removed
-                    )
-                    if calibration == refused and selector == "accuracy":
-                        told = f"at chance on '{calibration}'. Give it more samples, or leave it out of the study"
-                        data["plans"].append(key | dict(refused=f"the base model is {told}"))
-                        continue
-                    units = rng.permutation(np.arange(1, n_layers - 1))[:removed]
-                    largest = removed == max(sizes)
-                    scores = _steps(data, key, units.tolist() if largest else [], n_layers, rng)
-                    before = 0.9
-                    for position, unit in enumerate(units, start=1):
-                        after = max(before - rng.uniform(0, 2 * skill), 0.2)
-                        measured = (
-                            dict(accuracy_before=before, accuracy_after=after)
-                            if selector == "accuracy"
-                            else {}
-                        )
-                        measured |= dict(
-                            unit=str(unit), position=position, score=scores[position - 1]
-                        )
-                        data["plans"].append(key | measured)
-                        before = after
-                    repairs = [("none", "none"), ("ghost", "none")]
-                    if removed == healed and selector in ("accuracy", "cosine"):
-                        repairs += [("none", "lora"), ("ghost", "lora")]
-                    for repair, healing in repairs:
-                        variant = key | dict(repair=repair, healing=healing)
-                        kept = 1 - (repair == "ghost") * 0.3 - (healing == "lora") * 0.4
-                        own = f"microworld_{calibration}"
-                        lost = {
-                            task: kept * skill * removed * (1 if task == own else 2)
-                            for task in tasks
-                        }
-                        value = {
-                            task: max(base[task] - lost[task] * rng.uniform(0.5, 1), 0.2)
-                            for task in tasks
-                        }
-                        _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
-                        runs = sum(layer - 1 not in units for layer in units)
-                        if healing == "none" and (removed, repair, runs) not in timed:
-                            timed.add((removed, repair, runs))
-                            data["efficiency"].append(
-                                variant | _efficiency(removed, runs, n_layers, rng)
-                            )
-                        if repair == "ghost" and healing == "none":
-                            data["patches"].append(variant | PATCH)
-                        if healing == "lora":
-                            data["training"] += [variant | row for row in _training(rng)]
-        data["agreements"] += _agreements(
-            model, [name for name in calibrations if name != refused], n_layers
-        )
-        data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
-        for name in calibrations:
-            data["searches"] += _searches(
-                dict(model=model, calibration=name, selector="evolved"), sizes, rng
-            )
-    data["jobs"] = [
-        dict(
-            rule=rule,
-            wildcards=f"block=0, calibration={name}, model={model}, removed=0, selector=base/removal/layer",
-        )
-        | dict(seconds=rng.gamma(3, 9), cpu_seconds=9.0, max_rss_mb=812.0, device="cpu")
-        for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
-        for model, name in itertools.product(models, calibrations)
-    ]
-    files = write_tables(folder, **data)
-    found = list(compare_selectors(database.connect_views(VIEWS, files)))
-    parquet.write_table(folder / "comparisons.parquet", parquet.from_rows("comparisons", found))
+    """Write every table of a study, and return their files.
+
+    The last calibration is refused if there are more than three: the base model is at chance there.
+    """
+    study = PlausibleStudy(
+        n_layers=n_layers,
+        calibrations=calibrations,
+        sizes=sizes,
+        healed_size=healed_size,
+        n_test=n_test,
+        selectors=selectors,
+        rng=np.random.default_rng(seed),
+    )
+    for model_number, model in enumerate(models):
+        is_series = len(models) > 1
+        checkpoint = {"series": "training", "step": 1000 * model_number} if is_series else {}
+        study.add_model(model, checkpoint)
+    study.add_jobs(models)
+
+    files = write_tables(folder, **study.rows)
+    comparisons = list(compare_selectors(database.connect_views(VIEWS, files)))
+    parquet.write_table(
+        folder / "comparisons.parquet", parquet.from_rows("comparisons", comparisons)
+    )
     return files
 
 
-def _agreements(model: str, calibrations: list[str], n_layers: int) -> list[dict[str, Any]]:
-    counts = dict(n_units=n_layers - 4 * (n_layers >= 8), n_calibrations=len(calibrations))
-    counts |= dict(n_samples=64 * len(calibrations), calibrations=", ".join(calibrations))
-    values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
-    return [
-        dict(
-            model=model,
-            component="layer",
-            metric="cosine",
-            statistic=name,
-            value=value,
-            p_value=None,
-        )
-        | dict(ci_low=value - 0.1, ci_high=value + 0.1)
-        | counts
-        for name, value in values.items()
-    ]
+@dataclass
+class BaseModelOnTasks:
+    """What a base model does on the tasks of a study, from which its variants lose."""
+
+    accuracy_by_task: dict[str, float]
+    difficulty_by_task: dict[str, np.ndarray]  # of each test document, uniform in [0, 1)
 
 
-def _dissociations(
-    model: str, calibrations: tuple[str, ...], n_layers: int, rng: Any
-) -> list[dict[str, Any]]:
-    return [
-        dict(
-            model=model,
-            component="layer",
-            calibration=one,
-            rival=other,
-            unit=str(layer),
-            layer=layer,
-        )
-        | dict(
-            difference=value, ci_low=value - 0.1, ci_high=value + 0.1, p_value=0.01, q_value=0.02
-        )
-        | dict(null_low=-0.2, null_high=0.2, sure=abs(value) > 0.2, n_samples=500, n_rival=500)
-        for one, other in itertools.combinations_with_replacement(calibrations, 2)
-        if one != other or len(calibrations) == 1
-        for layer in range(n_layers)
-        for value in [rng.uniform(-0.6, 0.6)]
-    ]
+@dataclass
+class PlausibleStudy:
+    """Draws the rows of every table of a study, one model after the other."""
 
+    n_layers: int
+    calibrations: tuple[str, ...]
+    sizes: tuple[int, ...]
+    healed_size: int
+    n_test: int
+    selectors: tuple[str, ...]
+    rng: np.random.Generator
+    rows: dict[str, list[Row]] = field(
+        default_factory=lambda: {name: [] for name in parquet.TABLES}
+    )
 
-def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> list[float]:
-    """Scores of the units of a plan; those that go by a metric and one by one are in the relevance of every step."""
-    metric, scores = key["selector"], rng.random(key["removed"]).tolist()
-    if metric not in ("accuracy", "cosine") or not units:
+    @property
+    def refused_calibration(self) -> str | None:
+        return self.calibrations[-1] if len(self.calibrations) > 3 else None
+
+    def add_model(self, model: str, checkpoint: Row) -> None:
+        """Rows of everything that a study measures of one model."""
+        self.rows["models"].append({**checkpoint, **model_row(model, self.n_layers)})
+        tasks = [f"microworld_{calibration}" for calibration in self.calibrations]
+        difficulty_by_task = {task: self.rng.random(self.n_test) for task in tasks}
+        accuracy_by_task = {task: self.rng.uniform(0.75, 0.98) for task in tasks}
+        base_model = BaseModelOnTasks(accuracy_by_task, difficulty_by_task)
+        base_key = {
+            "model": model,
+            "calibration": "none",
+            "selector": "none",
+            "removed": 0,
+            "repair": "none",
+            "healing": "none",
+        }
+        self.add_benchmarks(base_key, accuracy_by_task, base_model, BASE_PERPLEXITY)
+
+        timed_shapes: set[tuple[int, str, int]] = set()
+        for calibration in self.calibrations:
+            self.add_calibration(model, calibration)
+            for selector in self.selectors:
+                for size in self.sizes:
+                    plan_key = {
+                        "model": model,
+                        "calibration": calibration,
+                        "selector": selector,
+                        "removed": size,
+                    }
+                    self.add_plan(plan_key, base_model, timed_shapes)
+
+        agreeing = [name for name in self.calibrations if name != self.refused_calibration]
+        self.rows["agreements"] += agreement_rows(model, agreeing, self.n_layers)
+        self.add_dissociations(model)
+        for calibration in self.calibrations:
+            self.add_search(model, calibration)
+
+    def add_calibration(self, model: str, calibration: str) -> None:
+        """The samples of a calibration and what was measured on them on the base model."""
+        key = {"model": model, "calibration": calibration}
+        description = {
+            "kind": "choices",
+            "n_samples": N_CALIBRATION_SAMPLES,
+            "n_tokens": 21_000,
+            "chance_accuracy": 0.25,
+            "split": "train",
+            "seed": 0,
+            "choice_score": "acc_norm",
+            "source": f"microworld_{calibration}",
+        }
+        self.rows["calibrations"].append({**key, **description})
+
+        layer_indices = np.arange(self.n_layers)
+        stream_change = 0.05 + 0.1 * self.rng.random(self.n_layers)
+        stream_change = stream_change + 0.5 * (layer_indices == 0)
+        stream_change = stream_change + 0.15 * (layer_indices == self.n_layers - 1)
+        is_refused = calibration == self.refused_calibration
+        self.add_sweep(key, stream_change, is_refused)
+        self.add_diagnosis(key)
+        self.add_activations_and_relevance(key, stream_change, is_refused)
+
+    def add_sweep(self, key: Row, stream_change: np.ndarray, is_refused: bool) -> None:
+        """Each sample's answer without each layer."""
+        base_accuracy = 0.3 if is_refused else 0.9
+        for unit in ["none", *map(str, range(self.n_layers))]:
+            accuracy = base_accuracy
+            if unit != "none":
+                accuracy -= 2 * stream_change[int(unit)] * self.rng.random()
+            is_correct = self.rng.random(N_CALIBRATION_SAMPLES) < accuracy
+            for sample_index, correct in enumerate(is_correct):
+                cosine = None
+                if unit != "none":
+                    cosine = stream_change[int(unit)] * self.rng.random()
+                measurement = {
+                    "selector": "base",
+                    "removed": 0,
+                    "unit": unit,
+                    "sample": sample_index,
+                    "nll": 1.0,
+                    "n_tokens": 1,
+                    "correct": bool(correct),
+                    "correct_norm": bool(correct),
+                    "cosine": cosine,
+                }
+                self.rows["sweeps"].append({**key, **measurement})
+
+    def add_diagnosis(self, key: Row) -> None:
+        for layer_index in range(1, self.n_layers):
+            measure = {
+                "diagnosis": "empty",
+                "kind": "void",
+                "measure": "void",
+                "layer": layer_index,
+                "n_samples": 40,
+                "control": 0.8,
+                "value": layer_index / 9,
+                "ci_low": layer_index / 10,
+                "ci_high": layer_index / 8,
+            }
+            self.rows["diagnoses"].append({**key, **measure})
+
+    def add_activations_and_relevance(
+        self, key: Row, stream_change: np.ndarray, is_refused: bool
+    ) -> None:
+        """How far each block turns the stream, and the scores of each layer of the base model."""
+        for layer_index in range(self.n_layers):
+            for span in range(1, self.n_layers - layer_index + 1):
+                block_change = stream_change[layer_index : layer_index + span].sum()
+                distance = 1 - np.exp(-block_change / 2)
+                similarity = {
+                    "layer": layer_index,
+                    "span": span,
+                    "cosine": distance**2,
+                    "cosine_stderr": 0.003,
+                    "angular_last": distance / 2,
+                    "angular_last_stderr": 0.004,
+                    "n_samples": 500,
+                    "n_tokens": 21_000,
+                }
+                self.rows["activations"].append({**key, **similarity})
+            for metric in MEASURED_SELECTORS:
+                score = self.relevance_score(metric, layer_index, stream_change, is_refused)
+                rank_shift = 1 if metric == "cosine" else 0
+                score["selector"] = "base"
+                score["removed"] = 0
+                score["metric"] = metric
+                score["unit"] = str(layer_index)
+                score["layer"] = layer_index
+                score["component"] = "layer"
+                score["n_not_finite"] = 0
+                score["n_samples"] = 500
+                score["rank"] = 1 + (layer_index + rank_shift) % self.n_layers
+                self.rows["relevance"].append({**key, **score})
+
+    def relevance_score(
+        self, metric: str, layer_index: int, stream_change: np.ndarray, is_refused: bool
+    ) -> Row:
+        """The score of a layer with its interval, or the reason why it has none."""
+        if metric == "accuracy" and is_refused:
+            return {"reason": "the base model is at chance"}
+        # Drawn for either metric, so that later draws do not depend on it.
+        accuracy_lost = self.rng.exponential(0.2) - 0.08 + 0.6 * (layer_index == 0)
+        if metric == "accuracy":
+            score = np.clip(accuracy_lost, -0.3, 1)
+            margin = 0.06
+        else:
+            score = stream_change[layer_index] ** 1.2
+            margin = 0.004
+        return {"score": score, "ci_low": score - margin, "ci_high": min(score + margin, 1)}
+
+    def add_plan(
+        self,
+        plan_key: Row,
+        base_model: BaseModelOnTasks,
+        timed_shapes: set[tuple[int, str, int]],
+    ) -> None:
+        """One plan, its steps, and the benchmarks of the variants that are made of it."""
+        calibration = plan_key["calibration"]
+        selector = plan_key["selector"]
+        size = plan_key["removed"]
+        if calibration == self.refused_calibration and selector == "accuracy":
+            advice = "Give it more samples, or leave it out of the study"
+            refusal = f"the base model is at chance on '{calibration}'. {advice}"
+            self.rows["plans"].append({**plan_key, "refused": refusal})
+            return
+
+        lost_per_layer = ACCURACY_LOST_PER_LAYER.get(selector, 0.1)
+        removable_layers = np.arange(1, self.n_layers - 1)
+        removed_layers = self.rng.permutation(removable_layers)[:size].tolist()
+        self.add_steps(plan_key, removed_layers, lost_per_layer)
+
+        repairs_and_healings = [("none", "none"), ("ghost", "none")]
+        if size == self.healed_size and selector in MEASURED_SELECTORS:
+            repairs_and_healings += [("none", "lora"), ("ghost", "lora")]
+        for repair, healing in repairs_and_healings:
+            variant_key = {**plan_key, "repair": repair, "healing": healing}
+            self.add_variant(variant_key, base_model, lost_per_layer)
+
+            n_runs = sum(layer_index - 1 not in removed_layers for layer_index in removed_layers)
+            shape = (size, repair, n_runs)
+            if healing == "none" and shape not in timed_shapes:
+                timed_shapes.add(shape)
+                self.rows["efficiency"].append({**variant_key, **self.efficiency(size, n_runs)})
+            if repair == "ghost" and healing == "none":
+                self.rows["patches"].append({**variant_key, **PATCH})
+            if healing == "lora":
+                self.rows["training"] += [{**variant_key, **row} for row in self.training()]
+
+    def add_steps(self, plan_key: Row, removed_layers: list[int], lost_per_layer: float) -> None:
+        """The removals of a plan in their order, each with the accuracy before and after it."""
+        is_largest = plan_key["removed"] == max(self.sizes)
+        scores = self.step_scores(plan_key, removed_layers if is_largest else [])
+        accuracy_before = 0.9
+        for position, layer_index in enumerate(removed_layers, start=1):
+            accuracy_after = max(accuracy_before - self.rng.uniform(0, 2 * lost_per_layer), 0.2)
+            step = {
+                "unit": str(layer_index),
+                "position": position,
+                "score": scores[position - 1],
+            }
+            if plan_key["selector"] == "accuracy":
+                step["accuracy_before"] = accuracy_before
+                step["accuracy_after"] = accuracy_after
+            self.rows["plans"].append({**plan_key, **step})
+            accuracy_before = accuracy_after
+
+    def step_scores(self, plan_key: Row, removed_layers: list[int]) -> list[float]:
+        """Scores of the removed layers, step by step.
+
+        A selector that goes by a metric finds them in the relevance of every step, which is added
+        here; for `removed_layers` that are empty it is not.
+        """
+        metric = plan_key["selector"]
+        scores: list[float] = self.rng.random(plan_key["removed"]).tolist()
+        if metric not in MEASURED_SELECTORS or not removed_layers:
+            return scores
+
+        key = {name: plan_key[name] for name in ("model", "calibration")}
+        scores[0] = self.first_score(key, metric, removed_layers[0])
+        for step in range(1, len(removed_layers)):
+            remaining_layers = set(range(self.n_layers)) - set(removed_layers[:step])
+            for layer_index in sorted(remaining_layers):
+                score = scores[step]
+                if layer_index != removed_layers[step]:
+                    score = score + self.rng.random()
+                relevance = {
+                    "metric": metric,
+                    "selector": metric,
+                    "removed": step,
+                    "unit": str(layer_index),
+                    "layer": layer_index,
+                    "component": "layer",
+                    "n_samples": 500,
+                    "score": score,
+                    "ci_low": score - 0.1,
+                    "ci_high": score + 0.1,
+                    "n_not_finite": 0,
+                }
+                self.rows["relevance"].append({**key, **relevance})
         return scores
-    row = {name: key[name] for name in ("model", "calibration")} | dict(metric=metric)
-    scores[0] = next(
-        found["score"]
-        for found in data["relevance"]
-        if found | row | dict(unit=str(units[0]), removed=0) == found
-    )
-    for step in range(1, len(units)):
-        for layer in sorted(set(range(n_layers)) - set(units[:step])):
-            score = scores[step] if layer == units[step] else scores[step] + rng.random()
-            told = dict(
-                selector=metric,
-                removed=step,
-                unit=str(layer),
-                layer=layer,
-                component="layer",
-                n_samples=500,
-            )
-            told |= dict(score=score, ci_low=score - 0.1, ci_high=score + 0.1, n_not_finite=0)
-            data["relevance"].append(row | told)
-    return scores
+
+    def first_score(self, key: Row, metric: str, layer_index: int) -> float:
+        """The score of a layer in the relevance of the base model."""
+        wanted = {**key, "metric": metric, "unit": str(layer_index), "removed": 0}
+        for row in self.rows["relevance"]:
+            if wanted.items() <= row.items():
+                return float(row["score"])
+        raise LookupError(wanted)
+
+    def add_variant(
+        self, variant_key: Row, base_model: BaseModelOnTasks, lost_per_layer: float
+    ) -> None:
+        """Benchmarks of a variant: it loses with each layer, most on tasks it was not chosen for."""
+        remaining_loss = 1 - (variant_key["repair"] == "ghost") * 0.3
+        remaining_loss = remaining_loss - (variant_key["healing"] == "lora") * 0.4
+        size = variant_key["removed"]
+        own_task = f"microworld_{variant_key['calibration']}"
+
+        accuracy_by_task = {}
+        for task, base_accuracy in base_model.accuracy_by_task.items():
+            largest_loss = remaining_loss * lost_per_layer * size * (1 if task == own_task else 2)
+            accuracy_lost = largest_loss * self.rng.uniform(0.5, 1)
+            accuracy_by_task[task] = max(base_accuracy - accuracy_lost, 0.2)
+        perplexity = BASE_PERPLEXITY + 6 * size * remaining_loss
+        self.add_benchmarks(variant_key, accuracy_by_task, base_model, perplexity)
+
+    def add_benchmarks(
+        self,
+        variant_key: Row,
+        accuracy_by_task: dict[str, float],
+        base_model: BaseModelOnTasks,
+        perplexity: float,
+    ) -> None:
+        """Scores of one variant on every task, on each test document, and on a corpus."""
+        for task, expected_accuracy in accuracy_by_task.items():
+            difficulty = base_model.difficulty_by_task[task]
+            noise = self.rng.normal(0, 0.05, len(difficulty))
+            is_correct = (difficulty + noise < expected_accuracy).astype(float)
+            n_documents = len(is_correct)
+            accuracy = is_correct.mean()
+            stderr = np.sqrt(accuracy * (1 - accuracy) / (n_documents - 1))
+            written_accuracy = accuracy * 0.8  # what is written is right less often
+            written_stderr = np.sqrt(written_accuracy * (1 - written_accuracy) / (n_documents - 1))
+            scores = [
+                ("acc", accuracy, stderr),
+                ("acc_norm", accuracy, stderr),
+                ("exact_match,written", written_accuracy, written_stderr),
+                ("repetition", 1 - written_accuracy, written_stderr),
+            ]
+            for metric, value, value_stderr in scores:
+                score = {
+                    "task": task,
+                    "metric": metric,
+                    "value": value,
+                    "stderr": value_stderr,
+                    "n_samples": n_documents,
+                    "n_shot": 0,
+                    "higher_is_better": True,
+                    "task_version": "1",
+                }
+                self.rows["benchmarks"].append({**variant_key, **score})
+            for document_index, correct in enumerate(is_correct):
+                answer = {
+                    "task": task,
+                    "metric": "acc_norm",
+                    "sample": document_index,
+                    "value": correct,
+                }
+                self.rows["benchmark_samples"].append({**variant_key, **answer})
+
+        corpus_scores = [("perplexity", perplexity, 0.4)]
+        corpus_scores.append(("nll_per_log_vocabulary", perplexity / 50, 0.01))
+        for metric, value, value_stderr in corpus_scores:
+            score = {
+                "task": "corpus_test",
+                "metric": metric,
+                "value": value,
+                "stderr": value_stderr,
+                "n_samples": 80,
+                "higher_is_better": False,
+            }
+            self.rows["benchmarks"].append({**variant_key, **score})
+
+    def efficiency(self, n_removed: int, n_runs: int) -> Row:
+        """The sizes and times of a variant and their ratios to the base model's."""
+        weight_ratio = 1 - n_removed / (self.n_layers + 1)
+        latency_ratio = weight_ratio * (1 + self.rng.normal(0, 0.01))
+        return {
+            "runs": n_runs,
+            "device": "cpu",
+            "dtype": "float32",
+            "prompt": 64,
+            "generate": 32,
+            "batch": 1,
+            "repeats": 10,
+            "parameters": int(640_000 * weight_ratio),
+            "parameters_ratio": weight_ratio,
+            "weights_bytes": int(2_560_000 * weight_ratio),
+            "weights_bytes_ratio": weight_ratio,
+            "kv_bytes_per_token": 6144,
+            "kv_bytes_per_token_ratio": 1 - n_removed / self.n_layers,
+            "latency_ms": 80 * latency_ratio,
+            "latency_ratio": latency_ratio,
+            "latency_ratio_stderr": 0.01,
+            "tokens_per_second": 400 / latency_ratio,
+            "tokens_per_second_ratio": 1 / latency_ratio,
+            "tokens_per_second_ratio_stderr": 0.012,
+        }
+
+    def training(self) -> Iterator[Row]:
+        """The log of a healing: four epochs of fifty steps, the third of which is kept."""
+        for step in range(200):
+            epoch = step // 50
+            noise = self.rng.normal(0, 0.08)
+            row: Row = {
+                "step": step,
+                "epoch": epoch,
+                "loss": 0.4 + np.exp(-step / 40) + noise,
+                "learning_rate": 3e-4,
+                "tokens": step * 2000,
+                "chosen": False,
+            }
+            if step % 50 == 49:
+                row["validation_loss"] = 0.45 + np.exp(-step / 40) + 0.02 * epoch
+                row["chosen"] = epoch == 2
+            yield row
+
+    def add_dissociations(self, model: str) -> None:
+        """How differently each layer counts for two calibrations."""
+        for calibration, rival in itertools.combinations_with_replacement(self.calibrations, 2):
+            if calibration == rival and len(self.calibrations) > 1:
+                continue
+            for layer_index in range(self.n_layers):
+                difference = self.rng.uniform(-0.6, 0.6)
+                dissociation = {
+                    "model": model,
+                    "component": "layer",
+                    "calibration": calibration,
+                    "rival": rival,
+                    "unit": str(layer_index),
+                    "layer": layer_index,
+                    "difference": difference,
+                    "ci_low": difference - 0.1,
+                    "ci_high": difference + 0.1,
+                    "p_value": 0.01,
+                    "q_value": 0.02,
+                    "null_low": -0.2,
+                    "null_high": 0.2,
+                    "sure": abs(difference) > 0.2,
+                    "n_samples": 500,
+                    "n_rival": 500,
+                }
+                self.rows["dissociations"].append(dissociation)
+
+    def add_search(self, model: str, calibration: str) -> None:
+        """The last evaluations of an evolutionary search, one winner a size."""
+        evaluation = 0
+        for size in self.sizes:
+            heldout_loss = 0.1 * size + self.rng.normal(0, 0.01)
+            winner = {
+                "model": model,
+                "calibration": calibration,
+                "selector": "evolved",
+                "strategy": "evolutionary",
+                "removed": size,
+                "units": [str(unit) for unit in range(size)],
+                "step": size,
+                "kept": True,
+                "layer_tokens": 1e5,
+            }
+            search_score = {
+                "stage": "winner",
+                "n_samples": 300,
+                "n_new": 3000,
+                "loss": heldout_loss - 0.02,
+                "evaluation": evaluation,
+            }
+            heldout_score = {
+                "stage": "held back",
+                "n_samples": 100,
+                "n_new": 100,
+                "loss": heldout_loss,
+                "loss_stderr": 0.02,
+                "evaluation": evaluation + 1,
+            }
+            self.rows["searches"].append({**winner, **search_score})
+            self.rows["searches"].append({**winner, **heldout_score})
+            evaluation += 2
+
+    def add_jobs(self, models: tuple[str, ...]) -> None:
+        rules = ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
+        for rule, model, calibration in itertools.product(rules, models, self.calibrations):
+            wildcards = {
+                "block": "0",
+                "calibration": calibration,
+                "model": model,
+                "removed": "0",
+                "selector": "base/removal/layer",
+            }
+            job = {
+                "rule": rule,
+                "wildcards": ", ".join(f"{name}={value}" for name, value in wildcards.items()),
+                "seconds": self.rng.gamma(3, 9),
+                "cpu_seconds": 9.0,
+                "max_rss_mb": 812.0,
+                "device": "cpu",
+            }
+            self.rows["jobs"].append(job)
 
 
-def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
-    """The ends of an evolutionary search."""
-    rows: list[dict[str, Any]] = []
-    for size in sizes:
-        loss = 0.1 * size + rng.normal(0, 0.01)
-        units = [str(unit) for unit in range(size)]
-        told = key | dict(
-            strategy="evolutionary",
-            removed=size,
-            units=units,
-            step=size,
-            kept=True,
-            layer_tokens=1e5,
-        )
-        rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
-        rows.append(
-            told | dict(stage="held back", n_samples=100, n_new=100, loss=loss, loss_stderr=0.02)
-        )
-    return [row | dict(evaluation=number) for number, row in enumerate(rows)]
+def model_row(model: str, n_layers: int) -> Row:
+    return {
+        "model": model,
+        "family": "llama",
+        "n_layers": n_layers,
+        "hidden_size": 64,
+        "vocabulary": 300,
+        "parameters": 640_000,
+        "weights_bytes": 2_560_000,
+        "dtype": "float32",
+        "source": "resources/reference",
+        "weights_sha256": "ab" * 32,
+    }
 
 
-def _calibration(
-    data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any
-) -> None:
-    key = dict(model=model, calibration=calibration)
-    described = dict(
-        kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0
-    )
-    described |= dict(choice_score="acc_norm", source=f"microworld_{calibration}")
-    data["calibrations"].append(key | described)
-    step, layers = 0.05 + 0.1 * rng.random(n_layers), np.arange(n_layers)
-    step = step + 0.5 * (layers == 0) + 0.15 * (layers == n_layers - 1)
-    for unit in ["none", *map(str, range(n_layers))]:
-        share = (0.3 if refused else 0.9) - (
-            0 if unit == "none" else 2 * step[int(unit)] * rng.random()
-        )
-        for sample, right in enumerate(rng.random(64) < share):
-            row = key | dict(
-                selector="base", removed=0, unit=unit, sample=sample, nll=1.0, n_tokens=1
-            )
-            turned = dict(cosine=None if unit == "none" else step[int(unit)] * rng.random())
-            data["sweeps"].append(
-                row | dict(correct=bool(right), correct_norm=bool(right)) | turned
-            )
-    for layer in range(1, n_layers):
-        told = dict(
-            diagnosis="empty", kind="void", measure="void", layer=layer, n_samples=40, control=0.8
-        )
-        data["diagnoses"].append(
-            key | told | dict(value=layer / 9, ci_low=layer / 10, ci_high=layer / 8)
-        )
-    for layer in range(n_layers):
-        for span in range(1, n_layers - layer + 1):
-            angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)
-            data["activations"].append(
-                key
-                | dict(
-                    layer=layer,
-                    span=span,
-                    cosine=angle**2,
-                    cosine_stderr=0.003,
-                    angular_last=angle / 2,
-                )
-                | dict(angular_last_stderr=0.004, n_samples=500, n_tokens=21_000)
-            )
-        for metric in ("accuracy", "cosine"):
-            row = key | dict(
-                selector="base",
-                removed=0,
-                metric=metric,
-                unit=str(layer),
-                layer=layer,
-                component="layer",
-            )
-            row |= dict(n_not_finite=0, rank=1 + (layer + (metric == "cosine")) % n_layers)
-            if metric == "accuracy" and refused:
-                row |= dict(n_samples=500, reason="the base model is at chance")
-            else:
-                accuracy = np.clip(rng.exponential(0.2) - 0.08 + 0.6 * (layer == 0), -0.3, 1)
-                score, width = (
-                    (accuracy, 0.06) if metric == "accuracy" else (step[layer] ** 1.2, 0.004)
-                )
-                row |= dict(
-                    score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500
-                )
-            data["relevance"].append(row)
-
-
-def _benchmark(
-    data: dict, variant: dict, value: dict, difficulty: dict, perplexity: float, rng: Any
-) -> None:
-    for task, share in value.items():
-        right = (difficulty[task] + rng.normal(0, 0.05, len(difficulty[task])) < share).astype(
-            float
-        )
-        n, mean = len(right), right.mean()
-        row = dict(task=task, n_samples=n, n_shot=0, higher_is_better=True, task_version="1")
-        for metric in ("acc", "acc_norm"):
-            error = np.sqrt(mean * (1 - mean) / (n - 1))
-            data["benchmarks"].append(variant | row | dict(metric=metric, value=mean, stderr=error))
-        one = variant | dict(task=task, metric="acc_norm")
-        data["benchmark_samples"] += [
-            one | dict(sample=n, value=value) for n, value in enumerate(right)
-        ]
-        mean *= 0.8  # what is written is right less often
-        error = np.sqrt(mean * (1 - mean) / (n - 1))
-        data["benchmarks"].append(
-            variant | row | dict(metric="exact_match,written", value=mean, stderr=error)
-        )
-        data["benchmarks"].append(
-            variant | row | dict(metric="repetition", value=1 - mean, stderr=error)
-        )
-    row = dict(task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80)
-    row |= dict(higher_is_better=False)
-    data["benchmarks"].append(variant | row)
-    data["benchmarks"].append(
-        variant | row | dict(metric="nll_per_log_vocabulary", value=perplexity / 50, stderr=0.01)
-    )
-
-
-def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:
-    ratio = 1 - removed / (n_layers + 1)
-    latency = ratio * (1 + rng.normal(0, 0.01))
-    return (
-        dict(runs=runs, device="cpu", dtype="float32", prompt=64, generate=32, batch=1, repeats=10)
-        | dict(parameters=int(640_000 * ratio), parameters_ratio=ratio)
-        | dict(
-            weights_bytes=int(2_560_000 * ratio), weights_bytes_ratio=ratio, kv_bytes_per_token=6144
-        )
-        | dict(
-            kv_bytes_per_token_ratio=1 - removed / n_layers,
-            latency_ms=80 * latency,
-            latency_ratio=latency,
-        )
-        | dict(
-            latency_ratio_stderr=0.01,
-            tokens_per_second=400 / latency,
-            tokens_per_second_ratio=1 / latency,
-        )
-        | dict(tokens_per_second_ratio_stderr=0.012)
-    )
-
-
-def _training(rng: Any) -> list[dict]:
-    rows: list[dict] = [
-        dict(
-            step=step,
-            epoch=step // 50,
-            loss=0.4 + np.exp(-step / 40) + rng.normal(0, 0.08),
-            learning_rate=3e-4,
-        )
-        | dict(tokens=step * 2000, chosen=False)
-        for step in range(200)
-    ]
-    for epoch in range(4):
-        loss = 0.45 + np.exp(-(50 * epoch + 49) / 40) + 0.02 * epoch
-        rows[50 * epoch + 49] |= dict(validation_loss=loss, chosen=epoch == 2)
+def agreement_rows(model: str, calibrations: list[str], n_layers: int) -> list[Row]:
+    """How well the cosine metric agrees with the accuracy metric, over all calibrations."""
+    values = {
+        "pearson": 0.3,
+        "spearman": 0.4,
+        "misranked": 0.7,
+        "badly_misranked": 0.1,
+        "variance_ratio": 1.1,
+    }
+    rows = []
+    for statistic, value in values.items():
+        row = {
+            "model": model,
+            "component": "layer",
+            "metric": "cosine",
+            "statistic": statistic,
+            "value": value,
+            "p_value": None,
+            "ci_low": value - 0.1,
+            "ci_high": value + 0.1,
+            "n_units": n_layers - 4 * (n_layers >= 8),
+            "n_calibrations": len(calibrations),
+            "n_samples": 64 * len(calibrations),
+            "calibrations": ", ".join(calibrations),
+        }
+        rows.append(row)
     return rows

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 
-def slow_but(fast: Container[Any], values: Iterable[Any]) -> list[Any]:
-    """The values; those that are not among `fast` are marked slow."""
-    return [value if value in fast else _slow(value) for value in values]
+def slow_except(fast_values: Container[Any], values: Iterable[Any]) -> list[Any]:
+    """All values, those that are not among `fast_values` marked slow."""
+    return [value if value in fast_values else mark_slow(value) for value in values]
 
 
-def _slow(value: Any) -> Any:
-    return pytest.param(*value if isinstance(value, tuple) else (value,), marks=pytest.mark.slow)
+def mark_slow(value: Any) -> Any:
+    """A parameter, or a tuple of several, that only the slow tests try."""
+    parameters = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*parameters, marks=pytest.mark.slow)

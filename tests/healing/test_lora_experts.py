@@ -17,7 +17,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from tests.families import configurations
 from tests.given import tiny
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 from tests.healing.examples import (
     FAST_OPTIONS,
     PLAN,
@@ -30,7 +30,7 @@ from tests.healing.examples import (
 FAMILIES = ["mixtral", "qwen3_moe", "gpt_oss", "llama4_text", "jetmoe"]
 
 
-@pytest.mark.parametrize("family", slow_but(FAMILIES[:1], FAMILIES))
+@pytest.mark.parametrize("family", slow_except(FAMILIES[:1], FAMILIES))
 def test_a_saved_adapter_of_experts_gives_the_trained_model_back(
     family: str, tmp_path: Path
 ) -> None:

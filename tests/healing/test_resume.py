@@ -152,7 +152,7 @@ def make_job(folder: Path, output: str) -> HealVariant:
 def kill_after_first_save(job: HealVariant) -> None:
     """Run a job in a process of its own, and kill it as soon as its progress is saved."""
     environment = scripts.ENVIRONMENT | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(scripts.command(job), env=environment)
+    process = subprocess.Popen(scripts.script_command(job), env=environment)
     progress_file = Path(job.output).parent / ".progress.safetensors"
     while not progress_file.is_file() and process.poll() is None:
         time.sleep(0.01)
@@ -167,9 +167,9 @@ def test_a_killed_job_continues_and_writes_the_same_bytes(tmp_path: Path) -> Non
     job = make_job(tmp_path, "output")
     folder = tmp_path / "output"
     kill_after_first_save(job)
-    scripts.run(job)
+    scripts.run_in_process(job)
     shutil.move(folder, tmp_path / "resumed")
-    scripts.run(job)
+    scripts.run_in_process(job)
 
     names = ["adapter_config.json", "adapter_model.safetensors", "training.parquet"]
     assert sorted(path.name for path in folder.iterdir()) == names

@@ -10,14 +10,14 @@ import sys
 import traceback
 from contextlib import redirect_stdout
 
-from tests.given.scripts import stand_in
+from tests.given.scripts import snakemake_stand_in
 
 
 def ended(script: str, given: dict[str, dict[str, object]]) -> str:
     """The message with which a script ends, or the traceback of a bug."""
     try:
         with redirect_stdout(sys.stderr):
-            runpy.run_path(script, {"snakemake": stand_in(**given)}, "__main__")
+            runpy.run_path(script, {"snakemake": snakemake_stand_in(**given)}, "__main__")
     except SystemExit as stop:
         return str(stop.code)
     except Exception:  # noqa: BLE001, RUF100 - a bug is what the test looks for

@@ -25,7 +25,7 @@ from lamina.store import checksum, parquet
 from lamina_workflow.stages.job import Job
 from lamina_workflow.stages.prepare import PrepareCalibration, PrepareModel, PrepareTask
 from tests.given import tiny
-from tests.given.scripts import ENVIRONMENT, given, script
+from tests.given.scripts import ENVIRONMENT, script_arguments, script_path
 from tests.hub import server
 from tests.hub.server import Hub, Repository
 from tests.models.test_quantised import fp8, state_config
@@ -139,7 +139,7 @@ class Place:
             "HF_TOKEN": TOKEN,
             "LAMINA_OFFLINE": "",
         }
-        asked = json.dumps([(script(job), given(job)) for job in jobs.values()])
+        asked = json.dumps([(script_path(job), script_arguments(job)) for job in jobs.values()])
         command, told = (
             [sys.executable, "-m", "tests.hub.jobs"],
             {"cwd": self.folder, "env": clean | ours | settings},

@@ -20,7 +20,7 @@ from lamina.models.manifest import describe_model
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, llama_cpp, tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 TEXTS = [
     "the inn in the the",
@@ -54,7 +54,7 @@ def test_the_weights_are_those_that_quantising_left(
         assert tensor.dtype == torch.float32
         torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-6)
     # They are not the ones before: quantising is no formality here.
-    before = gguf_files.original().state_dict()["model.layers.0.mlp.up_proj.weight"]
+    before = gguf_files.random_llama().state_dict()["model.layers.0.mlp.up_proj.weight"]
     assert (found["model.layers.0.mlp.up_proj.weight"] - before).abs().max() > 0.01
 
 
@@ -75,7 +75,7 @@ def test_it_is_an_ordinary_checkpoint_that_says_the_same(
 def test_its_tokenizer_is_the_true_one(made: tuple[Path, torch.nn.Module, Path]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made[2])
     for text in TEXTS:
-        wanted = gguf_files.true_tokenizer().encode(text)
+        wanted = gguf_files.expected_tokenizer().encode(text)
         assert tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) == wanted.tokens
         assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=False) == text
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
@@ -87,18 +87,18 @@ def test_its_tokenizer_is_the_true_one(made: tuple[Path, torch.nn.Module, Path])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cut": "own-way"}, "cuts text in the way 'own-way', which is not known here"),
+        ({"pre_tokenizer": "own-way"}, "cuts text in the way 'own-way', which is not known here"),
         (
-            {"more": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 8.0}},
+            {"extra_fields": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 8.0}},
             "settings that would be lost (rope.scaling.type: yarn)",
         ),
-        ({"more": {"llama.logit_scale": 8.0}}, "settings that would be lost (logit_scale)"),
+        ({"extra_fields": {"llama.logit_scale": 8.0}}, "settings that would be lost (logit_scale)"),
         (
-            {"more": {"blk.0.attn_q.bias": np.ones(64, np.float32)}},
+            {"extra_fields": {"blk.0.attn_q.bias": np.ones(64, np.float32)}},
             "numbers and its model",
         ),
         (
-            {"more": {"llama.attention.value_length": 8.0}},
+            {"extra_fields": {"llama.attention.value_length": 8.0}},
             "`llama.attention.value_length: 8.0`, and transformers would build the model with 16",
         ),
         ({"kv_heads": [2, 1, 2]}, "`llama.attention.head_count_kv: [2, 1, 2]`"),
@@ -123,23 +123,25 @@ F32, F16, Q8_0, BF16 = (
 # What files of several writers have, and is right.
 ODD_AND_VALID: dict[str, dict[str, object]] = {
     "no general.name": {"name": None},
-    "no name of the way to cut text": {"cut": None},
+    "no name of the way to cut text": {"pre_tokenizer": None},
     "key-value heads listed by layer": {"kv_heads": [2, 2, 2]},
     "an output of its own": {"tied": False},
     "float32": {"formats": {"embedding": F32, "value": F32, "other": F32}},
     "float16, float32 and Q8_0": {"formats": {"embedding": F16, "value": F32, "other": Q8_0}},
     "bfloat16": {"formats": {"embedding": BF16, "value": BF16, "other": BF16}},
     "no experts, and says so": {
-        "more": {"llama.expert_count": 0.0, "llama.expert_used_count": 0.0}
+        "extra_fields": {"llama.expert_count": 0.0, "llama.expert_used_count": 0.0}
     },
-    "frequencies that are divided by one": {"more": {"rope_freqs.weight": np.ones(8, np.float32)}},
+    "frequencies that are divided by one": {
+        "extra_fields": {"rope_freqs.weight": np.ones(8, np.float32)}
+    },
     "notes of an importance matrix": {
-        "more": {"quantize.imatrix.file": "a.dat", "general.tags": ["a", "b"]}
+        "extra_fields": {"quantize.imatrix.file": "a.dat", "general.tags": ["a", "b"]}
     },
-    "SentencePiece": {"vocabulary": gguf_files.sentence_pieces(), "cut": "default"},
+    "SentencePiece": {"vocabulary": gguf_files.sentence_pieces(), "pre_tokenizer": "default"},
     "SentencePiece without flags": {
         "vocabulary": gguf_files.sentence_pieces(padding_token_id=0),
-        "cut": None,
+        "pre_tokenizer": None,
         "name": "mistral",
     },
     "three shards": {"n_shards": 3},
@@ -189,7 +191,7 @@ def llama3_factors(factor: float) -> np.ndarray:
 def test_factors_of_rotary_frequencies_are_kept(
     tmp_path: Path, factors: np.ndarray, rope_type: str
 ) -> None:
-    model = gguf_files.write(tmp_path / "tiny.gguf", more={"rope_freqs.weight": factors})
+    model = gguf_files.write(tmp_path / "tiny.gguf", extra_fields={"rope_freqs.weight": factors})
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
     assert loaded.config.rope_parameters["rope_type"] == rope_type
@@ -201,7 +203,9 @@ def test_factors_of_rotary_frequencies_are_kept(
 
 
 def test_frequencies_that_are_divided_by_one_number_are_kept(tmp_path: Path) -> None:
-    model = gguf_files.write(tmp_path / "tiny.gguf", more={"llama.rope.scaling.factor": 4.0})
+    model = gguf_files.write(
+        tmp_path / "tiny.gguf", extra_fields={"llama.rope.scaling.factor": 4.0}
+    )
     loaded = read_model(tmp_path / "tiny.gguf", "auto", "source")
     model.model.rotary_emb.inv_freq /= 4
     ids = torch.randint(3, 200, (2, 200), generator=torch.Generator().manual_seed(0))
@@ -225,7 +229,7 @@ def test_key_value_heads_of_a_family_that_has_other_layers_are_kept(tmp_path: Pa
         rope_theta=5000.0,
     )
     model = Lfm2ForCausalLM(config).eval()
-    writer = gguf_files.header(
+    writer = gguf_files.open_writer(
         tmp_path / "tiny.gguf",
         "lfm2",
         block_count=3,
@@ -291,7 +295,9 @@ def test_a_header_with_262144_tokens_and_150000_merges_is_read_in_seconds(
     tmp_path: Path,
 ) -> None:
     """Seconds of the processor, so that a busy machine changes nothing."""
-    writer = gguf_files.header(tmp_path / "large.gguf", "gemma3", block_count=2, context_length=64)
+    writer = gguf_files.open_writer(
+        tmp_path / "large.gguf", "gemma3", block_count=2, context_length=64
+    )
     writer.add_token_list([f"token{number}" for number in range(1 << 18)])
     writer.add_token_merges([f"left{number} right{number}" for number in range(150_000)])
     writer.add_token_scores([0.0] * (1 << 18))
@@ -323,7 +329,7 @@ def test_a_model_with_a_large_vocabulary_is_dequantised(tmp_path: Path) -> None:
 def test_a_tokenizer_beside_the_file_is_taken(
     tmp_path: Path, made: tuple[Path, torch.nn.Module, Path]
 ) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", cut="own-way")
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer="own-way")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((made[2] / name).read_bytes())
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
@@ -335,17 +341,17 @@ def test_a_tokenizer_beside_the_file_is_taken(
 
 
 def configuration(tmp_path: Path, **model: object) -> dict:
-    workplace(tmp_path)
-    return put(minimal(), "models.small", {"source": "tiny.gguf", **model})
+    write_model_and_data(tmp_path)
+    return set_key(minimal_config(), "models.small", {"source": "tiny.gguf", **model})
 
 
 def test_the_configuration_knows_its_layers_and_its_context(tmp_path: Path) -> None:
     raw = configuration(tmp_path)
     gguf_files.write(tmp_path / "tiny.gguf")
     assert gguf.read_shape(tmp_path / "tiny.gguf", "") == (gguf_files.LAYERS, gguf_files.CONTEXT)
-    put(raw, "studies.prune.removed", [1])
+    set_key(raw, "studies.prune.removed", [1])
     assert load_configuration(raw, tmp_path).models["small"].layers == gguf_files.LAYERS
-    put(raw, "studies.prune.removed", [9])
+    set_key(raw, "studies.prune.removed", [9])
     with pytest.raises(LaminaError, match="9"):
         load_configuration(raw, tmp_path)
 

@@ -101,7 +101,7 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
         "llama.rope.sections": [1, 2],
         "general.tags": ["a", "b", "c"],
     }
-    gguf_files.write(tmp_path / "tiny.gguf", more=more)
+    gguf_files.write(tmp_path / "tiny.gguf", extra_fields=more)
     gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     found = values(GGUFReader(tmp_path / "cut.gguf"))
     assert found["llama.feed_forward_length"] == [5, 7]
@@ -158,7 +158,7 @@ def test_numbers_that_are_no_floats_survive(tmp_path: Path) -> None:
     """A list of texts and one of flags keep their types."""
     gguf_files.write(
         tmp_path / "tiny.gguf",
-        more={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)},
+        extra_fields={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)},
     )
     gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
     reader = GGUFReader(tmp_path / "cut.gguf")

@@ -70,7 +70,7 @@ DIGITS = {
 def test_tokens_are_those_of_llama_cpp(
     tmp_path: Path, vocabulary: Vocabulary, cut: str, expected: dict[str, str]
 ) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut, vocabulary=vocabulary)
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     # Also when the checkpoint is read again, by lamina and by transformers alone.
     for tokenizer in (
@@ -89,7 +89,7 @@ def test_words_that_no_merges_lead_to_are_taken_whole_where_llama_cpp_does(tmp_p
     types = [*BYTE_LEVEL.types, TokenType.NORMAL]
     vocabulary = Vocabulary(tokens, types, gguf_files.MERGES, flags=BYTE_LEVEL.flags)
     for cut, expected in {"llama-bpe": ["Ġinner"], "smollm": "Ġ in n e r".split()}.items():
-        gguf_files.write(tmp_path / f"{cut}.gguf", cut=cut, vocabulary=vocabulary)
+        gguf_files.write(tmp_path / f"{cut}.gguf", pre_tokenizer=cut, vocabulary=vocabulary)
         tokenizer = read_gguf_tokenizer(tmp_path / f"{cut}.gguf", "source")
         assert tokenizer.tokenize(" inner") == expected
 
@@ -110,7 +110,7 @@ def test_numbers_are_cut_as_the_file_says(
     tmp_path: Path, cut: str | None, pieces: list[str]
 ) -> None:
     """Pieces that no merge crosses; llama.cpp's, seen with a vocabulary that merges everything."""
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut)
     backend = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source").backend_tokenizer
     found: list[str] = []
     for text in (" 2026", "725.91"):

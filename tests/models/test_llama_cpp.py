@@ -25,7 +25,7 @@ MOST = 5e-3  # GELU in llama.cpp is a table in 16 bits
 def test_log_probabilities_are_those_of_transformers(
     family: str, units: list[str], right: bool, tmp_path: Path
 ) -> None:
-    base, converted, taken = llama_cpp.differences(family, units, tmp_path)
+    base, converted, taken = llama_cpp.largest_differences(family, units, tmp_path)
     assert base < MOST
     assert (converted < MOST) == (taken < MOST) == right
     if not right:
@@ -33,7 +33,7 @@ def test_log_probabilities_are_those_of_transformers(
 
 
 def test_a_cut_of_a_quantised_file_is_as_near_as_the_whole_file(tmp_path: Path) -> None:
-    whole, cut = llama_cpp.quantised_differences(tmp_path)
+    whole, cut = llama_cpp.largest_quantised_differences(tmp_path)
     assert cut < 2 * whole
 
 
@@ -120,7 +120,7 @@ def greedy_vocabulary() -> gguf_files.Vocabulary:
     ["gpt-2", "smollm", "qwen2", "llama-bpe", "falcon", "default", "qwen35", "dbrx", "stablelm2"],
 )
 def test_byte_level_tokens_are_those_of_llama_cpp(cut: str, tmp_path: Path) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=greedy_vocabulary())
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut, vocabulary=greedy_vocabulary())
     tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
     texts = mixed_texts(800)
     expected = llama_cpp.token_ids(tmp_path / "tiny.gguf", texts)
@@ -130,7 +130,7 @@ def test_byte_level_tokens_are_those_of_llama_cpp(cut: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("flags", [{}, {"add_space_prefix": False}, {"add_bos_token": False}])
 def test_sentence_pieces_are_those_of_llama_cpp(flags: dict[str, bool], tmp_path: Path) -> None:
     vocabulary = gguf_files.sentence_pieces(**flags)
-    gguf_files.write(tmp_path / "tiny.gguf", cut="default", vocabulary=vocabulary)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer="default", vocabulary=vocabulary)
     tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
     texts = mixed_texts(800)
     expected = llama_cpp.token_ids(tmp_path / "tiny.gguf", texts)
@@ -143,9 +143,9 @@ def test_sentence_pieces_are_those_of_llama_cpp(flags: dict[str, bool], tmp_path
         {"tied": False},
         {"kv_heads": [2, 2, 2]},
         {"n_shards": 3},
-        {"more": {"llama.rope.scaling.factor": 4.0}},
-        {"more": {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.type": "none"}},
-        {"more": {"rope_freqs.weight": np.array([1, 1, 1, 1, 1, 1.5, 4, 8], np.float32)}},
+        {"extra_fields": {"llama.rope.scaling.factor": 4.0}},
+        {"extra_fields": {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.type": "none"}},
+        {"extra_fields": {"rope_freqs.weight": np.array([1, 1, 1, 1, 1, 1.5, 4, 8], np.float32)}},
     ],
 )
 def test_an_odd_file_is_the_model_that_llama_cpp_has(
@@ -156,5 +156,5 @@ def test_an_odd_file_is_the_model_that_llama_cpp_has(
     file = sorted(tmp_path.glob("*.gguf"))[0]
     rows = torch.randint(3, 200, (4, 48), generator=torch.Generator().manual_seed(0))
     expected = llama_cpp.log_probabilities(file, rows)
-    found = llama_cpp.expected(read_model(file, "auto", "source"), rows)
+    found = llama_cpp.transformers_log_probabilities(read_model(file, "auto", "source"), rows)
     assert np.abs(found - expected).max() < 1e-3

@@ -14,7 +14,7 @@ from lamina.models.export import save
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from tests.families import configurations, trials
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 SEEING = ["gemma3", "qwen3_5", "llama4", "mistral3", "qwen2_5_vl"]
 UNITS = ["2"]
@@ -44,7 +44,7 @@ def test_a_sweep_is_right(model: PreTrainedModel, tmp_path: Path) -> None:
     trials.sweep(model, tmp_path)
 
 
-@pytest.mark.parametrize("patched", slow_but([True], [False, True]))
+@pytest.mark.parametrize("patched", slow_except([True], [False, True]))
 @pytest.mark.parametrize("model", SEEING, indirect=True)
 def test_an_export_keeps_the_model_whole(
     model: PreTrainedModel, patched: bool, tmp_path: Path

@@ -26,7 +26,7 @@ from lamina.options.benchmarks import TextEntry
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.models.test_manifest import settings, told
 
 State = dict[str, torch.Tensor]
@@ -108,8 +108,8 @@ def test_weights_that_are_not_those_of_the_configuration_are_not_loaded(
 def test_names_and_types_of_tensors_tell_before_a_job(
     tmp_path: Path, folder: Path, change: Callable[[State], State], said: str
 ) -> None:
-    workplace(tmp_path)
-    raw = put(minimal(), "models.small.source", "model")
+    write_model_and_data(tmp_path)
+    raw = set_key(minimal_config(), "models.small.source", "model")
     assert load_configuration(raw, tmp_path)
     weights(folder, change)
     settings(folder, num_hidden_layers=3 if "says 3" in said else 5)
@@ -213,7 +213,7 @@ def sharded(folder: Path, **places: str) -> None:
             {"model__norm__weight": "model-2.safetensors"},
             "looks for model.norm.weight in model-2.safetensors",
         ),
-        ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
+        ({"extra_fields": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
     ],
 )
 def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(
@@ -308,11 +308,11 @@ REFUSED_BEFORE_A_JOB = [
 def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
     tmp_path: Path, change: Callable[[Path], object], said: str
 ) -> None:
-    workplace(tmp_path)
-    assert load_configuration(minimal(), tmp_path)
+    write_model_and_data(tmp_path)
+    assert load_configuration(minimal_config(), tmp_path)
     change(tmp_path / "small")
     with pytest.raises(LaminaError) as refused:
-        load_configuration(minimal(), tmp_path)
+        load_configuration(minimal_config(), tmp_path)
     assert str(refused.value).startswith("models.small.source: ") and said in str(refused.value), (
         refused.value
     )
@@ -321,8 +321,8 @@ def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
 def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_read(
     tmp_path: Path,
 ) -> None:
-    workplace(tmp_path)
-    raw = put(minimal(), "models.small.chat_template", True)
+    write_model_and_data(tmp_path)
+    raw = set_key(minimal_config(), "models.small.chat_template", True)
     with pytest.raises(LaminaError, match=r"^models.small.chat_template: .* has no chat template"):
         load_configuration(raw, tmp_path)
     (tmp_path / "small/chat_template.jinja").write_text("{{ messages }}")

@@ -23,9 +23,9 @@ from lamina.selection.strategies import replacements as steps
 from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
 from lamina_workflow.checks.load import load_configuration
-from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
+from tests import ROOT
 from tests.given import tiny
-from tests.given.configurations import REPOSITORY
+from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
 
 
 def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
@@ -76,11 +76,11 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
                 layers_of(mine)[int(layer)].load_state_dict(
                     layers_of(others[name])[int(layer)].state_dict()
                 )
-        expected = naive(mine, samples, [unit for unit in each if "@" not in unit])
+        expected = naive_loglikelihoods(mine, samples, [unit for unit in each if "@" not in unit])
         assert np.abs(found[session.scores.index[candidate]] - expected).max() < NEAR_TIE, each
         if each:
             built = cut(base, each, records)
-            assert np.abs(naive(built, samples, []) - expected).max() < NEAR_TIE, each
+            assert np.abs(naive_loglikelihoods(built, samples) - expected).max() < NEAR_TIE, each
 
 
 def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: Path) -> None:
@@ -188,15 +188,15 @@ def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
 
 
 def test_the_configuration_names_what_is_wrong_with_donors() -> None:
-    raw = yaml.safe_load((REPOSITORY / "tests/configs/tiny.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "tests/configs/tiny.yaml").read_text(encoding="utf-8"))
     raw["donors"] = {
         "math": {"source": "resources/reference"},
         "both": {"of": ["math"], "weight": 0.25},
     }
     raw["selectors"]["given"] = {"metric": "accuracy", "donors": ["math", "both"]}
-    loaded = load_configuration(raw, REPOSITORY)
+    loaded = load_configuration(raw, ROOT)
     assert loaded.models["math"].layers == 12
-    assert load_configuration(loaded.plain(), REPOSITORY) == loaded
+    assert load_configuration(loaded.plain(), ROOT) == loaded
     given = {"metric": "accuracy", "donors": ["math"]}
     for section, name, change, words in (
         (
@@ -222,7 +222,7 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
         ),
     ):
         with pytest.raises(LaminaError, match=words):
-            load_configuration(raw | {section: raw[section] | {name: change}}, REPOSITORY)
+            load_configuration(raw | {section: raw[section] | {name: change}}, ROOT)
 
 
 def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
@@ -237,7 +237,7 @@ def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
 class Summed:
     """What measures: a function of sets."""
 
-    def losses(self, candidates: Any, numbers: Any) -> np.ndarray:
+    def measure_losses(self, candidates: Any, numbers: Any) -> np.ndarray:
         return losses(list(candidates), numbers)
 
 

@@ -28,7 +28,7 @@ def sentence_pieces() -> Tokenizer:
 
 def three_digits() -> Tokenizer:
     """As Llama 3 has it: numbers in pieces of three digits."""
-    built = gguf_files.true_tokenizer()
+    built = gguf_files.expected_tokenizer()
     digits = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
@@ -43,7 +43,7 @@ def three_digits() -> Tokenizer:
     "name",
     ["GPT2Tokenizer", "LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "GPTNeoXTokenizer"],
 )
-@pytest.mark.parametrize("make", [gguf_files.true_tokenizer, sentence_pieces, three_digits])
+@pytest.mark.parametrize("make", [gguf_files.expected_tokenizer, sentence_pieces, three_digits])
 @pytest.mark.parametrize("settings", [{}, {"add_prefix_space": True}])
 def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(
     tmp_path: Path, name: str, make: Callable[[], Tokenizer], settings: dict[str, bool]
@@ -74,7 +74,7 @@ def test_a_class_of_bytes_puts_a_blank_before_a_text_where_its_settings_say_so(
     tmp_path: Path,
 ) -> None:
     """As RoBERTa's vocabulary has it: tokenizer.json leaves it out, and tokenizer_config.json asks for it."""
-    plain = gguf_files.true_tokenizer()
+    plain = gguf_files.expected_tokenizer()
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<|im_start|>").save_pretrained(
         tmp_path

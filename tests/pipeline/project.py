@@ -68,12 +68,9 @@ class Project:
         return subprocess.Popen([*command, *arguments], cwd=self.folder, env=environment, **pipes)  # type: ignore
 
     def stale(self, config: Path | None = None) -> list[Job]:
-        """The jobs that a dry run would start, optionally under another configuration.
-
-        Without the one that counts what the run costs: whatever changes the work of a run changes its cost.
-        """
+        """The jobs that a dry run would start, optionally under another configuration."""
         project = self if config is None else Project(self.folder, config)
-        jobs = [job for job in parse_jobs(project.run("-n").stdout) if job.rule != "estimate_cost"]
+        jobs = parse_jobs(project.run("-n").stdout)
         return jobs if {job.rule for job in jobs} != {"all"} else []
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:

@@ -3,12 +3,13 @@
 Each test writes a made-up thing into a copy of the finished study and asks dry runs, or runs it.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pipeline.project import Project
+from tests.pipeline.project import Project, copy_project, parse_jobs
 from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
 
 pytestmark = pytest.mark.slow
@@ -169,3 +170,70 @@ def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
         assert (moved.folder / "results/figures/made_up.svg").is_file()
         assert "Made up" in Path(moved.folder / "results/report.html").read_text()
     moved.run()
+
+
+STRATEGY = '''"""The first units: a search with nothing but what docs/extending.md asks for."""
+
+from typing import Literal
+
+from lamina.engine.candidates import Candidate
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, metric_option
+
+
+class MadeUp(Selector):
+    """Removes the first units."""
+
+    SEARCHES = True
+
+    strategy: Literal["made_up"] = "made_up"
+    metric: MetricName = metric_option()
+
+
+def find(search, units, sizes, options):
+    """Sets of the first units."""
+    return {size: Candidate(frozenset(units[:size])) for size in sizes}
+'''
+
+HEALING = '''"""No training: a healing with nothing but what docs/extending.md asks for."""
+
+from typing import Literal
+
+from lamina.healing.full import save
+from lamina.options.healings import Healing
+
+__all__ = ["save"]
+
+
+class MadeUp(Healing):
+    """Trains nothing."""
+
+    method: Literal["made_up"] = "made_up"
+
+
+def heal(base, plan, patches, sources, options, progress=None):
+    """The weights as they are."""
+    from lamina.models.materialise import materialise
+
+    return dict(materialise(base, plan, patches).named_parameters()), []
+'''
+
+
+def test_a_search_and_a_healing_need_nothing_that_is_not_documented(tmp_path: Path) -> None:
+    """A run of them needs no forecast of what they cost, which would ask for more."""
+    project = copy_project(tmp_path, "tests/configs/tiny.yaml")
+    project.add("src/lamina/selection/strategies/made_up.py", STRATEGY)
+    project.add("src/lamina/healing/made_up.py", HEALING)
+    study = {"calibrations": ["recall"], "selectors": ["new"], "healings": ["none", "new"]}
+    project.configure(
+        {
+            "selectors": {"new": {"strategy": "made_up", "metric": "accuracy"}},
+            "healings": {"new": {"method": "made_up"}},
+            "studies": {"heal": study},
+        }
+    )
+    assert "estimate_cost" not in rules(parse_jobs(project.run("-n", "all").stdout))
+    variant = "reference/recall/new/removed=2"
+    project.run(f"results/adapters/{variant}/ghost/new/training.parquet")
+    plan = project.folder / f"results/plans/{variant}.json"
+    assert json.loads(plan.read_text())["units"] == ["0", "1"]

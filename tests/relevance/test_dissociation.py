@@ -20,17 +20,20 @@ def sweep_rows(
 
     A removal costs the answers of the last samples in a random order of its own.
     """
-    rows = []
-    for task_number, (task, accuracies) in enumerate(accuracy_without.items()):
-        rng = np.random.default_rng(task_number)
+    rows: list[dict[str, Any]] = []
+    for task_index, (task, accuracies) in enumerate(accuracy_without.items()):
+        generator = np.random.default_rng(task_index)
         task_accuracy = 0.5 if task == "guess" else base_accuracy
         n_right = round(task_accuracy * n_samples)
-        units = {"none": task_accuracy}
-        units |= {str(layer): accuracy for layer, accuracy in enumerate(accuracies)}
-        for unit, accuracy in units.items():
+        accuracy_by_unit = {"none": task_accuracy}
+        for layer, accuracy in enumerate(accuracies):
+            accuracy_by_unit[str(layer)] = accuracy
+        for unit, accuracy in accuracy_by_unit.items():
+            n_kept = round(accuracy * n_samples)
+            lost_samples = generator.permutation(n_right)[n_kept:]
             is_right = np.zeros(n_samples, bool)
             is_right[:n_right] = True
-            is_right[rng.permutation(n_right)[round(accuracy * n_samples) :]] = False
+            is_right[lost_samples] = False
             for sample in range(n_samples):
                 rows.append(sweep_row(task, unit, sample, bool(is_right[sample])))
     return rows
@@ -64,7 +67,9 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
     Without layer 1 it is the reverse.
     """
     sweeps = parquet.from_rows("sweeps", sweep_rows(ACCURACY_WITHOUT, 200))
+
     rows = list(dissociation_rows(calibration_rows(ACCURACY_WITHOUT), sweeps))
+
     pairs = {(row["calibration"], row["rival"]) for row in rows}
     assert pairs == {("a", "b")}, "a task at chance has no relevance"
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
@@ -78,7 +83,9 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
 def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
     accuracy_without = {"a": [0.55, 0.8, 0.62], "b": [0.7, 0.72, 0.85]}
     table = parquet.from_rows("sweeps", sweep_rows(accuracy_without, 60))
+
     rows = list(dissociation_rows(calibration_rows(accuracy_without), table))
+
     answers: dict[tuple[str, str], list[int]] = {}
     for row in table.to_pylist():
         answers.setdefault((row["calibration"], row["unit"]), []).append(int(row["correct"]))
@@ -88,16 +95,16 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
         cut_accuracy = np.mean([answers[task, unit][sample] for sample in samples])
         return 1 - max(cut_accuracy - 0.5, 0) / max(base_accuracy - 0.5, 0)
 
-    rng = np.random.default_rng(7)
-    drawn: dict[str, list[float]] = {unit: [] for unit in "012"}
+    generator = np.random.default_rng(7)
+    drawn_differences: dict[str, list[float]] = {unit: [] for unit in "012"}
     split_differences: dict[tuple[str, str], list[float]] = {}
     for _ in range(1500):
-        samples_of_a = rng.integers(0, 60, 60).tolist()
-        samples_of_b = rng.integers(0, 60, 60).tolist()
-        order = rng.permutation(60).tolist()
+        samples_of_a = generator.integers(0, 60, 60).tolist()
+        samples_of_b = generator.integers(0, 60, 60).tolist()
+        order = generator.permutation(60).tolist()
         for unit in "012":
             difference = relevance("a", unit, samples_of_a) - relevance("b", unit, samples_of_b)
-            drawn[unit].append(difference)
+            drawn_differences[unit].append(difference)
             for task in "ab":
                 first_half = relevance(task, unit, order[:30])
                 second_half = relevance(task, unit, order[30:])
@@ -109,11 +116,11 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
         unit = row["unit"]
         difference = relevance("a", unit, all_samples) - relevance("b", unit, all_samples)
         assert row["difference"] == pytest.approx(difference)
-        ends = np.percentile(drawn[unit], [2.5, 97.5])
+        ends = np.percentile(drawn_differences[unit], [2.5, 97.5])
         assert [row["ci_low"], row["ci_high"]] == pytest.approx(ends, abs=0.05)
 
-        share_not_above = np.mean(np.array(drawn[unit]) <= 0)
-        share_not_below = np.mean(np.array(drawn[unit]) >= 0)
+        share_not_above = np.mean(np.array(drawn_differences[unit]) <= 0)
+        share_not_below = np.mean(np.array(drawn_differences[unit]) >= 0)
         p_value = min(1, 2 * min(share_not_above, share_not_below))
         assert row["p_value"] == pytest.approx(p_value, abs=0.04)
 
@@ -136,5 +143,9 @@ def assert_benjamini_hochberg(rows: list[Any]) -> None:
 def test_random_halves_of_one_task_do_not_dissociate() -> None:
     """Two draws of one task as two calibrations: no layer is significant."""
     accuracies = [0.6, 0.8, 0.7, 0.75]
-    table = parquet.from_rows("sweeps", sweep_rows({"a": accuracies, "b": accuracies}, 150))
-    assert not any(row["sure"] for row in dissociation_rows(calibration_rows("ab"), table))
+    sweeps = parquet.from_rows("sweeps", sweep_rows({"a": accuracies, "b": accuracies}, 150))
+
+    rows = list(dissociation_rows(calibration_rows("ab"), sweeps))
+
+    assert len(rows) == len(accuracies)
+    assert not any(row["sure"] for row in rows)

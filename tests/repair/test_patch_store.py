@@ -1,4 +1,4 @@
-"""Patches that wait in a file are those that were kept, and nothing is left of the file."""
+"""Patches that wait in a file equal those that were kept, and nothing is left of the file."""
 
 from pathlib import Path
 
@@ -10,27 +10,41 @@ from lamina.repair.patch_store import FiledPatch, PatchStore
 CPU = torch.device("cpu")
 
 
-def patches() -> list[Patch]:
+def three_patches() -> list[Patch]:
+    """An affine one of 72 numbers, one in two factors, and one in another type."""
     torch.manual_seed(0)
-    full = Patch(torch.randn(8, 8), torch.randn(8))
-    return [full, Patch(down=torch.randn(8, 2), up=torch.randn(2, 8)), Patch(torch.eye(8).double())]
+    affine = Patch(torch.randn(8, 8), torch.randn(8))
+    factors = Patch(down=torch.randn(8, 2), up=torch.randn(2, 8))
+    return [affine, factors, Patch(torch.eye(8).double())]
 
 
-def test_what_has_no_room_in_memory_waits_in_a_file(tmp_path: Path) -> None:
-    """Room for the first one of 72 numbers of four bytes, and for nothing else."""
-    store = PatchStore(tmp_path, max_bytes=4 * 72)
-    kept = [store.keep(patch) for patch in patches()]
-    assert [isinstance(patch, FiledPatch) for patch in kept] == [False, True, True]
+def test_patches_without_room_in_memory_wait_in_a_file(tmp_path: Path) -> None:
+    room_for_first = 4 * 72
+    store = PatchStore(tmp_path, max_bytes=room_for_first)
+
+    stored_patches = [store.keep(patch) for patch in three_patches()]
+
+    in_file = [isinstance(patch, FiledPatch) for patch in stored_patches]
+    assert in_file == [False, True, True]
     stream = torch.randn(3, 8)
-    for patch, waited in zip(patches(), kept, strict=True):
-        assert waited.tensors.keys() == patch.tensors.keys()
+    for patch, stored in zip(three_patches(), stored_patches, strict=True):
+        assert stored.tensors.keys() == patch.tensors.keys()
         for name, tensor in patch.tensors.items():
-            assert torch.equal(waited.tensors[name], tensor.float())
+            assert torch.equal(stored.tensors[name], tensor.float())
         expected = patch.to(CPU, torch.float32).repaired(stream)
-        assert torch.equal(waited.to(CPU, torch.float32).repaired(stream), expected)
-    assert not list(tmp_path.iterdir()), "the file has no name, so a killed search leaves none"
+        assert torch.equal(stored.to(CPU, torch.float32).repaired(stream), expected)
+
+
+def test_a_killed_search_leaves_no_file(tmp_path: Path) -> None:
+    """The file has no name."""
+    store = PatchStore(tmp_path, max_bytes=0)
+
+    store.keep(three_patches()[0])
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_patch_outlives_its_store() -> None:
-    kept = PatchStore(max_bytes=0).keep(patches()[0])
-    assert torch.equal(kept.tensors["operator"], patches()[0].matrix)
+    stored = PatchStore(max_bytes=0).keep(three_patches()[0])
+
+    assert torch.equal(stored.tensors["operator"], three_patches()[0].matrix)

@@ -17,11 +17,11 @@ import pytest
 
 import lamina_workflow
 from lamina_workflow.report import database
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 from tests.given.plausible_tables import VIEWS, write_study
 
 SHELL = Path(sys.executable).with_name("duckdb")
-QUERIES = sorted((REPOSITORY / "sql/queries").glob("*.sql"))
+QUERIES = sorted((ROOT / "sql/queries").glob("*.sql"))
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +91,10 @@ def test_the_shell_reads_every_table_and_view_from_any_folder(sent: Path, tmp_pa
 def test_package_and_shell_give_one_answer_to_a_query(
     query: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(REPOSITORY)  # where one query finds what papers report
+    monkeypatch.chdir(ROOT)  # where one query finds what papers report
     text = query.read_text(encoding="utf-8")
     expected = lamina_workflow.results(sent).execute(text).fetchall()
-    answered = shell(sent, text, REPOSITORY)
+    answered = shell(sent, text, ROOT)
     assert len(answered) == len(expected)
     for shown, row in zip(answered, expected, strict=True):
         assert all(map(is_shown, shown, row)), (shown, row)

@@ -15,9 +15,9 @@ from lamina.store import parquet
 from lamina_workflow.report import answers, database, summary
 from lamina_workflow.stages.report import GatherTable
 from tests import ROOT
-from tests.given.planted_tables import BASE, variant, write
+from tests.given.planted_tables import BASE_KEY, connect_planted_tables, variant_key
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
-from tests.given.scripts import started
+from tests.given.scripts import run_in_subprocess
 
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
 
@@ -30,7 +30,7 @@ def study(tmp_path_factory) -> list[Path]:
         n_layers=6,
         calibrations=("recall", "facts", "hops", "sorting"),
         sizes=(1, 2),
-        healed=2,
+        healed_size=2,
         n_test=60,
     )
 
@@ -40,7 +40,7 @@ def planted(tmp_path) -> duckdb.DuckDBPyConnection:
     """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
     answered = {(1, "none"): 10, (2, "none"): 6, (2, "ghost"): 8}
     variants = [
-        (variant("recall", "accuracy", removed, repair), {"t": np.arange(10) < right})
+        (variant_key("recall", "accuracy", removed, repair), {"t": np.arange(10) < right})
         for (removed, repair), right in answered.items()
     ]
     plan = dict(model="m", calibration="recall", selector="accuracy")
@@ -49,7 +49,7 @@ def planted(tmp_path) -> duckdb.DuckDBPyConnection:
         for size, unit in ((1, 1), (2, 1), (2, 2))
     ]
     own = [dict(calibration="recall", source="t", chance_accuracy=0.5)]
-    return write(tmp_path, {"t": np.ones(10)}, variants, own, plans=plans)
+    return connect_planted_tables(tmp_path, {"t": np.ones(10)}, variants, own, plans=plans)
 
 
 # What the study of these tests does not have: replicates, shared documents, outputs that are not finite, known models.
@@ -163,15 +163,15 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
     }
     facts = dict(stderr=0.1, n_samples=10)
     benchmarks = [
-        BASE | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True)
+        BASE_KEY | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True)
         for name in "xyz"
     ]
     benchmarks.append(
-        BASE | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)
+        BASE_KEY | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)
     )
     for (selector, repair), pairs in measured.items():
         for name, (accuracy, perplexity) in zip("xyz", pairs, strict=False):
-            key = variant(name, selector, repair=repair) | facts
+            key = variant_key(name, selector, repair=repair) | facts
             benchmarks.append(
                 key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True)
             )
@@ -199,7 +199,7 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
 
 def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
-    benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
+    benchmarks = [BASE_KEY | row | dict(task=task) for task in ("a", "b", "c")]
     mixture = dict(
         model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b"
     )
@@ -212,7 +212,9 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
 
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
     base, shift = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])
-    run = write(tmp_path, {"text": base}, [(variant("c"), {"text": base + shift})], [])
+    run = connect_planted_tables(
+        tmp_path, {"text": base}, [(variant_key("c"), {"text": base + shift})], []
+    )
     (score,) = answers.query_rows(run, "FROM scores WHERE removed = 1")
     assert score["paired"] and score["kept"] == pytest.approx(np.exp(-0.2))
     assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * shift.std(ddof=1) / 3**0.5)
@@ -229,11 +231,11 @@ def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path
     ]
     timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
     efficiency = [
-        variant("c", name, 2, repair) | dict(latency_ratio=ratio)
+        variant_key("c", name, 2, repair) | dict(latency_ratio=ratio)
         for (name, repair), ratio in timed.items()
     ]
     benchmarks = [
-        variant("c", name, 2, repair)
+        variant_key("c", name, 2, repair)
         | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
         for name in units
         for repair in ("none", "ghost")
@@ -309,7 +311,7 @@ def test_database_refuses_to_lack_a_table(study, tmp_path):
 
 def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
     output = tmp_path / f"{table}.parquet"
-    done = started(
+    done = run_in_subprocess(
         GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output))
     )
     assert done.returncode == 0, done.stderr
@@ -368,7 +370,7 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
     measured = [
         key | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
-        for key, factor in ((BASE, 1.0), (variant("c"), 0.5))
+        for key, factor in ((BASE_KEY, 1.0), (variant_key("c"), 0.5))
         for task, metrics in (("t", first), ("u", second))
         for metric, value in metrics.items()
     ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from lamina.store import parquet
 from lamina_workflow.report import ending
-from tests.given.planted_tables import variant, write
+from tests.given.planted_tables import connect_planted_tables, variant_key
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
 
@@ -40,9 +40,9 @@ def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
         "guessed": (random.random(400) < 0.25).astype(float),
     }
     cut = {"known": base["known"] * (random.random(400) < 0.5), "guessed": base["guessed"]}
-    variants = [(variant(name), cut) for name in ("c", "d")]
+    variants = [(variant_key(name), cut) for name in ("c", "d")]
     asked = [{"calibration": "c", "source": "known"}, {"calibration": "d", "source": "guessed"}]
-    write(tmp_path / "tables", base, variants, asked).close()
+    connect_planted_tables(tmp_path / "tables", base, variants, asked).close()
     warnings = [
         line for line in ending.summarise_run(tmp_path, VIEWS) if line.startswith("warning")
     ]

@@ -25,7 +25,7 @@ from lamina_workflow.stages.report import list_figures
 from tests import ROOT
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
-from tests.given.slow import slow_but
+from tests.given.slow import slow_except
 
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 QUICK_FIGURES = ("pruning_curves", "relevance_maps")
@@ -38,7 +38,7 @@ STUDENT_T_2_DEGREES = 4.302653  # the 97.5 % quantile
 def small_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of one model, one calibration and one size."""
     folder = tmp_path_factory.mktemp("study")
-    write_study(folder, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40)
+    write_study(folder, n_layers=4, calibrations=("recall",), sizes=(1,), healed_size=1, n_test=40)
     return folder
 
 
@@ -59,7 +59,7 @@ def draw(name: str, folder: Path) -> Drawing:
     return draw_figure(name, connect(name, folder))
 
 
-@pytest.mark.parametrize("name", slow_but(QUICK_FIGURES, FIGURES))
+@pytest.mark.parametrize("name", slow_except(QUICK_FIGURES, FIGURES))
 def test_a_figure_is_the_same_bytes_for_the_same_tables(name: str, small_study: Path) -> None:
     svg = draw(name, small_study).svg
     assert svg == draw_figure(name, connect(name, small_study)).svg
@@ -84,7 +84,7 @@ def test_a_run_without_data_gives_an_image_that_says_so(name: str, tmp_path: Pat
     assert drawing.caption == ""
 
 
-@pytest.mark.parametrize("name", slow_but(QUICK_FIGURES, FIGURES))
+@pytest.mark.parametrize("name", slow_except(QUICK_FIGURES, FIGURES))
 def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path) -> None:
     """Other tests draw from the declared tables alone; none of these can be left out either."""
     tables = FIGURES[name].TABLES
@@ -344,7 +344,7 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
 
 
 def test_names_from_the_configuration_cannot_break_the_page(tmp_path: Path) -> None:
-    write_study(tmp_path, n_layers=4, calibrations=("<b>&",), sizes=(1,), healed=1, n_test=20)
+    write_study(tmp_path, n_layers=4, calibrations=("<b>&",), sizes=(1,), healed_size=1, n_test=20)
     html = render_page(tmp_path, figures=("relevance_maps",))
     assert "<b>&<" not in html
     assert "&lt;b&gt;&amp;" in html

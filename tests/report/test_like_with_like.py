@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from lamina_workflow.report import answers, cautions, database, formatting
-from tests.given.planted_tables import BASE, variant
+from tests.given.planted_tables import BASE_KEY, variant_key
 from tests.given.plausible_tables import VIEWS, write_tables
 
 
@@ -103,7 +103,7 @@ def test_blocks_of_joined_documents_are_not_called_texts(tmp_path: Path) -> None
     rows = [
         key | facts | {"task": task, "task_version": version, "value": value}
         for task, version in versions.items()
-        for key, value in ((BASE, 8.0), (variant("q"), 9.0))
+        for key, value in ((BASE_KEY, 8.0), (variant_key("q"), 9.0))
     ]
     calibrations = [{"model": "m", "calibration": "q", "kind": "choices", "source": "t"}]
     files = write_tables(tmp_path, benchmarks=rows, calibrations=calibrations)

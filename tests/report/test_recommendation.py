@@ -7,7 +7,12 @@ from scipy.stats import norm
 from lamina_workflow.report import database, explorer
 from lamina_workflow.report.answers import query_rows as answered
 from lamina_workflow.report.answers import recommendations
-from tests.given.planted_tables import share_luck, share_stderr, variant, write
+from tests.given.planted_tables import (
+    connect_planted_tables,
+    extra_share_stderr,
+    share_stderr,
+    variant_key,
+)
 from tests.given.plausible_tables import VIEWS
 
 RECIPE = ("selector", "removed", "repair", "healing")
@@ -74,13 +79,15 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
     base = {"t": (rng.random(300) < 0.9).astype(float)}
     same = {"t": base["t"] * (rng.random(300) < 0.97)}
     keys = [
-        variant("c", repair=repair) | dict(healing=healing)
+        variant_key("c", repair=repair) | dict(healing=healing)
         for repair in ("kept", "none")
         for healing in ("lora", "none")
     ]
     for tried, wanted in ((keys, ("none", "none")), (keys[:2], ("kept", "none"))):
         asked = [dict(calibration="c", source="t")]
-        run = write(tmp_path / str(len(tried)), base, [(key, same) for key in tried], asked)
+        run = connect_planted_tables(
+            tmp_path / str(len(tried)), base, [(key, same) for key in tried], asked
+        )
         (card,) = recommendations(run, 0.9, None)
         assert (card["repair"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
 
@@ -93,10 +100,10 @@ def test_the_share_may_be_counted_from_chance(tmp_path):
         removed: {"t": base["t"] * (rng.random(2000) < share)}
         for removed, share in ((1, 0.985), (2, 0.94))
     }
-    run = write(
+    run = connect_planted_tables(
         tmp_path,
         base,
-        [(variant("c", removed=n), docs) for n, docs in cut.items()],
+        [(variant_key("c", removed=n), docs) for n, docs in cut.items()],
         [dict(calibration="c", source="t")],
     )
     for counted_from, removed in (("zero", 2), ("chance", 1)):
@@ -118,13 +125,18 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
     worse = {"t": base["t"] * (rng.random(800) < 0.9)}
     told = []
     for others in (0, 34):
-        variants = [(variant("c"), best), *((variant("c", f"s{n}"), worse) for n in range(others))]
-        run = write(tmp_path / str(others), base, variants, [dict(calibration="c", source="t")])
+        variants = [
+            (variant_key("c"), best),
+            *((variant_key("c", f"s{n}"), worse) for n in range(others)),
+        ]
+        run = connect_planted_tables(
+            tmp_path / str(others), base, variants, [dict(calibration="c", source="t")]
+        )
         (card,) = recommendations(run, 0.95, None)
         assert (card["selector"], card["n_tried"]) == ("s", 1 + others)
         right = base["t"].sum()
         ahead = 1 - 20 / right - 0.95
-        error = share_stderr(best["t"], base["t"]) + share_luck(best["t"], base["t"])
+        error = share_stderr(best["t"], base["t"]) + extra_share_stderr(best["t"], base["t"])
         assert card["kept_stderr"] == pytest.approx(error)
         assert card["certain"] is bool(
             ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"])

@@ -17,7 +17,7 @@ from lamina_workflow.report import answers, cautions, database
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.study import requests, sweeps
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.plausible_tables import VIEWS, write_study
 
 DRAWS = ("recall", "recall.2", "recall.3")
@@ -25,22 +25,22 @@ DRAWS = ("recall", "recall.2", "recall.3")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return workplace(tmp_path)
+    return write_model_and_data(tmp_path)
 
 
 def replicated(**more: Any) -> Any:
-    raw = put(
-        minimal(),
+    raw = set_key(
+        minimal_config(),
         "calibrations.recall",
         {"task": "microworld_recall", "limit": 40, "seed": 5, "replicates": 3},
     )
-    put(
+    set_key(
         raw,
         "calibrations.corpus",
         {"text": "microworld_corpus", "documents": "10:30", "replicates": 2},
     )
     for where, value in more.items():
-        put(raw, where.replace("__", "."), value)
+        set_key(raw, where.replace("__", "."), value)
     return raw
 
 
@@ -95,7 +95,7 @@ def test_draws_that_cannot_differ_are_refused(
     root: Path, where: str, value: Any, words: list[str]
 ) -> None:
     with pytest.raises(LaminaError) as refused:
-        load.load_configuration(put(replicated(), where, value), root)
+        load.load_configuration(set_key(replicated(), where, value), root)
     assert all(word in str(refused.value) for word in words)
 
 
@@ -104,7 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study on three draws of one calibration and one alone, with two selectors that are draws of one."""
     folder = tmp_path_factory.mktemp("replicated")
     write_study(
-        folder, n_layers=4, calibrations=(*DRAWS, "facts"), sizes=(1, 2), healed=1, n_test=30
+        folder, n_layers=4, calibrations=(*DRAWS, "facts"), sizes=(1, 2), healed_size=1, n_test=30
     )
     labels = {
         "calibrations": dict.fromkeys(DRAWS, "recall"),

@@ -21,13 +21,13 @@ from tests.given.plausible_tables import VIEWS
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 DRAWN = ("relevance_maps",)
 
-if chromium.BINARY is None:
+if chromium.CHROMIUM is None:
     warnings.warn(
         "no Chromium on this machine: the report is not opened (apt-get install chromium)",
         stacklevel=1,
     )
 in_browser = pytest.mark.skipif(
-    chromium.BINARY is None, reason="no Chromium: apt-get install chromium"
+    chromium.CHROMIUM is None, reason="no Chromium: apt-get install chromium"
 )
 
 
@@ -48,7 +48,7 @@ def file(two_models, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[chromium.Page]:
-    with chromium.opened(tmp_path_factory.mktemp("profile")) as page:
+    with chromium.open_page(tmp_path_factory.mktemp("profile")) as page:
         yield page
 
 

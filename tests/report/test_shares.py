@@ -6,7 +6,13 @@ import pytest
 from lamina_workflow.report import database, ending
 from lamina_workflow.report.answers import query_rows as answered
 from lamina_workflow.report.answers import recommendations
-from tests.given.planted_tables import BASE, share_luck, share_stderr, variant, write
+from tests.given.planted_tables import (
+    BASE_KEY,
+    connect_planted_tables,
+    extra_share_stderr,
+    share_stderr,
+    variant_key,
+)
 from tests.given.plausible_tables import VIEWS, write_tables
 
 CHANCE = 0.25
@@ -24,12 +30,12 @@ def test_unknown_errors_stay_unknown(tmp_path):
     """A task that gives no error, and a perplexity that overflows: nobody is told that they are certain."""
     row = dict(task="t", metric="acc", n_samples=400, higher_is_better=True, stderr=None)
     text = dict(task="text", metric="perplexity", n_samples=80, higher_is_better=False)
-    rows = [BASE | row | dict(value=0.9), variant("c") | row | dict(value=0.85)]
+    rows = [BASE_KEY | row | dict(value=0.9), variant_key("c") | row | dict(value=0.85)]
     rows += [
-        BASE | text | dict(value=4.0, stderr=0.1),
-        variant("c") | text | dict(value=float("inf"), stderr=0.1),
+        BASE_KEY | text | dict(value=4.0, stderr=0.1),
+        variant_key("c") | text | dict(value=float("inf"), stderr=0.1),
     ]
-    rows.append(variant("c", repair="ghost") | row | dict(value=0.95))
+    rows.append(variant_key("c", repair="ghost") | row | dict(value=0.95))
     calibrations = [
         dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)
     ]
@@ -70,7 +76,9 @@ def test_tasks_at_chance_are_kept_nowhere(tmp_path):
         "guess_too": answers(rng, 0.26),
     }
     calibrations = [dict(calibration=task, source=task) for task in base]
-    run = write(tmp_path, base, [(variant(task), worse) for task in base], calibrations)
+    run = connect_planted_tables(
+        tmp_path, base, [(variant_key(task), worse) for task in base], calibrations
+    )
     kept = worse["t"].mean() / base["t"].mean()
     for row in answered(run, "FROM variants WHERE removed = 1"):
         assert (row["mean_kept"], row["n_tasks"], row["n_at_chance"]) == (pytest.approx(kept), 1, 2)
@@ -90,7 +98,7 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
     found = {name: {"t": (hard + rng.normal(0, 0.05, 400) < 0.7).astype(float)} for name in draws}
     found["other"] = {"u": base["u"] * answers(rng, 0.9)}
     variants = [
-        (variant(name), task | {"text": base["text"] + 0.1}) for name, task in found.items()
+        (variant_key(name), task | {"text": base["text"] + 0.1}) for name, task in found.items()
     ]
     calibrations = [dict(calibration=name, source="t", replicate_of="c") for name in draws]
     calibrations.append(dict(calibration="other", source="u"))
@@ -104,11 +112,11 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
     together = np.cov(parts) / 400 + (1 + np.outer(kept, kept)) / (402 * base["t"].mean()) ** 2
     np.fill_diagonal(together, [share_stderr(found[name]["t"], base["t"]) ** 2 for name in draws])
     want_kept = np.sqrt(together.sum() + share_stderr(found["other"]["u"], base["u"]) ** 2) / 4
-    lucks = [share_luck(found[name]["t"], base["t"]) for name in draws]
-    want_kept += np.mean([*lucks, share_luck(found["other"]["u"], base["u"])])
+    lucks = [extra_share_stderr(found[name]["t"], base["t"]) for name in draws]
+    want_kept += np.mean([*lucks, extra_share_stderr(found["other"]["u"], base["u"])])
     naive = np.sqrt(3 * stderr(found["c"]["t"]) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
     for known in (True, False):
-        run = write(tmp_path / str(known), base, variants, calibrations, known)
+        run = connect_planted_tables(tmp_path / str(known), base, variants, calibrations, known)
         (row,) = answered(run, "FROM frontier")
         assert (row["n_calibrations"], row["n_samples"]) == (4, 800)
         (recipe,) = [r for r in recommendations(run, 0.5, None) if r["question"] == "recipe"]
@@ -135,10 +143,10 @@ def test_a_share_of_a_weak_base_is_said_to_have_too_few_documents(tmp_path):
     """Half of 60 questions right at a chance of a quarter: 3.9 standard errors above it."""
     base = {"t": np.repeat([1.0, 0.0], 30)}
     plan = dict(model="m", calibration="c", selector="s", removed=1, unit="3", position=1)
-    run = write(
+    run = connect_planted_tables(
         tmp_path / "tables",
         base,
-        [(variant("c"), base)],
+        [(variant_key("c"), base)],
         [dict(calibration="c", source="t")],
         plans=[plan],
     )

@@ -12,10 +12,10 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina_workflow.report import database, shell
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 from tests.given.plausible_tables import write_study, write_tables
 
-VIEWS, QUERIES = REPOSITORY / "sql/views.sql", REPOSITORY / "sql/queries"
+VIEWS, QUERIES = ROOT / "sql/views.sql", ROOT / "sql/queries"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> No
 def test_every_question_says_when_it_has_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(REPOSITORY)  # one asks for what papers report, a file of the project
+    monkeypatch.chdir(ROOT)  # one asks for what papers report, a file of the project
     with database.connect_views(VIEWS, write_tables(tmp_path)) as connection:
         for file in QUERIES.glob("*.sql"):
             *_, reason = shell.format_answer(connection, file.read_text()).splitlines()

@@ -11,7 +11,7 @@ from lamina.evaluation.efficiency import describe_composition
 from lamina.models.surgery import find_runs
 from lamina_workflow.report import answers, formatting
 from lamina_workflow.report.paired_tests import compare_selectors
-from tests.given.planted_tables import variant, write
+from tests.given.planted_tables import connect_planted_tables, variant_key
 
 N_LAYERS = 12
 
@@ -27,14 +27,16 @@ def benchmarked(
     """Each plan's variant answers so many of 40 documents rightly; the base model answers all."""
     variants = [
         (
-            variant("recall", rows[0]["selector"], rows[0]["removed"]),
+            variant_key("recall", rows[0]["selector"], rows[0]["removed"]),
             {"t": np.arange(40) < n_right[rows[0]["selector"]]},
         )
         for rows in plans
     ]
     calibrations = [{"calibration": "recall", "source": "t"}]
     every = [row for rows in plans for row in rows]
-    return write(folder, {"t": np.ones(40)}, variants, calibrations, plans=every, **tables)
+    return connect_planted_tables(
+        folder, {"t": np.ones(40)}, variants, calibrations, plans=every, **tables
+    )
 
 
 def test_sublayers_of_both_kinds_count_what_their_size_says(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_an_untimed_plan_has_the_cost_of_its_own_composition_alone(tmp_path: Pat
         tmp_path,
         plans,
         dict.fromkeys(names, 30),
-        efficiency=[variant("recall", "timed", 2) | cost],
+        efficiency=[variant_key("recall", "timed", 2) | cost],
     )
     found = answers.query_rows(
         connection, "SELECT selector, parameters_ratio FROM variants WHERE removed > 0"

@@ -21,7 +21,7 @@ from lamina_workflow.stages import prepare
 from lamina_workflow.stages.job import Wildcards
 from lamina_workflow.stages.prepare import PrepareCalibration
 from tests import ROOT
-from tests.given.configurations import minimal, workplace
+from tests.given.configurations import minimal_config, write_model_and_data
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
 TASK = (
@@ -69,8 +69,8 @@ def test_rules_follow_the_content_of_files_their_jobs_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The functions that a rule has as `files` and as `content`."""
-    root = workplace(tmp_path)
-    loaded = load_configuration(minimal(), root)
+    root = write_model_and_data(tmp_path)
+    loaded = load_configuration(minimal_config(), root)
     monkeypatch.chdir(root)
     listed = {"mine.jsonl": prepare.calibration_files(loaded, "mine")}
     listed["mine_test.jsonl"] = prepare.data_files("mine", prepare.benchmark_entry(loaded, "mine"))
@@ -119,7 +119,6 @@ def test_a_data_set_is_known_by_its_content_and_not_its_time(
 def test_where_a_file_comes_from_stands_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checksum, "_origin", {})
     options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
     params = Wildcards(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
     read, wildcards = (
@@ -132,18 +131,22 @@ def test_where_a_file_comes_from_stands_in_it(
         "params": params,
         "wildcards": wildcards,
     }
-    PrepareCalibration.read(SimpleNamespace(**given))
+    job = PrepareCalibration.read(SimpleNamespace(**given))
     told = {"rule": "prepare_calibration", "wildcards": wildcards, "inputs": {"manifest": "m.json"}}
     told |= {"options": options, "code": "c0de", "content": {"mine.jsonl": "5ea1"}}
-    parquet.write_table(tmp_path / "table", pa.table({"a": [1]}))
-    parquet.write_json(tmp_path / "plan", {"a": 1})
-    parquet.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
-    for name in ("table", "plan", "patch"):
-        checksum.check_file(tmp_path / name)
+    parquet.write_table(tmp_path / "table", pa.table({"a": [1]}), job.provenance)
+    parquet.write_json(tmp_path / "plan", {"a": 1}, job.description)
+    parquet.write_tensors(
+        tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"}, job.description
+    )
+    parquet.write_table(tmp_path / "adapter/training.parquet", pa.table({}), job.provenance)
+    for name in ("table", "plan", "patch", "adapter", "adapter/adapter_model.safetensors"):
         assert checksum.read_origin(tmp_path / name) == told
         monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / name)])
         runpy.run_path(checksum.__file__, run_name="__main__")
         assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / name), **told}
+    for name in ("table", "plan", "patch"):
+        checksum.check_file(tmp_path / name)
     assert checksum.read_json(tmp_path / "plan") == {"a": 1}
     (tmp_path / "text").write_text("no file of lamina")
     with pytest.raises(LaminaError, match="does not say which job wrote it"):

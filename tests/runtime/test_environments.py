@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.given.configurations import REPOSITORY
+from tests import ROOT
 from tests.pipeline.project import copy_project
 
 
 def locked() -> list[str]:
-    lines = (REPOSITORY / "requirements.lock").read_text().splitlines()
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
     return sorted(line for line in lines if line and not line.startswith("#"))
 
 
 def test_the_conda_environment_pins_what_the_lock_pins() -> None:
-    environment = yaml.safe_load((REPOSITORY / "envs/lamina.yaml").read_text())
+    environment = yaml.safe_load((ROOT / "envs/lamina.yaml").read_text())
     pinned = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
     assert sorted(pinned) == locked()
 
@@ -108,7 +108,7 @@ def test_the_container_is_used_where_snakemake_starts_it(
 
 
 def test_every_rule_that_runs_python_names_its_environment() -> None:
-    for file in (REPOSITORY / "rules").glob("*.smk"):
+    for file in (ROOT / "rules").glob("*.smk"):
         rules = re.split(r"^rule (\w+):$", file.read_text(), flags=re.MULTILINE)[1:]
         for name, body in zip(rules[::2], rules[1::2], strict=True):
             # What makes nothing is a name for a part of a run.

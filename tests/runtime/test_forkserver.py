@@ -18,7 +18,7 @@ forkserver.start_server()
 print(os.environ[forkserver.ADDRESS], flush=True)
 sys.stdin.read()
 """
-ASKER = "import lamina_workflow.runtime.forkserver\nimport os, sys\n"
+ASKER = "from lamina_workflow.runtime import forkserver\nforkserver.ask_server()\nimport os, sys\n"
 
 
 @pytest.fixture

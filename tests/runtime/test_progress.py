@@ -178,6 +178,24 @@ def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
     assert found.seconds_left(150.0) == pytest.approx((135 + 48 + 1) * 150 / 200, rel=0.02)
 
 
+def test_without_a_forecast_the_jobs_of_a_rule_that_ended_speak_for_the_others(
+    tmp_path: Path,
+) -> None:
+    names = ("first", "second", "search", "table")
+    rules = ("sweep_units", "sweep_units", "search_plans", "gather_table")
+    jobs = {
+        number: JobRecord(rule, (name,), computes=rule != "gather_table")
+        for number, (name, rule) in enumerate(zip(names, rules, strict=True))
+    }
+    run = RunProgress(Counter(rules) + Counter(total=4), jobs, tmp_path / "no cost.json")
+    run.start(0, "sweep_units", 0.0)
+    run.finish(0, 100.0)
+    run.start(1, "sweep_units", 100.0)
+    assert run.seconds_left(110.0) is None  # nothing is known of a search
+    del jobs[2]
+    assert run.seconds_left(110.0) == pytest.approx(90 + 1)
+
+
 def test_what_a_killed_process_did_is_no_pace_of_this_one(tmp_path: Path) -> None:
     """Half was there. In 100 s a tenth was added: four tenths are left, 400 s."""
     found = progress(tmp_path, search=1e12)

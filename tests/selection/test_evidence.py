@@ -1,11 +1,11 @@
-"""A plan is decided on its own metric, read from the sweep: by the rank of the relevance table."""
+"""A plan reads its metric from the sweep: against the rank of each unit in the relevance table."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lamina.engine import sweep as engine
-from lamina.engine import weights
+from lamina.engine import sweep, weights
 from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
@@ -15,63 +15,97 @@ from lamina.relevance.score import score_sweep
 from lamina.selection import residuals
 from lamina.selection.choosing import read_step
 from lamina.store import parquet
-from tests.engine.test_sweep import random_samples
 from tests.given import tiny
+from tests.given.cut_models import random_samples
 
-ROOT = Path(__file__).parents[2]
+N_SAMPLES = 40
+
+CHANCE_BELOW = -5.0
+"""Below any accuracy, so that accuracy ranks."""
+CHANCE_ABOVE = 2.0
+"""Above any accuracy: a base model is refused, and a pruned one falls back on other answers."""
 
 
-def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
-    keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
-    parquet.write_table(path, parquet.from_rows("sweeps", rows, **keys))
+def write_sweep(path: Path, rows: list[dict[str, Any]]) -> Path:
+    table = parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
+    parquet.write_table(path, table)
     return path
 
 
+def measure_everything(kind: str, removed_units: list[str]) -> list[dict[str, Any]]:
+    """Rows of a sweep with the columns of all metrics, of a tiny model with seven layers."""
+    model = tiny.model(depth=7)
+    samples = random_samples(1, count=N_SAMPLES, kinds=("choices", "text"))
+    units = all_units(7, kind, removed_units)
+    rows_of_passes = [
+        sweep.sweep_units(model, samples, units, removed_units).rows([CURRENT, *units]),
+        weights.sweep_rows(model, samples, units, removed_units, "gradient", 4000),
+    ]
+    if kind == "layer":
+        residual_rows = residuals.sweep_rows(model, samples, units, removed_units, "fit", 4000)
+        rows_of_passes.append(residual_rows)
+
+    merged_rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for rows in rows_of_passes:
+        for row in rows:
+            merged_rows.setdefault((row["unit"], row["sample"]), {}).update(row)
+    return list(merged_rows.values())
+
+
 @pytest.mark.parametrize(
-    ("kind", "score", "removed"),
+    ("kind", "score", "removed_units"),
     [("layer", "acc", []), ("layer", "acc_norm", ["1"]), ("mlp", "acc", ["1"])],
 )
 def test_a_plan_and_the_relevance_table_rank_alike(
-    tmp_path: Path, kind: str, score: str, removed: list[str]
+    tmp_path: Path, kind: str, score: str, removed_units: list[str]
 ) -> None:
-    model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
-    units = all_units(7, kind, removed)
-    rows = engine.sweep_units(model, samples, units, removed).rows([CURRENT, *units])
-    shares = weights.sweep_rows(model, samples, units, removed, "gradient", 4000)
-    extra = {(row["unit"], row["sample"]): row for row in shares}
-    for row in (
-        residuals.sweep_rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ()
-    ):
-        extra[row["unit"], row["sample"]] |= row
-    sweep = written(
-        tmp_path / "sweep.parquet",
-        [extra.get((row["unit"], row["sample"]), {}) | row for row in rows],
-    )
-    # Chance far below, so that accuracy ranks; and far above, where a base model is refused and a later one falls back.
-    for chance in (-5.0, 2.0):
-        context = Context(chance, score, len(removed))
-        table = score_sweep(parquet.read_table(sweep), METRICS, context, seed=3)
+    rows = measure_everything(kind, removed_units)
+    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
+    table = parquet.read_table(sweep_file)
+    answer_column = "correct_norm" if score == "acc_norm" else "correct"
+    current_answers = [
+        row.get(answer_column, row["correct"]) for row in rows if row["unit"] == CURRENT
+    ]
+    current_accuracy = sum(current_answers) / N_SAMPLES
+
+    for chance in (CHANCE_BELOW, CHANCE_ABOVE):
+        context = Context(chance, score, len(removed_units))
+        relevance_rows = score_sweep(table, METRICS, context, seed=3)
         for metric in METRICS:
-            expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
-            if not expected:
-                assert kind == "mlp" and not METRICS[metric].sublayers
+            metric_rows = [row for row in relevance_rows if row["metric"] == metric]
+            ranks = {row["unit"]: row["rank"] for row in metric_rows}
+            scores = {row["unit"]: row["score"] for row in metric_rows}
+            if not metric_rows:
+                assert kind == "mlp"
+                assert not METRICS[metric].sublayers
                 continue
-            refused, step = read_step(sweep, metric, context, "c")
-            if None in expected.values():
-                assert metric in ("accuracy", "margin") and refused and "calibration 'c'" in refused
-                continue
-            assert refused is None
-            assert [unit for unit, _ in step.ranked] == sorted(expected, key=expected.__getitem__)
-            scores = {row["unit"]: row["score"] for row in table if row["metric"] == metric}
-            assert dict(step.ranked) == pytest.approx(scores)
-            column = "correct_norm" if score == "acc_norm" else "correct"
-            right = [row.get(column, row["correct"]) for row in rows[:40]]
-            assert step.current_accuracy == pytest.approx(sum(right) / 40)
+
+            refused, step = read_step(sweep_file, metric, context, "c")
+
+            if None in ranks.values():
+                assert metric in ("accuracy", "margin")
+                assert refused is not None
+                assert "calibration 'c'" in refused
+            else:
+                assert refused is None
+                ranked_units = [entry.unit for entry in step.ranked]
+                assert ranked_units == sorted(ranks, key=ranks.__getitem__)
+                assert dict(step.ranked) == pytest.approx(scores)
+                assert step.current_accuracy == pytest.approx(current_accuracy)
 
 
 def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
     rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
-    sweep = written(tmp_path / "sweep.parquet", rows)
-    assert read_step(sweep, "magnitude", Context(), "c")[1].current_accuracy is None
+    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
+
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):
-        read_step(sweep, "cosine", Context(), "c")
+        read_step(sweep_file, "cosine", Context(), "c")
+
+
+def test_a_sweep_of_weights_alone_knows_no_accuracy(tmp_path: Path) -> None:
+    rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
+
+    _, step = read_step(sweep_file, "magnitude", Context(), "c")
+
+    assert step.current_accuracy is None

@@ -1,6 +1,9 @@
-"""Selection with the repair in the loop: candidates are scored repaired, by patches that never saw the sample."""
+"""Selection with the repair in the loop: against models that were really cut and repaired.
 
-from collections.abc import Sequence
+Each candidate is scored repaired, and no sample by a patch that was fitted on it.
+"""
+
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,242 +13,309 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import sweep
-from lamina.engine.candidates import CURRENT, Candidate
-from lamina.engine.candidates import plan_sweep as listed
+from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.scores import Scores
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.models.boundary import Patch
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
-from lamina.options import repairs
+from lamina.options.repairs import Repair
 from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.repair.protocol import Fitted
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs
-from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
+from tests.given.cut_models import naive_loglikelihoods, random_samples, token_sequences
+from tests.selection.examples import RIDGE, ghost_options
 
-DEPTH, RIDGE = 5, 0.01
+DEPTH = 5
 KINDS = ("choices", "generated", "text")
 
 
-def options(**values: Any) -> Any:
-    return repairs.Repair.from_options({"method": "ghost", "ridge": RIDGE, **values})
-
-
-def candidates(
-    removed: Sequence[str], depth: int = DEPTH, kind: str = "layer"
+def sweep_candidates(
+    removed_units: Sequence[str], depth: int = DEPTH, kind: str = "layer"
 ) -> dict[str, Candidate]:
     """The current model and each further removal, by the names of a sweep."""
-    return listed(Candidate(frozenset(removed)), all_units(depth, kind, removed))[0]
+    current = Candidate(frozenset(removed_units))
+    candidates, _ = plan_sweep(current, all_units(depth, kind, removed_units))
+    return candidates
 
 
-def repairs_for(
-    model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0
+def fit_repairs(
+    model: PreTrainedModel, samples: Sequence[Sample], removed_units: Sequence[str]
 ) -> Repairs:
-    wanted = candidates(removed, len(layers_of(model))).values()
-    return looped.fit_loop_patches(
-        model, [Source([s.sequence() for s in samples])], wanted, options(), seed
-    )
+    """Ghost patches for all candidates of a sweep."""
+    sources = [Source(token_sequences(samples))]
+    candidates = sweep_candidates(removed_units, len(layers_of(model)))
+    return looped.fit_loop_patches(model, sources, candidates.values(), ghost_options(), 0)
 
 
-def swept(
+def sweep_repaired(
     model: PreTrainedModel,
-    samples: list[Sample],
-    removed: Sequence[str],
-    seed: int = 0,
+    samples: Sequence[Sample],
+    removed_units: Sequence[str],
     outputs: bool = True,
 ) -> Scores:
-    """A full sweep with the repair in the loop."""
-    fitted, wanted = (
-        repairs_for(model, samples, removed, seed),
-        candidates(removed, len(layers_of(model))),
-    )
-    with sweep.open_session(model, samples, 400, outputs) as session:
-        _, observed = listed(wanted[CURRENT], list(wanted)[1:])
-        Looped(session, fitted).measure(range(len(samples)), wanted, observed)
+    """The scores of a full sweep with the repair in the loop."""
+    units = all_units(len(layers_of(model)), "layer", removed_units)
+    candidates, observations = plan_sweep(Candidate(frozenset(removed_units)), units)
+    repairs = fit_repairs(model, samples, removed_units)
+    with sweep.open_session(model, list(samples), 400, outputs) as session:
+        Looped(session, repairs).measure(range(len(samples)), candidates, observations)
     return session.scores
 
 
-def dense(
-    model: PreTrainedModel, samples: list[Sample], removed: frozenset[str]
-) -> dict[tuple[int, int], Patch]:
-    """Patches of every run, by ridge regression on all tokens of the samples, stacked as one matrix."""
-    streams = [
-        tiny.stream(model, torch.tensor([sample.sequence()]), layers_of(model))
-        for sample in samples
+def draw_folds(samples: Sequence[Sample]) -> list[int]:
+    """The fold of each sample."""
+    (fold_of_sample,) = looped.draw_folds([token_sequences(samples)], 0)
+    return fold_of_sample
+
+
+def rows_of_samples(scores: Scores, samples: Sequence[Sample]) -> list[int]:
+    """The indices of the samples' rows in arrays of scores."""
+    rows: list[int] = []
+    for sample in samples:
+        rows += range(scores.offsets[sample.index], scores.offsets[sample.index + 1])
+    return rows
+
+
+def solve_patches(
+    model: PreTrainedModel, samples: Sequence[Sample], removed_units: Collection[str]
+) -> dict[Boundary, Patch]:
+    """The patch of every removed run, by a dense ridge regression on all tokens of the samples."""
+    streams_by_sample = [
+        tiny.stream(model, torch.tensor([sequence]), layers_of(model))
+        for sequence in token_sequences(samples)
     ]
-    gone, found = sorted(map(int, removed)), {}
-    starts = [layer for layer in gone if layer - 1 not in gone]
-    for start in starts:
-        end = next(layer for layer in range(start, 100) if layer not in gone)
-        x, y = (
-            np.concatenate([h[at][0].detach().double().numpy() for h in streams])
-            for at in (start, end)
-        )
+
+    def tokens_at(boundary: int) -> np.ndarray:
+        token_streams = [streams[boundary][0] for streams in streams_by_sample]
+        return torch.cat(token_streams).detach().double().numpy()
+
+    patches: dict[Boundary, Patch] = {}
+    for start, end in removed_runs(removed_units):
+        x = tokens_at(start)
+        y = tokens_at(end)
         gram = x.T @ x
         ridge = RIDGE * np.trace(gram) / len(gram)
         operator = np.linalg.solve(gram + ridge * np.eye(len(gram)), x.T @ (y - x))
-        found[start, end] = Patch(torch.tensor(operator).float())
-    return found
+        patches[start, end] = Patch(torch.tensor(operator).float())
+    return patches
+
+
+def removed_runs(removed_units: Collection[str]) -> list[Boundary]:
+    """The first layer of each run of removed layers, and the layer after it."""
+    removed_layers = {int(unit) for unit in removed_units}
+    runs: list[Boundary] = []
+    for layer in sorted(removed_layers):
+        if layer - 1 in removed_layers:
+            continue
+        end = layer
+        while end in removed_layers:
+            end += 1
+        runs.append((layer, end))
+    return runs
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("removed", [(), ("1", "2")])
-def test_scores_are_those_of_variants_repaired_by_the_other_fold(
-    family: str, removed: tuple[str, ...]
+@pytest.mark.parametrize("removed_units", [(), ("1", "2")])
+def test_scores_are_those_of_variants_repaired_on_the_other_fold(
+    family: str, removed_units: tuple[str, ...]
 ) -> None:
-    """Against models really cut and patched with operators of a dense solve, one row at a time."""
-    model, samples = tiny.model(family), random_samples(1, count=16, kinds=KINDS)
-    scores = swept(model, samples, removed)
-    (fold,) = looped.draw_folds([[sample.sequence() for sample in samples]], 0)
-    for unit, candidate in candidates(removed).items():
-        for scored in (0, 1):
-            others = [sample for sample, at in zip(samples, fold, strict=True) if at != scored]
-            mine = [sample for sample, at in zip(samples, fold, strict=True) if at == scored]
+    model = tiny.model(family)
+    samples = random_samples(1, count=16, kinds=KINDS)
+    fold_of_sample = draw_folds(samples)
+
+    scores = sweep_repaired(model, samples, removed_units)
+
+    for scored_fold in (0, 1):
+        scored_samples: list[Sample] = []
+        fitted_samples: list[Sample] = []
+        for sample, fold in zip(samples, fold_of_sample, strict=True):
+            is_scored = fold == scored_fold
+            (scored_samples if is_scored else fitted_samples).append(sample)
+        rows = rows_of_samples(scores, scored_samples)
+        for unit, candidate in sweep_candidates(removed_units).items():
             variant = model
             if candidate.removed:
-                plan = {"units": sorted(candidate.removed)}
-                variant = materialise(model, plan, dense(model, others, candidate.removed))
-            expected = naive(variant, mine, [])
-            number = scores.index[unit]
-            rows = np.concatenate(
-                [np.arange(scores.offsets[s.index], scores.offsets[s.index + 1]) for s in mine]
-            )
-            assert np.abs(scores.loglikelihood[number, rows] - expected).max() < 1e-4, (
-                unit,
-                scored,
-            )
-
-
-METHODS: list[dict[str, Any]] = [
-    {"method": "ghost", "ridge": "validated", "bias": True, "rank": 5},
-    {"method": "linearpatch"},
-]
+                patches = solve_patches(model, fitted_samples, candidate.removed)
+                variant = materialise(model, {"units": sorted(candidate.removed)}, patches)
+            expected = naive_loglikelihoods(variant, scored_samples)
+            measured = scores.loglikelihood[scores.index[unit], rows]
+            assert np.abs(measured - expected).max() < 1e-4, (unit, scored_fold)
 
 
 @pytest.mark.parametrize("unit", ["3", "3.mlp"])
-@pytest.mark.parametrize("settings", METHODS, ids=[str(each["method"]) for each in METHODS])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "ghost", "ridge": "validated", "bias": True, "rank": 5},
+        {"method": "linearpatch"},
+    ],
+    ids=lambda settings: settings["method"],
+)
 def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: str) -> None:
-    """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
-    model, samples = tiny.model(), random_samples(13, count=14)
-    told, chosen = [s.sequence() for s in samples], repairs.Repair.from_options(settings)
-    wanted = candidates(["1"], kind="layer" if unit == "3" else "both")
-    fitted, method = (
-        looped.fit_loop_patches(model, [Source(told)], wanted.values(), chosen, 0),
-        protocol.load_method(chosen.method),
-    )
+    """Scores are those of variants that the method itself repairs, fitted on the other fold."""
+    model = tiny.model()
+    samples = random_samples(13, count=14)
+    options = Repair.from_options(settings)
+    candidate = Candidate(frozenset({"1", unit}))
+    sources = [Source(token_sequences(samples))]
+
+    repairs = looped.fit_loop_patches(model, sources, [candidate], options, 0)
     with sweep.open_session(model, samples, outputs=False) as session:
-        Looped(session, fitted).measure(range(len(samples)), {unit: wanted[unit]})
-    scored = [sample for sample, at in zip(samples, fitted.fold_of_sample, strict=True) if at == 0]
-    others = [sequence for sequence, at in zip(told, fitted.fold_of_sample, strict=True) if at == 1]
+        Looped(session, repairs).measure(range(len(samples)), {unit: candidate})
+
+    folds_and_samples = list(zip(repairs.fold_of_sample, samples, strict=True))
+    scored_samples = [sample for fold, sample in folds_and_samples if fold == 0]
+    fitted_samples = [sample for fold, sample in folds_and_samples if fold == 1]
+    method = protocol.load_method(options.method)
+    fitted_sources = [Source(token_sequences(fitted_samples))]
+    runs = find_runs(["1", unit], DEPTH)
     fits = {
-        boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
-        for boundary, statistics in method.collect(
-            model, [Source(others)], find_runs(["1", unit], DEPTH), chosen, 0
-        )
+        boundary: Fitted(options.method, method.fit(statistics, options).tensors)
+        for boundary, statistics in method.collect(model, fitted_sources, runs, options, 0)
     }
-    expected = naive(materialise(model, {"units": ["1", unit]}, fits), scored, [])
-    found = [
-        session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)]
-        for s in scored
-    ]
-    assert np.abs(np.concatenate(found) - expected).max() < 1e-4
+    variant = materialise(model, {"units": ["1", unit]}, fits)
+    expected = naive_loglikelihoods(variant, scored_samples)
+    rows = rows_of_samples(session.scores, scored_samples)
+    assert np.abs(session.scores.loglikelihood[0, rows] - expected).max() < 1e-4
 
 
-@pytest.mark.parametrize("poisoned", [0, 1])
-def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) -> None:
-    """Whatever the repair is told of one fold, that fold's own scores stay, and the other's change."""
-    model, samples, wanted = tiny.model(), random_samples(3, count=20), candidates(["1"])
-    told = [sample.sequence() for sample in samples]
-    (fold,) = looped.draw_folds([told], 0)
-    other = [tuple(4 + token % 7 for token in one[::-1]) + (5,) * at for at, one in enumerate(told)]
-    poison = [
-        one if at != poisoned else two for at, one, two in zip(fold, told, other, strict=True)
-    ]
-    assert looped.draw_folds([poison], 0) == [fold]
-    found = []
-    for sequences in (told, poison):
-        fitted = looped.fit_loop_patches(
-            model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0
-        )
+@pytest.mark.parametrize("changed_fold", [0, 1])
+def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(changed_fold: int) -> None:
+    """If the fit sees other tokens in one fold, only the scores of the other fold change."""
+    model = tiny.model()
+    samples = random_samples(3, count=20)
+    candidates = sweep_candidates(["1"])
+    sequences = token_sequences(samples)
+    fold_of_sample = draw_folds(samples)
+    changed_sequences: list[tuple[int, ...]] = []
+    for index, (fold, sequence) in enumerate(zip(fold_of_sample, sequences, strict=True)):
+        if fold == changed_fold:
+            other_tokens = tuple(4 + token % 7 for token in reversed(sequence))
+            sequence = other_tokens + (5,) * index
+        changed_sequences.append(sequence)
+    assert looped.draw_folds([changed_sequences], 0) == [fold_of_sample]
+
+    loglikelihoods: list[np.ndarray] = []
+    options = ghost_options(ridge="validated")
+    for fitted_sequences in (sequences, changed_sequences):
+        sources = [Source(fitted_sequences)]
+        repairs = looped.fit_loop_patches(model, sources, candidates.values(), options, 0)
         with sweep.open_session(model, samples, 400, False) as session:
-            Looped(session, fitted).measure(range(len(samples)), wanted)
-        found.append(session.scores.loglikelihood)
-    changed = (found[0] != found[1]).any(axis=0)
-    rows = np.repeat(fold, [len(sample.rows) for sample in samples])
-    assert not changed[rows == poisoned].any()
-    assert changed[rows != poisoned].all()
+            Looped(session, repairs).measure(range(len(samples)), candidates)
+        loglikelihoods.append(session.scores.loglikelihood)
+
+    is_changed = (loglikelihoods[0] != loglikelihoods[1]).any(axis=0)
+    fold_of_row = np.repeat(fold_of_sample, [len(sample.rows) for sample in samples])
+    assert not is_changed[fold_of_row == changed_fold].any()
+    assert is_changed[fold_of_row != changed_fold].all()
 
 
 def test_equal_samples_are_in_one_fold_and_folds_are_halves() -> None:
-    told = [sample.sequence() for sample in random_samples(4, count=30)]
-    own, other = looped.draw_folds([[*told, *told[:7]], [*told[:4], (9, 9, 9)]], 3)
-    assert own[30:] == own[:7] and other[:4] == own[:4]
-    assert sum(own[:30]) == 15
-    assert looped.draw_folds([told], 3) != looped.draw_folds([told], 4)
-    assert looped.draw_folds([told], 3) == looped.draw_folds([told], 3)
+    documents = token_sequences(random_samples(4, count=30))
+    sources = [[*documents, *documents[:7]], [*documents[:4], (9, 9, 9)]]
+
+    own_folds, other_folds = looped.draw_folds(sources, 3)
+
+    assert sum(own_folds[:30]) == 15
+    assert own_folds[30:] == own_folds[:7]
+    assert other_folds[:4] == own_folds[:4]
 
 
-@pytest.mark.parametrize("removed", [(), ("1", "4")])
-def test_parts_of_the_samples_are_scored_under_the_patches_of_their_folds(
-    removed: tuple[str, ...],
+def test_the_seed_draws_the_folds() -> None:
+    documents = token_sequences(random_samples(4, count=30))
+
+    folds = looped.draw_folds([documents], 3)
+
+    assert folds == looped.draw_folds([documents], 3)
+    assert folds != looped.draw_folds([documents], 4)
+
+
+@pytest.mark.parametrize("removed_units", [(), ("1", "4")])
+def test_losses_asked_for_in_any_order_are_those_of_one_sweep(
+    removed_units: tuple[str, ...],
 ) -> None:
-    """Asked for in any order, they have the losses that one sweep over all samples gives."""
-    model = tiny.model(depth=6)
-    samples = random_samples(6, count=60, kinds=KINDS)
-    wanted = candidates(removed, 6)
-    repairs = repairs_for(model, samples, removed)
-    full = swept(model, samples, removed, outputs=False)
+    model = tiny.model()
+    samples = random_samples(6, count=24, kinds=KINDS)
+    candidates = sweep_candidates(removed_units)
+    scores = sweep_repaired(model, samples, removed_units, outputs=False)
+    repairs = fit_repairs(model, samples, removed_units)
+
     with sweep.open_session(model, samples, outputs=False) as session:
         evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
-        order = np.random.default_rng(0).permutation(60)
-        for part in np.split(order, 4):
-            evaluator.losses(list(wanted.values()), part)
-        losses = evaluator.losses(list(wanted.values()), range(60))
-    nll_by_unit = {unit: [full.sample(unit, n)["nll"] for n in range(60)] for unit in wanted}
-    assert losses == pytest.approx(np.array(list(nll_by_unit.values())), abs=1e-3)
+        shuffled_indices = np.random.default_rng(0).permutation(24)
+        for sample_indices in np.split(shuffled_indices, 4):
+            evaluator.measure_losses(list(candidates.values()), sample_indices)
+        losses = evaluator.measure_losses(list(candidates.values()), range(24))
+
+    expected_losses: list[list[float]] = []
+    for unit in candidates:
+        expected_losses.append([scores.sample(unit, index)["nll"] for index in range(24)])
+    np.testing.assert_allclose(losses, expected_losses, atol=1e-3)
+
+
+def count_lines(model: PreTrainedModel) -> list[int]:
+    """The lines of every batch that passes the first layer from now on."""
+    n_lines: list[int] = []
+
+    def record(module: Any, arguments: Any, keywords: Any) -> None:
+        stream = arguments[0] if arguments else keywords["hidden_states"]
+        n_lines.append(stream.shape[0])
+
+    layers_of(model)[0].register_forward_pre_hook(record, with_kwargs=True)
+    return n_lines
 
 
 def test_one_base_pass_serves_all_candidates() -> None:
-    model, samples, other = tiny.model(), random_samples(8, count=20), random_samples(12, count=8)
-    seen: list[int] = []
-    layers_of(model)[0].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(
-            (args[0] if args else kwargs["hidden_states"]).shape[0]
-        ),
-        with_kwargs=True,
-    )
-    fitted = repairs_for(model, samples, ["2"])
-    assert sum(seen) == len(samples)
+    model = tiny.model()
+    samples = random_samples(8, count=20)
+    n_lines = count_lines(model)
+
+    repairs = fit_repairs(model, samples, ["2"])
+
+    assert sum(n_lines) == len(samples)
     # Candidates that lack the same run hold the same object, so that their streams stay one.
-    one, two = (fitted.repair_candidate(candidates(["2"])[unit], 0) for unit in ("0", "4"))
-    assert one.patches[2, 3] is two.patches[2, 3]
-    # What else the repair is fitted on is halved as well, so that the mixture stays what its weights say.
-    weighted = ((samples, 1.0), (other, 0.1))
-    sources = [Source([sample.sequence() for sample in part], weight) for part, weight in weighted]
-    seen.clear()
-    more = looped.fit_loop_patches(model, sources, candidates(["2"]).values(), options(), 0)
-    assert sum(seen) == len(samples) + len(other)
-    assert not torch.equal(more.patches[0][2, 3].operator, fitted.patches[0][2, 3].operator)
+    candidates = sweep_candidates(["2"])
+    without_first = repairs.repair_candidate(candidates["0"], 0)
+    without_last = repairs.repair_candidate(candidates["4"], 0)
+    assert without_first.patches[2, 3] is without_last.patches[2, 3]
+
+
+def test_additional_calibrations_are_fitted_by_fold_as_well() -> None:
+    """So the mixture stays what its weights say."""
+    model = tiny.model()
+    own_source = Source(token_sequences(random_samples(8, count=20)))
+    other_source = Source(token_sequences(random_samples(12, count=8)), 0.1)
+    candidates = [Candidate(frozenset({"2"}))]
+    n_lines = count_lines(model)
+
+    mixed = looped.fit_loop_patches(
+        model, [own_source, other_source], candidates, ghost_options(), 0
+    )
+
+    assert sum(n_lines) == 20 + 8
+    own = looped.fit_loop_patches(model, [own_source], candidates, ghost_options(), 0)
+    assert not torch.equal(mixed.patches[0][2, 3].operator, own.patches[0][2, 3].operator)
 
 
 def test_too_few_samples_are_refused() -> None:
     samples = random_samples(10, count=3)
-    with pytest.raises(
-        LaminaError, match=r"`repair` of a selector.*at least 4 different documents.* has 3"
-    ):
-        repairs_for(tiny.model(), samples, [])
+    message = r"`repair` of a selector.*at least 4 different documents.* has 3"
+
+    with pytest.raises(LaminaError, match=message):
+        fit_repairs(tiny.model(), samples, [])
 
 
 def test_a_repair_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ghost, "as_patch", lambda tensors: None)
-    with pytest.raises(
-        LaminaError, match=r"'ghost' is no linear map of the stream.*Give the selector"
-    ):
-        repairs_for(tiny.model(), random_samples(11), [])
+    message = r"'ghost' is no linear map of the stream.*Give the selector"
+
+    with pytest.raises(LaminaError, match=message):
+        fit_repairs(tiny.model(), random_samples(11), [])

@@ -1,4 +1,7 @@
-"""The portfolio: members propose, other documents decide; against sets tried one by one and models really cut."""
+"""The portfolio: members propose sets and other documents judge them.
+
+It is compared with sets tried one by one and with models that were really cut and repaired.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -8,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from lamina.data.calibrations import CalibrationSamples, Sample, build_calibration
+from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
@@ -22,332 +24,441 @@ from lamina.selection.options import Loop
 from lamina.selection.plans import UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import pairwise, portfolio
-from lamina.selection.tournament import EXCHANGE, NONE, JudgeDocuments, Tournament
+from lamina.selection.tournament import (
+    EXCHANGE,
+    NONE,
+    JudgeDocuments,
+    Tournament,
+    TournamentChoice,
+)
 from lamina.selection.trials import Trials
 from lamina_workflow.cost.estimate import count_tokens
 from lamina_workflow.cost.rehearsal import CountingRehearsal, SearchedModel
-from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
-from tests.selection.test_loop import options as ghost_options
-from tests.selection.test_search import SAMPLES, UNITS, Toy
+from tests.given.cut_models import naive_gold_losses, token_sequences
+from tests.selection.examples import (
+    KEYS,
+    N_SAMPLES,
+    UNITS,
+    ToyLosses,
+    ghost_options,
+    random_calibration,
+)
 
-KEYS = {"model": "m", "calibration": "c", "selector": "s"}
-Sets = Mapping[int, Mapping[str, frozenset[str]]]
+Proposals = Mapping[int, Mapping[str, frozenset[str]]]
 
 
-def bare(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
+def bare_candidates(sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
+    """Candidates without repairs."""
     return {units: {NONE: Candidate(units)} for units in sets}
 
 
-def decided(
-    toy: Any, proposals: Sets, exchanges: int = 10, judges: JudgeDocuments | None = None
-) -> Any:
-    judges = judges or JudgeDocuments([np.random.default_rng(0).permutation(SAMPLES)], [1.0])
-    scores = dict(zip(UNITS, Toy().alone, strict=True))
-    contest = Tournament(Trials(toy, SAMPLES), judges, bare)
-    contest.play(
-        proposals,
-        lambda units: tournament.exchange_units(units, UNITS, scores, exchanges, UnitPrices()),
-    )
+def random_proposals(sizes: Sequence[int]) -> dict[int, dict[str, frozenset[str]]]:
+    """One set of each size by each of three members."""
+    generator = np.random.default_rng(3)
+    proposals: dict[int, dict[str, frozenset[str]]] = {}
+    for size in sizes:
+        proposals[size] = {}
+        for member in ("a", "b", "c"):
+            units = generator.permutation(UNITS)[:size].tolist()
+            proposals[size][member] = frozenset(units)
+    return proposals
+
+
+def play_tournament(
+    toy: ToyLosses, proposals: Proposals
+) -> tuple[dict[int, TournamentChoice], list[dict[str, Any]]]:
+    """The winner of each size and the rows of table `searches`, with ten exchanges around a set."""
+    judges = JudgeDocuments([np.random.default_rng(0).permutation(N_SAMPLES)], [1.0])
+    scores = dict(zip(UNITS, ToyLosses().single_effects, strict=True))
+
+    def exchange(units: frozenset[str]) -> list[frozenset[str]]:
+        return tournament.exchange_units(units, UNITS, scores, 10, UnitPrices())
+
+    contest = Tournament(Trials(toy, N_SAMPLES), judges, bare_candidates)
+    contest.play(proposals, exchange)
     return contest.choose(0), contest.rows
 
 
-def proposed(*sizes: int) -> dict[int, dict[str, frozenset[str]]]:
-    draw = np.random.default_rng(3)
-    return {
-        size: {name: frozenset(draw.permutation(UNITS)[:size].tolist()) for name in "abc"}
-        for size in sizes
-    }
-
-
-def test_the_winner_is_the_best_of_all_that_was_measured_and_others_are_compared_on_the_same_documents() -> (
-    None
-):
-    """Without noise a quarter of the documents ranks as all do, so nothing better may have left."""
-    toy = Toy(1)
+def test_the_winner_is_the_best_of_all_sets_that_were_measured() -> None:
+    """Without noise, a quarter of the documents ranks as all do, so no better set may drop out."""
+    toy = ToyLosses(1)
     toy.noise[:] = 0
-    proposals = proposed(2, 4)
-    choices, rows = decided(toy, proposals)
+    proposals = random_proposals([2, 4])
+
+    choices, rows = play_tournament(toy, proposals)
+
     for size, choice in choices.items():
-        tried = {frozenset(row["units"]) for row in rows if row["removed"] == size}
-        assert set(proposals[size].values()) < tried
-        assert (
-            toy.mean(choice["units"])
-            == pytest.approx(min(map(toy.mean, tried)))
-            == pytest.approx(choice["loss"])
-        )
-        for member, told in choice["members"].items():
-            assert frozenset(told["units"]) == proposals[size][member]
-            assert told["loss"] == pytest.approx(toy.mean(told["units"]))
-            assert (
-                told["more"] == pytest.approx(toy.mean(told["units"]) - choice["loss"])
-                and told["more"] > -1e-12
-            )
-        assert choice["member"] in (*proposals[size], EXCHANGE) and choice["repair"] == NONE
+        measured_sets = {frozenset(row["units"]) for row in rows if row["removed"] == size}
+        assert set(proposals[size].values()) < measured_sets
+        least_loss = min(toy.mean_loss(units) for units in measured_sets)
+        assert choice["loss"] == pytest.approx(least_loss)
+        assert toy.mean_loss(choice["units"]) == pytest.approx(least_loss)
+        assert choice["member"] in (*proposals[size], EXCHANGE)
+        assert choice["repair"] == NONE
 
 
-def test_few_documents_come_first_and_no_answer_is_asked_for_twice() -> None:
-    toy = Toy(2)
-    choices, rows = decided(toy, proposed(3))
-    assert len(set(toy.asked)) == len(toy.asked), "measured twice"
-    stages = {stage: [row for row in rows if row["stage"] == stage] for stage in "123"}
-    assert [len(stages[stage]) for stage in "23"] == [8, 4] and len(stages["1"]) > 8
-    assert [rows[0]["n_samples"] for rows in stages.values()] == [10, 20, 40]
-    for before, after in (("1", "2"), ("2", "3")):
-        stayed = {tuple(row["units"]) for row in stages[before] if row["kept"]}
-        assert stayed == {tuple(row["units"]) for row in stages[after]}
-        worst = max(row["loss"] for row in stages[before] if row["kept"])
-        assert all(row["loss"] >= worst for row in stages[before] if not row["kept"])
-    assert sum(row["n_new"] for row in rows) == len(toy.asked)
-    assert choices[3]["n_samples"] == SAMPLES
+def test_each_member_is_compared_with_the_winner_on_the_same_documents() -> None:
+    toy = ToyLosses(1)
+    toy.noise[:] = 0
+    proposals = random_proposals([2, 4])
+
+    choices, _ = play_tournament(toy, proposals)
+
+    for size, choice in choices.items():
+        assert choice["members"].keys() == proposals[size].keys()
+        for member, result in choice["members"].items():
+            member_loss = toy.mean_loss(proposals[size][member])
+            assert frozenset(result["units"]) == proposals[size][member]
+            assert result["loss"] == pytest.approx(member_loss)
+            assert result["more"] == pytest.approx(member_loss - choice["loss"])
 
 
-def test_a_size_that_is_worse_than_a_larger_one_says_so() -> None:
-    class Best(Toy):
-        def values(self, removed: Iterable[str]) -> np.ndarray:
-            return np.full(SAMPLES, 5.0 if len(list(removed)) == 3 else 7.0)
+def test_few_documents_come_first_and_no_loss_is_measured_twice() -> None:
+    toy = ToyLosses(2)
 
-    choices, _ = decided(Best(), proposed(2, 3, 4))
-    assert (
-        "At size 3" in choices[2]["note"] and "note" not in choices[3] and "note" not in choices[4]
-    )
+    choices, rows = play_tournament(toy, random_proposals([3]))
+
+    assert len(set(toy.measured)) == len(toy.measured), "measured twice"
+    assert sum(row["n_new"] for row in rows) == len(toy.measured)
+    assert choices[3]["n_samples"] == N_SAMPLES
+    rounds: list[list[dict[str, Any]]] = []
+    for stage in ("1", "2", "3"):
+        rounds.append([row for row in rows if row["stage"] == stage])
+    n_sets = [len(round_rows) for round_rows in rounds]
+    assert n_sets[0] > 8
+    assert n_sets[1:] == [8, 4]
+    assert [round_rows[0]["n_samples"] for round_rows in rounds] == [10, 20, 40]
+    for round_rows, next_rows in zip(rounds[:-1], rounds[1:], strict=True):
+        survivors = [row for row in round_rows if row["kept"]]
+        dropped = [row for row in round_rows if not row["kept"]]
+        surviving_sets = {tuple(row["units"]) for row in survivors}
+        assert surviving_sets == {tuple(row["units"]) for row in next_rows}
+        assert max(row["loss"] for row in survivors) <= min(row["loss"] for row in dropped)
+
+
+class LossesBySize(ToyLosses):
+    """Sets of three units lose less than all others."""
+
+    def sample_losses(self, removed_units: Iterable[str]) -> np.ndarray:
+        loss = 5.0 if len(list(removed_units)) == 3 else 7.0
+        return np.full(N_SAMPLES, loss)
+
+
+def test_a_size_that_loses_more_than_a_larger_one_says_so() -> None:
+    choices, _ = play_tournament(LossesBySize(), random_proposals([2, 3, 4]))
+
+    assert "At size 3" in choices[2]["note"]
+    assert "note" not in choices[3]
+    assert "note" not in choices[4]
+
+
+def exchanged_sets(n_sets: int) -> list[frozenset[str]]:
+    """Sets around layers 3 and 8, where deeper layers have higher scores."""
+    scores = {unit: float(unit) for unit in UNITS}
+    units = frozenset({"3", "8"})
+    return tournament.exchange_units(units, UNITS, scores, n_sets, UnitPrices())
 
 
 def test_exchanges_change_one_unit_and_begin_with_the_most_promising() -> None:
-    scores = {unit: float(unit) for unit in UNITS}
-    found = tournament.exchange_units(frozenset({"3", "8"}), UNITS, scores, 7, UnitPrices())
-    assert found[0] == {"3", "0"} and len(set(found)) == 7
-    assert all(len(each & {"3", "8"}) == 1 and len(each) == 2 for each in found)
-    assert (
-        len(tournament.exchange_units(frozenset({"3", "8"}), UNITS, scores, 99, UnitPrices()))
-        == 2 * 8
-    )
+    sets = exchanged_sets(7)
+
+    assert sets[0] == {"3", "0"}
+    assert len(set(sets)) == 7
+    for units in sets:
+        assert len(units) == 2
+        assert len(units & {"3", "8"}) == 1
+
+
+def test_there_are_as_many_exchanges_as_pairs_of_removed_and_other_units() -> None:
+    assert len(exchanged_sets(99)) == 2 * 8
 
 
 def test_the_corrected_loss_is_not_flattered() -> None:
-    """Twenty sets of one true loss: the least mean lies far below it, the corrected one about it."""
-    draw, least, honest = np.random.default_rng(0), [], []
-    for study in range(60):
-        losses = draw.normal(1, 1, (20, 80))
-        judges = JudgeDocuments([draw.permutation(80)], [1.0])
-        least.append(losses.mean(axis=1).min())
-        honest.append(tournament.correct_loss(list(losses), judges, study))
-    error = 1 / np.sqrt(40 * 60)
-    assert abs(np.mean(honest) - 1) < 4 * error and np.mean(least) < 1 - 6 * error
+    """Of twenty sets with a true loss of 1, the least mean is far below 1 and the corrected not."""
+    n_studies = 60
+    generator = np.random.default_rng(0)
+    least_losses: list[float] = []
+    corrected_losses: list[float] = []
+    for study in range(n_studies):
+        losses = generator.normal(1, 1, (20, 80))
+        judges = JudgeDocuments([generator.permutation(80)], [1.0])
+        least_losses.append(losses.mean(axis=1).min())
+        corrected_losses.append(tournament.correct_loss(list(losses), judges, study))
+
+    standard_error = 1 / np.sqrt(40 * n_studies)
+    assert np.mean(least_losses) < 1 - 6 * standard_error
+    assert abs(np.mean(corrected_losses) - 1) < 4 * standard_error
 
 
-def chosen(**values: Any) -> Any:
-    told = {
+def portfolio_options(**options: Any) -> Any:
+    settings = {
         "strategy": "portfolio",
         "members": ["block", "clusters", "cosine", "perplexity"],
         "exchanges": 4,
     }
-    return Selector.from_options(told | values)
+    return Selector.from_options(settings | options)
 
 
-def given(count: int = 24, seed: int = 0) -> CalibrationSamples:
-    return build_calibration(
-        random_samples(seed, count=count), 100, source="test", split="test", seed=0
-    )
+def documents_of(samples: Iterable[Sample]) -> set[tuple[int, ...]]:
+    return {sample.sequence() for sample in samples}
 
 
-def test_documents_that_choose_and_that_judge_are_different() -> None:
-    calibration = given()
-    # A repair may be fitted on text that judges too.
-    _, judges = judging.split_documents(
-        {"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0})
-    )
-    assert len(judges["text"]) == 10
-    twice = CalibrationSamples((*calibration.samples, *calibration.samples[:6]), calibration.facts)
-    beside = CalibrationSamples((*given(6, 5).samples, *calibration.samples), calibration.facts)
-    for options in (
-        chosen(held_back=0.5),
-        chosen(held_back=0.3, also={"text": 0.5}),
-        chosen(judge="text"),
-    ):
-        choosing, judges = judging.split_documents({"own": twice, "text": beside}, options)
-        chose = {sample.sequence() for sample in choosing.samples}
-        for part in judges.values():
-            assert part and not chose & {sample.sequence() for sample in part}
-        assert list(judges) == (["text"] if options.judge else ["own", *options.also])
-        if options.judge:
-            assert len(choosing.samples) == 30 and len(judges["text"]) == 6
-    with pytest.raises(LaminaError, match="'text' has no document"):
-        judging.split_documents({"own": calibration, "text": calibration}, chosen(judge="text"))
-
-
-def nats(model: PreTrainedModel, samples: Sequence[Sample]) -> np.ndarray:
-    """Loss of the right answer of every sample, one row at a time."""
-    gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:-1])]) + [
-        sample.gold for sample in samples
-    ]
-    return -naive(model, list(samples), [])[gold]
-
-
-def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Path) -> None:
-    """Every row of the search, bare and with the patch, against a materialised model; text counts per token."""
-    model, own, text = tiny.model(depth=6), given(40), given(12, 7)
-    calibrations = {"c": own, "text": text}
-    options = chosen(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
-    loops = {
-        "ghost": Loop(
-            repair=ghost_options(), weights=[("c", 1.0), ("text", 0.1)], protect=[0], seed=0
-        )
+@pytest.mark.parametrize(
+    "options",
+    [
+        portfolio_options(held_back=0.5),
+        portfolio_options(held_back=0.3, also={"text": 0.5}),
+        portfolio_options(judge="text"),
+    ],
+    ids=["own", "also", "judge"],
+)
+def test_no_document_both_chooses_and_judges(options: Any) -> None:
+    """Six documents occur twice in the own calibration, and all of them in the text as well."""
+    calibration = random_calibration()
+    own_samples = (*calibration.samples, *calibration.samples[:6])
+    text_samples = (*random_calibration(6, 5).samples, *calibration.samples)
+    calibrations = {
+        "own": CalibrationSamples(own_samples, calibration.facts),
+        "text": CalibrationSamples(text_samples, calibration.facts),
     }
-    request = SearchRequest(
-        model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l"
-    )
-    plans, rows = judging.search_plans(request)
+
     choosing, judges = judging.split_documents(calibrations, options)
-    held = [sample.sequence() for part in judges.values() for sample in part]
-    form = judging.RepairedSets(
-        model, calibrations, [each.sequence() for each in choosing.samples], held, loops
+
+    for judge_samples in judges.values():
+        assert judge_samples
+        assert not documents_of(choosing.samples) & documents_of(judge_samples)
+    if options.judge:
+        assert len(choosing.samples) == 30
+        assert list(judges) == ["text"]
+        assert len(judges["text"]) == 6
+    else:
+        assert list(judges) == ["own", *options.also]
+
+
+def test_half_of_a_text_judges_and_repairs_may_be_fitted_on_the_rest() -> None:
+    calibrations = {"own": random_calibration(), "text": random_calibration(20, 9)}
+
+    _, judges = judging.split_documents(calibrations, portfolio_options(also={"text": 1.0}))
+
+    assert len(judges["text"]) == 10
+
+
+def test_a_judge_without_documents_of_its_own_is_refused() -> None:
+    calibration = random_calibration()
+    calibrations = {"own": calibration, "text": calibration}
+
+    with pytest.raises(LaminaError, match="'text' has no document"):
+        judging.split_documents(calibrations, portfolio_options(judge="text"))
+
+
+def request_search(
+    model: Any, calibrations: Mapping[str, CalibrationSamples], options: Any, **others: Any
+) -> SearchRequest:
+    sizes = others.pop("sizes", [1, 2])
+    return SearchRequest(model, calibrations, options, sizes, KEYS, "acc", 4000, **others)
+
+
+def mean_text_loss(model: Any, samples: Sequence[Sample]) -> float:
+    """Nats per token, averaged over samples."""
+    n_tokens = [len(sample.rows[sample.gold].continuation) for sample in samples]
+    return float((naive_gold_losses(model, samples) / n_tokens).mean())
+
+
+def test_whole_sets_are_measured_as_models_really_cut_and_repaired() -> None:
+    """Every finalist, bare and with its patches; text counts per token and with its weight."""
+    model = tiny.model(depth=5)
+    calibrations = {"c": random_calibration(24), "text": random_calibration(10, 7)}
+    options = portfolio_options(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
+    fit_weights = [("c", 1.0), ("text", 0.1)]
+    loops = {"ghost": Loop(repair=ghost_options(), weights=fit_weights, protect=[0], seed=0)}
+
+    plans, rows = judging.search_plans(request_search(model, calibrations, options, loops=loops))
+
+    choosing, judges = judging.split_documents(calibrations, options)
+    repaired_sets = judging.RepairedSets(
+        model,
+        calibrations,
+        token_sequences(choosing.samples),
+        token_sequences([*judges["c"], *judges["text"]]),
+        loops,
     )
-    last = [row for row in rows if row["stage"] == "3"]
-    assert {row["repair"] for row in last} == {"none", "ghost"} and len(
-        {tuple(row["units"]) for row in last}
-    ) > 3
-    for row in last:
-        patches = form([frozenset(row["units"])])[frozenset(row["units"])][row["repair"]].patches
-        cut = materialise(model, {"units": row["units"]}, patches or None)
-        task, other = nats(cut, judges["c"]), nats(cut, judges["text"])
-        tokens = [len(sample.rows[sample.gold].continuation) for sample in judges["text"]]
-        assert row["loss"] == pytest.approx(task.mean() + 0.5 * (other / tokens).mean(), abs=2e-3)
+
+    def expected_loss(variant: Any) -> float:
+        task_loss = naive_gold_losses(variant, judges["c"]).mean()
+        return float(task_loss + 0.5 * mean_text_loss(variant, judges["text"]))
+
+    finalists = [row for row in rows if row["stage"] == "3"]
+    assert {row["repair"] for row in finalists} == {"none", "ghost"}
+    assert len({tuple(row["units"]) for row in finalists}) > 3
+    for row in finalists:
+        units = frozenset(row["units"])
+        patches = repaired_sets([units])[units][row["repair"]].patches
+        variant = materialise(model, {"units": row["units"]}, patches or None)
+        assert row["loss"] == pytest.approx(expected_loss(variant), abs=2e-3)
+
     for plan in plans:
-        ends = [row for row in last if row["removed"] == plan.removed]
-        best = min(ends, key=lambda row: row["loss"])
-        assert plan.choice["loss"] == best["loss"] and set(plan.units) == set(best["units"])
-        assert (
-            plan.choice["repair"] == best["repair"]
-            and "0" not in plan.units
-            and len(plan.units) == plan.removed
-        )
+        finalists_of_size = [row for row in finalists if row["removed"] == plan.removed]
+        winner = min(finalists_of_size, key=lambda row: row["loss"])
+        assert set(plan.units) == set(winner["units"])
+        assert len(plan.units) == plan.removed
+        assert "0" not in plan.units
+        assert plan.choice["loss"] == winner["loss"]
+        assert plan.choice["repair"] == winner["repair"]
         assert plan.choice["repairs"].keys() == {"none", "ghost"}
-    (base,) = [row for row in rows if row["strategy"] == "none" and row["stage"] == "winner"]
-    own_loss, text_loss = nats(model, judges["c"]), nats(model, judges["text"])
-    assert base["loss"] == pytest.approx(
-        own_loss.mean() + 0.5 * (text_loss / tokens).mean(), abs=2e-3
-    )
+
+    (base_row,) = [row for row in rows if row["strategy"] == "none" and row["stage"] == "winner"]
+    assert base_row["loss"] == pytest.approx(expected_loss(model), abs=2e-3)
 
 
-def test_members_propose_what_their_own_ways_say() -> None:
-    """From the choosing documents alone: the lowest single losses, and the run with the smallest distance."""
-    model, calibration = tiny.model(depth=6), given(16)
-    units = all_units(6, "layer")
+def test_a_metric_proposes_the_units_of_the_lowest_single_losses() -> None:
+    model = tiny.model(depth=5)
+    calibration = random_calibration(12)
+
     sets, _ = judging.propose_sets(
-        SearchRequest(model, {}, chosen(), [2, 3], KEYS, "acc", 4000), calibration
+        request_search(model, {}, portfolio_options(members=["perplexity"]), sizes=[2, 3]),
+        calibration,
     )
-    alone = {
-        unit: nats(materialise(model, {"units": [unit]}), calibration.samples).mean()
-        for unit in units
-    }
-    lowest = sorted(units, key=lambda unit: alone[unit])
-    assert sets[2]["perplexity"] == set(lowest[:2]) and sets[3]["perplexity"] == set(lowest[:3])
-    sequences = [torch.tensor([sample.sequence()]) for sample in calibration.samples]
-    streams = [tiny.stream(model, ids, layers_of(model)) for ids in sequences]
-    far = {
-        start: np.mean(
-            [
-                float((1 - torch.cosine_similarity(k[start], k[start + 3], dim=-1)).mean())
-                for k in streams
-            ]
-        )
-        for start in range(4)
-    }
-    first = min(far, key=lambda start: far[start])
-    assert sets[3]["block"] == {str(layer) for layer in range(first, first + 3)}
+
+    losses: dict[str, float] = {}
+    for unit in all_units(5, "layer"):
+        losses[unit] = naive_gold_losses(model, calibration.samples, [unit]).mean()
+    units_by_loss = sorted(losses, key=losses.__getitem__)
+    assert sets[2] == {"perplexity": frozenset(units_by_loss[:2])}
+    assert sets[3] == {"perplexity": frozenset(units_by_loss[:3])}
+
+
+def test_a_block_is_proposed_where_the_streams_around_it_are_most_alike() -> None:
+    model = tiny.model(depth=6)
+    calibration = random_calibration(12)
+
+    sets, _ = judging.propose_sets(
+        request_search(model, {}, portfolio_options(), sizes=[2, 3]), calibration
+    )
+
     assert set(sets[2]) == {"block", "clusters", "cosine", "perplexity"}
+    mean_distances: list[float] = []
+    for start in range(4):
+        distances: list[float] = []
+        for sequence in calibration.sequences():
+            streams = tiny.stream(model, torch.tensor([sequence]), layers_of(model))
+            cosines = torch.cosine_similarity(streams[start], streams[start + 3], dim=-1)
+            distances.append(float((1 - cosines).mean()))
+        mean_distances.append(np.mean(distances))
+    start = int(np.argmin(mean_distances))
+    assert sets[3]["block"] == {str(layer) for layer in range(start, start + 3)}
 
 
 def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
-    model, calibration = tiny.model(depth=5), given(12)
-    options = chosen(members=["perplexity", "pairwise"])
-    sets, _ = judging.propose_sets(
-        SearchRequest(model, {}, options, [2, 3], KEYS, "acc", 4000), calibration
-    )
+    model = tiny.model(depth=5)
+    calibration = random_calibration(8)
+    options = portfolio_options(members=["perplexity", "pairwise"])
+
+    sets, _ = judging.propose_sets(request_search(model, {}, options, sizes=[2, 3]), calibration)
+
     units = all_units(5, "layer")
-    every = [frozenset(some) for size in range(3) for some in combinations(units, size)]
-    losses = {
-        each: nats(
-            materialise(model, {"units": sorted(each)} if each else None), calibration.samples
-        )
-        for each in every
-    }
-    alone, together = pairwise.estimate_effects(losses, units)
+    losses: dict[frozenset[str], np.ndarray] = {}
+    for size in (0, 1, 2):
+        for removed_units in combinations(units, size):
+            removed_losses = naive_gold_losses(model, calibration.samples, removed_units)
+            losses[frozenset(removed_units)] = removed_losses
+    single_effects, pair_effects = pairwise.estimate_effects(losses, units)
     for size in (2, 3):
-        assert sets[size]["pairwise"] == {
-            units[number] for number in pairwise.minimise(alone, together, size)
-        }
+        unit_indices = pairwise.minimise(single_effects, pair_effects, size)
+        assert sets[size]["pairwise"] == {units[index] for index in unit_indices}
 
 
 def test_a_killed_search_goes_on_to_the_same_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, calibration, log = tiny.model(depth=5), given(20), tmp_path / "search.log"
+    model = tiny.model(depth=5)
+    calibrations = {"c": random_calibration(20)}
+    log = tmp_path / "search.log"
 
-    def run() -> Any:
-        request = SearchRequest(
-            model, {"c": calibration}, chosen(), [1, 2], KEYS, "acc", 4000, log=log
+    def search() -> Any:
+        plans, rows = judging.search_plans(
+            request_search(model, calibrations, portfolio_options(), log=log)
         )
-        plans, rows = judging.search_plans(request)
-        return plans, [
-            {key: value for key, value in row.items() if key != "layer_tokens"} for row in rows
-        ]
+        for row in rows:
+            del row["layer_tokens"]
+        return plans, rows
 
-    measured, asked = judging.JudgeLosses.losses, []
+    measure = judging.JudgeLosses.measure_losses
+    n_measurements = 0
 
-    def killed(self: Any, candidates: Any, numbers: Any) -> np.ndarray:
-        asked.append(len(list(candidates)))
-        if len(asked) == 3:
+    def measure_twice(self: Any, candidates: Any, sample_indices: Any) -> np.ndarray:
+        nonlocal n_measurements
+        n_measurements += 1
+        if n_measurements == 3:
             raise KeyboardInterrupt
-        return measured(self, candidates, numbers)
+        return measure(self, candidates, sample_indices)
 
-    monkeypatch.setattr(judging.JudgeLosses, "measure_losses", killed)
+    monkeypatch.setattr(judging.JudgeLosses, "measure_losses", measure_twice)
     with pytest.raises(KeyboardInterrupt):
-        run()
-    again = run()
+        search()
+    resumed_search = search()
+
     log.unlink()
-    assert run() == again
+    assert resumed_search == search()
 
 
-def test_nothing_that_proposes_no_sets_is_a_member() -> None:
-    for members in (["random"], ["deepest"], ["taylor"]):
-        with pytest.raises(LaminaError, match="proposes no sets"):
-            chosen(members=members)
+@pytest.mark.parametrize("member", ["random", "deepest", "taylor"])
+def test_a_member_that_proposes_no_sets_is_refused(member: str) -> None:
+    with pytest.raises(LaminaError, match="proposes no sets"):
+        portfolio_options(members=[member])
+
+
+def test_members_that_propose_whole_layers_are_refused_among_sublayers() -> None:
     with pytest.raises(LaminaError, match="whole layers only"):
-        chosen(units="mlp")
-    assert chosen(units="mlp", members=["perplexity"]).modules == (
+        portfolio_options(units="mlp")
+
+
+def test_a_portfolio_reruns_if_the_code_of_a_member_changes() -> None:
+    assert portfolio_options(units="mlp", members=["perplexity"]).modules == (
         "lamina.selection.strategies.portfolio",
         "lamina.relevance.metrics.answers",
         "lamina.relevance.metrics.streams",
     )
 
 
+class RecordingRehearsal(CountingRehearsal):
+    """Remembers the kinds of units that it sweeps, and each candidate once for every sample."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.measured: list[Candidate] = []
+        self.swept_kinds: list[str] = []
+
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
+        indices = list(sample_indices)
+        assert not set(indices) & set(self.choosing.tolist()), "what chose does not judge"
+        for candidate in candidates:
+            self.measured += [candidate] * len(indices)
+        return super().measure_losses(candidates, indices)
+
+    def count_sweep(self, kind: str) -> None:
+        self.swept_kinds.append(kind)
+        super().count_sweep(kind)
+
+
 @pytest.mark.parametrize("depth", [6, 9])
-def test_a_rehearsal_sweeps_and_asks_for_each_set_bare_and_repaired(depth: int) -> None:
-    asked: list[Candidate] = []
-    swept: list[str] = []
-
-    class Recorded(CountingRehearsal):
-        def measure_losses(
-            self, candidates: Sequence[Candidate], numbers: Iterable[int]
-        ) -> np.ndarray:
-            numbers = list(numbers)
-            assert not set(numbers) & set(self.choosing.tolist()), "what chose does not judge"
-            asked.extend(candidate for candidate in candidates for _ in numbers)
-            return super().measure_losses(candidates, numbers)
-
-        def count_sweep(self, kind: str) -> None:
-            swept.append(kind)
-            super().count_sweep(kind)
-
-    options, tokens = chosen(repairs=["ghost"]), count_tokens(given().samples)
+def test_a_rehearsal_sweeps_once_and_measures_each_set_bare_and_repaired(depth: int) -> None:
+    options = portfolio_options(repairs=["ghost"])
+    tokens = {"own": count_tokens(random_calibration().samples)}
     model = SearchedModel(depth, 32, 4000)
-    rehearsal = Recorded("own", {"own": tokens}, model, options, {"ghost": ghost_options()})
+    repairs = {"ghost": ghost_options()}
+    rehearsal = RecordingRehearsal("own", tokens, model, options, repairs)
     units = all_units(depth, "layer")
+
     portfolio.rehearse(rehearsal, units, [2], options)
-    assert swept == ["layer"]
-    pairs = {each.removed for each in asked}
-    assert pairs <= {frozenset(pair) for pair in combinations(units, 2)} and len(pairs) > 4
-    assert sum(bool(each.patches) for each in asked) == len(asked) / 2
-    assert rehearsal.work.layer_tokens and rehearsal.work.patch_flops
+
+    assert rehearsal.swept_kinds == ["layer"]
+    measured_sets = {candidate.removed for candidate in rehearsal.measured}
+    assert measured_sets <= {frozenset(pair) for pair in combinations(units, 2)}
+    assert len(measured_sets) > 4
+    n_repaired = sum(bool(candidate.patches) for candidate in rehearsal.measured)
+    assert n_repaired == len(rehearsal.measured) / 2
+    assert rehearsal.work.layer_tokens
+    assert rehearsal.work.patch_flops

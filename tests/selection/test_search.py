@@ -1,7 +1,7 @@
-"""Searches over whole sets: they find what trying everything finds, count what they ask, and go on after a kill."""
+"""Searches for whole sets of units: against all sets tried one by one, and against plain counts."""
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,218 +12,249 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.options import selectors
+from lamina.options.selectors import Selector
 from lamina.repair.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import GrowingRepairs, Looped
+from lamina.selection.looped import GrowingRepairs, Looped, Repairs
 from lamina.selection.strategies import evolutionary
-from lamina.selection.trials import Search, SearchResult, Trials, run_search, split_samples
-from tests.engine.test_sweep import random_samples
+from lamina.selection.trials import SearchResult, Trials, run_search, split_samples
 from tests.given import tiny
-from tests.selection.test_loop import options as ghost_options
-
-UNITS = [str(layer) for layer in range(10)]
-SAMPLES = 40
+from tests.given.cut_models import random_samples, token_sequences
+from tests.selection.examples import N_SAMPLES, UNITS, ToyLosses, ghost_options, toy_search
 
 
-class Toy:
-    """Losses that are a function of the set and the sample: units interact, so that greedy is led astray."""
-
-    def __init__(self, seed: int = 0) -> None:
-        draw = np.random.default_rng(seed)
-        self.alone, self.pairs = draw.uniform(0, 1, 10), np.triu(draw.normal(0, 0.5, (10, 10)), 1)
-        self.noise = draw.normal(0, 0.3, (SAMPLES, 10))
-        self.asked: list[tuple[frozenset[str], int]] = []
-
-    def measure_losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-        numbers = list(numbers)
-        self.asked += [(one.removed, number) for one in candidates for number in numbers]
-        return np.array([self.values(one.removed)[numbers] for one in candidates])
-
-    def values(self, removed: Iterable[str]) -> np.ndarray:
-        """Loss of each sample."""
-        gone = sorted(map(int, removed))
-        return (
-            10
-            + self.alone[gone].sum()
-            + self.pairs[np.ix_(gone, gone)].sum()
-            + self.noise[:, gone].sum(axis=1)
-        )
-
-    def mean(self, removed: Iterable[str], count: int = SAMPLES) -> float:
-        return float(self.values(removed)[:count].mean())
+def evolutionary_options(**options: Any) -> Any:
+    settings = {"strategy": "evolutionary", "metric": "perplexity", **options}
+    return Selector.from_options(settings)
 
 
-def chosen(**values: Any) -> Any:
-    return selectors.Selector.from_options(
-        {"strategy": "evolutionary", "metric": "perplexity", **values}
-    )
+EVOLUTIONS = {
+    "default": evolutionary_options(),
+    "two stages": evolutionary_options(stages=[[8, 100], [1, 10000]], generations=20),
+}
 
 
-def search(toy: Any, log: Path | None = None, seen: int = SAMPLES) -> Search:
-    return Search("x", Trials(toy, SAMPLES, log), np.arange(seen), np.full(SAMPLES, 10))
-
-
-WAYS = [chosen(), chosen(stages=[[8, 100], [1, 10000]], generations=20)]
-
-
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", EVOLUTIONS.values(), ids=EVOLUTIONS.keys())
 def test_a_search_finds_what_trying_everything_finds(options: Any) -> None:
-    """The best of the C(10, 3) sets; it may once end in a set from which the best one is three swaps away."""
-    best = [frozenset(min(combinations(UNITS, 3), key=Toy(seed).mean)) for seed in range(10)]
-    found = [
-        evolutionary.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)
-    ]
-    assert sum(one == other for one, other in zip(found, best, strict=True)) >= 9
+    """In nine of ten tries: it may end in a set from which the best one is three swaps away."""
+    n_best_found = 0
+    for seed in range(10):
+        toy = ToyLosses(seed)
+        best_set = min(combinations(UNITS, 3), key=toy.mean_loss)
+
+        winners = evolutionary.find(toy_search(toy), UNITS, [3], options)
+
+        n_best_found += winners[3].removed == frozenset(best_set)
+    assert n_best_found >= 9
 
 
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", EVOLUTIONS.values(), ids=EVOLUTIONS.keys())
 def test_the_seed_decides_and_protected_units_stay(options: Any) -> None:
-    units = [unit for unit in UNITS if unit not in ("0", "4")]
-    rows = []
-    for seed in (0, 0, 1):
-        one = search(Toy())
-        evolutionary.find(one, units, [2, 3], options.model_copy(update={"seed": seed}))
-        rows.append(one.rows)
-        assert all(not {"0", "4"} & set(row["units"]) for row in one.rows)
-    assert rows[0] == rows[1] != rows[2]
+    removable_units = [unit for unit in UNITS if unit not in ("0", "4")]
+
+    def search_rows(seed: int) -> list[Any]:
+        search = toy_search(ToyLosses())
+        seeded_options = options.model_copy(update={"seed": seed})
+        evolutionary.find(search, removable_units, [2, 3], seeded_options)
+        return search.rows
+
+    rows = search_rows(0)
+    assert rows == search_rows(0)
+    assert rows != search_rows(1)
+    for row in rows:
+        assert set(row["units"]) <= set(removable_units)
 
 
 def test_generations_are_those_of_the_paper() -> None:
-    """A first one, then k (L - k) / 1.5, with the children, stages, tokens and swaps that were asked for."""
-    toy = Toy()
-    one = search(toy)
-    evolutionary.find(one, UNITS, [4], chosen(offspring=6, stages=[[3, 55], [1, 10000]]))
-    assert max(row["step"] for row in one.rows) == 16
-    parent: set[str] = set()
+    """k (L - k) / 1.5 generations after the first, with the offspring, stages and tokens asked for.
+
+    Children differ from their parent by at most three swaps; the parent competes in the last stage.
+    """
+    search = toy_search(ToyLosses())
+    options = evolutionary_options(offspring=6, stages=[[3, 55], [1, 10000]])
+
+    evolutionary.find(search, UNITS, [4], options)
+
+    assert max(row["step"] for row in search.rows) == 4 * (10 - 4) / 1.5
+    parent: frozenset[str] | None = None
     for generation in range(17):
-        first, last = (
-            [r for r in one.rows if (r["step"], r["stage"]) == (generation, at)]
-            for at in ("1", "2")
-        )
-        sets = [frozenset(row["units"]) for row in first]
-        assert len(set(sets)) == len(sets) == 6 and frozenset(parent) not in sets
-        assert {len(each) for each in sets} == {4}
-        assert {row["n_samples"] for row in first} == {6} and {
-            row["n_samples"] for row in last
-        } == {SAMPLES}
-        kept = [frozenset(row["units"]) for row in first if row["kept"]]
-        assert [frozenset(row["units"]) for row in last if set(row["units"]) != parent] != []
-        assert {frozenset(row["units"]) for row in last} == {
-            *kept,
-            *([frozenset(parent)] if parent else []),
-        }
+        generation_rows = [row for row in search.rows if row["step"] == generation]
+        first_stage = [row for row in generation_rows if row["stage"] == "1"]
+        last_stage = [row for row in generation_rows if row["stage"] == "2"]
+
+        children = {frozenset(row["units"]) for row in first_stage}
+        assert len(first_stage) == len(children) == 6
+        assert all(len(child) == 4 for child in children)
+        # 55 tokens in samples of 10.
+        assert all(row["n_samples"] == 6 for row in first_stage)
         if parent:
-            assert {len(parent - each) for each in sets} <= {1, 2, 3}
-        (winner,) = [row for row in last if row["kept"]]
-        assert winner["loss"] == min(row["loss"] for row in last)
-        parent = set(winner["units"])
+            assert parent not in children
+            assert all(1 <= len(parent - child) <= 3 for child in children)
+
+        finalists = {frozenset(row["units"]) for row in first_stage if row["kept"]}
+        assert len(finalists) == 3
+        if parent:
+            finalists.add(parent)
+        assert {frozenset(row["units"]) for row in last_stage} == finalists
+        assert all(row["n_samples"] == N_SAMPLES for row in last_stage)
+
+        (winner,) = [row for row in last_stage if row["kept"]]
+        assert winner["loss"] == min(row["loss"] for row in last_stage)
+        parent = frozenset(winner["units"])
 
 
-def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> SearchResult:
-    trials = Trials(toy, SAMPLES, log, "this")
-    lengths = np.full(SAMPLES, 100)
+def run_toy_search(toy: ToyLosses, log: Path | None = None, origin: str = "this") -> SearchResult:
+    """Sets of two and three units; the last ten samples are held back."""
     return run_search(
-        trials, UNITS, sizes, chosen(offspring=8), np.arange(30), np.arange(30, SAMPLES), lengths
+        Trials(toy, N_SAMPLES, log, origin),
+        UNITS,
+        [2, 3],
+        evolutionary_options(offspring=8),
+        seen=np.arange(30),
+        held_back=np.arange(30, N_SAMPLES),
+        lengths=np.full(N_SAMPLES, 100),
     )
 
 
 def test_the_ends_of_a_search_are_measured_on_samples_that_it_never_saw() -> None:
-    toy = Toy(2)
-    result = run(toy)
-    assert len(set(toy.asked)) == len(toy.asked), "measured twice"
-    ends = {
-        (row["strategy"], row["removed"]): row for row in result.rows if row["stage"] == "held back"
-    }
-    assert set(ends) == {("none", 0), ("evolutionary", 2), ("evolutionary", 3)}
-    held_back = {removed for removed, number in toy.asked if number >= 30}
-    assert held_back == {frozenset(row["units"]) for row in ends.values()}
-    for row in ends.values():
-        own = toy.values(row["units"])[30:]
-        assert row["loss"] == pytest.approx(np.mean(own)) and row["n_samples"] == 10
-        assert row["loss_stderr"] == pytest.approx(np.std(own, ddof=1) / 10**0.5)
-    assert result.losses[3] == pytest.approx(toy.mean(result.sets[3].removed, 30))
+    toy = ToyLosses(2)
+
+    result = run_toy_search(toy)
+
+    assert len(set(toy.measured)) == len(toy.measured), "measured twice"
+    end_rows = [row for row in result.rows if row["stage"] == "held back"]
+    strategies_and_sizes = [(row["strategy"], row["removed"]) for row in end_rows]
+    assert strategies_and_sizes == [("none", 0), ("evolutionary", 2), ("evolutionary", 3)]
+    sets_on_held_back = {removed_units for removed_units, sample in toy.measured if sample >= 30}
+    assert sets_on_held_back == {frozenset(row["units"]) for row in end_rows}
+    for row in end_rows:
+        held_back_losses = toy.sample_losses(row["units"])[30:]
+        assert row["n_samples"] == 10
+        assert row["loss"] == pytest.approx(np.mean(held_back_losses))
+        assert row["loss_stderr"] == pytest.approx(np.std(held_back_losses, ddof=1) / 10**0.5)
+    best_set = result.sets[3].removed
+    assert result.losses[3] == pytest.approx(toy.mean_loss(best_set, n_samples=30))
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 9])
-def test_a_killed_search_goes_on_to_the_same_result(after: int, tmp_path: Path) -> None:
-    whole, log = Toy(1), tmp_path / "folder/search.log"
-    expected = run(whole)
+class KilledToyLosses(ToyLosses):
+    """Is interrupted after some measurements."""
 
-    class Killed(Toy):
-        """Dies at a question."""
+    def __init__(self, seed: int, n_measurements: int) -> None:
+        super().__init__(seed)
+        self.n_measurements_left = n_measurements
 
-        left = after
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
+        if not self.n_measurements_left:
+            raise KeyboardInterrupt
+        self.n_measurements_left -= 1
+        return super().measure_losses(candidates, sample_indices)
 
-        def measure_losses(
-            self, candidates: Sequence[Candidate], numbers: Iterable[int]
-        ) -> np.ndarray:
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-            return super().measure_losses(candidates, numbers)
 
-    killed, rest = Killed(1), Toy(1)
+@pytest.mark.parametrize("n_measurements", [0, 1, 4, 9])
+def test_a_killed_search_goes_on_to_the_same_result(n_measurements: int, tmp_path: Path) -> None:
+    complete_toy = ToyLosses(1)
+    complete_result = run_toy_search(complete_toy)
+    log = tmp_path / "folder/search.log"
+    killed_toy = KilledToyLosses(1, n_measurements)
     with pytest.raises(KeyboardInterrupt):
-        run(killed, log)
+        run_toy_search(killed_toy, log)
     with log.open("a") as file:
         file.write('{"units": [["1"], ["2')  # half a line
-    again = run(rest, log)
-    assert again == expected
-    assert killed.asked + rest.asked == whole.asked
-    # All is known now; a log of another search is worth nothing.
-    assert run(done := Toy(1), log) == expected and not done.asked
-    Trials(rest, SAMPLES, log, "other")
-    assert run(anew := Toy(1), log) == expected and anew.asked == whole.asked
+
+    resumed_toy = ToyLosses(1)
+    resumed_result = run_toy_search(resumed_toy, log)
+
+    assert resumed_result == complete_result
+    assert killed_toy.measured + resumed_toy.measured == complete_toy.measured
 
 
-def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -> None:
+def test_a_finished_search_measures_nothing_again(tmp_path: Path) -> None:
+    log = tmp_path / "search.log"
+    result = run_toy_search(ToyLosses(1), log)
+    repeated_toy = ToyLosses(1)
+
+    assert run_toy_search(repeated_toy, log) == result
+    assert not repeated_toy.measured
+
+
+def test_the_log_of_another_search_is_not_used(tmp_path: Path) -> None:
+    log = tmp_path / "search.log"
+    toy = ToyLosses(1)
+    result = run_toy_search(toy, log)
+    repeated_toy = ToyLosses(1)
+
+    assert run_toy_search(repeated_toy, log, origin="other") == result
+    assert repeated_toy.measured == toy.measured
+
+
+def test_samples_held_back_are_a_seeded_share_of_the_documents() -> None:
+    """Equal samples are one document, and so on one side."""
     sequences = [(number % 30, 7) for number in range(50)]
-    seen, held = split_samples(sequences, 0.2, 3)
-    assert sorted([*seen, *held]) == list(range(50))
-    assert len({sequences[number] for number in held}) == 6
-    assert not {sequences[number] for number in held} & {sequences[number] for number in seen}
-    assert (
-        split_samples(sequences, 0.2, 3)[1].tolist()
-        == held.tolist()
-        != split_samples(sequences, 0.2, 4)[1].tolist()
-    )
+
+    seen, held_back = split_samples(sequences, 0.2, 3)
+
+    assert sorted([*seen, *held_back]) == list(range(50))
+    seen_documents = {sequences[index] for index in seen}
+    held_back_documents = {sequences[index] for index in held_back}
+    assert len(held_back_documents) == 0.2 * 30
+    assert not held_back_documents & seen_documents
+    _, same_seed = split_samples(sequences, 0.2, 3)
+    _, other_seed = split_samples(sequences, 0.2, 4)
+    assert held_back.tolist() == same_seed.tolist()
+    assert held_back.tolist() != other_seed.tolist()
+
+
+def test_a_search_with_one_document_is_refused() -> None:
     with pytest.raises(LaminaError, match="held_back.* has 1, in samples: 9"):
         split_samples([(1, 2)] * 9, 0.5, 0)
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1 << 30])
-def test_patches_are_fitted_as_they_are_needed(max_bytes: int) -> None:
-    """On a model that is wrapped already; the numbers are those of fitting all at once on the samples of the search.
+def test_patches_are_fitted_when_a_search_needs_them(max_bytes: int) -> None:
+    """Losses are those under patches that were all fitted at once, before the model was wrapped.
 
     Without memory for them, all patches wait in a file.
     """
-    model, samples, seen = tiny.model(), random_samples(8, count=24), np.arange(0, 24, 3)
-    sources = [Source([samples[number].sequence() for number in seen])]
-    sets = [Candidate(frozenset(pair)) for pair in (("1", "3"), ("1", "2"), ("2", "4"), ("1", "3"))]
-    at_once = looped.fit_loop_patches(model, sources, sets, ghost_options(), 0)
-    fits: list[list[Candidate]] = []
+    model = tiny.model()
+    samples = random_samples(8, count=24)
+    seen = np.arange(0, 24, 3)
+    sources = [Source(token_sequences([samples[index] for index in seen]))]
+    removed_pairs = [("1", "3"), ("1", "2"), ("2", "4"), ("1", "3")]
+    candidates = [Candidate(frozenset(pair)) for pair in removed_pairs]
+    repairs_at_once = looped.fit_loop_patches(model, sources, candidates, ghost_options(), 0)
     store = PatchStore(max_bytes=max_bytes)
+    fitted_units: list[list[str]] = []
 
-    def fitted(candidates: Sequence[Candidate]) -> looped.Repairs:
-        fits.append(list(candidates))
-        return looped.fit_loop_patches(model, sources, candidates, ghost_options(), 0, store=store)
+    def fit_candidates(lacking_runs: Sequence[Candidate]) -> Repairs:
+        units = chain.from_iterable(candidate.removed for candidate in lacking_runs)
+        fitted_units.append(sorted(units))
+        return looped.fit_loop_patches(
+            model, sources, lacking_runs, ghost_options(), 0, store=store
+        )
 
     with sweep.open_session(model, samples, outputs=False) as session:
-        growing = GrowingRepairs(fitted, seen, len(samples), 5)
-        asked = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
-        trials = Trials(asked, len(samples), prepare=growing.fit)
-        found = np.concatenate([trials.measure_losses([one], np.arange(24))[0] for one in sets])
-    assert [at_once.fold_of_sample[place] for place in range(8)] == [
-        growing.repairs.fold_of_sample[number] for number in seen
-    ]
+        growing = GrowingRepairs(fit_candidates, seen, len(samples), 5)
+        evaluator = Evaluator(Looped(session, growing.repairs), loss_of("perplexity", "acc"))
+        trials = Trials(evaluator, len(samples), prepare=growing.fit)
+        losses: list[np.ndarray] = []
+        for candidate in candidates:
+            (candidate_losses,), _ = trials.measure_losses([candidate], np.arange(24))
+            losses.append(candidate_losses)
+
+    fold_of_sample = growing.repairs.fold_of_sample
+    assert [fold_of_sample[index] for index in seen] == list(repairs_at_once.fold_of_sample)
     with sweep.open_session(model, samples, outputs=False) as session:
-        whole = Looped(session, looped.Repairs(growing.repairs.fold_of_sample, at_once.patches, 5))
-        expected = Evaluator(whole, loss_of("perplexity", "acc")).measure_losses(sets, range(24))
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    runs = [sorted(unit for one in each for unit in one.removed) for each in fits[1:]]
-    assert runs == [["1", "3"], ["1", "2"], ["2", "4"]], "nothing is fitted twice"
-    kept = [patch for patches in growing.repairs.patches for patch in patches.values()]
-    assert len(kept) == 2 * 5
-    assert all(isinstance(patch, FiledPatch) == (max_bytes == 0) for patch in kept)
+        complete_repairs = Repairs(fold_of_sample, repairs_at_once.patches, 5)
+        evaluator = Evaluator(Looped(session, complete_repairs), loss_of("perplexity", "acc"))
+        expected_losses = evaluator.measure_losses(candidates, range(24))
+    np.testing.assert_allclose(losses, expected_losses, atol=1e-3)
+    # No patch is fitted for the empty set that only draws the folds, and none is fitted twice.
+    assert fitted_units == [[], ["1", "3"], ["1", "2"], ["2", "4"]]
+    n_runs = 5
+    for fold_patches in growing.repairs.patches:
+        assert len(fold_patches) == n_runs
+        for patch in fold_patches.values():
+            assert isinstance(patch, FiledPatch) == (max_bytes == 0)

@@ -7,18 +7,18 @@ from lamina.variant import Variant
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import export
-from tests.given.configurations import minimal, workplace
+from tests.given.configurations import minimal_config, write_model_and_data
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
-    raw = minimal()
+    raw = minimal_config()
     raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
     raw["studies"]["search"] = raw["studies"]["prune"] | {
         "selectors": ["evolved"],
         "removed": [2, 5],
     }
-    return load_configuration(raw, workplace(tmp_path_factory.mktemp("exports")))
+    return load_configuration(raw, write_model_and_data(tmp_path_factory.mktemp("exports")))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests import ROOT
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 Graph = dict[str, set[str]]  # what is read for each file
 
@@ -57,13 +57,13 @@ def sweep(selector: str, removed: int, calibration: str = "recall") -> str:
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    root, raw = workplace(tmp_path_factory.mktemp("graph")), minimal()
+    root, raw = write_model_and_data(tmp_path_factory.mktemp("graph")), minimal_config()
     raw["selectors"] |= SELECTORS
     raw["healings"] |= HEALINGS
     raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
-    put(raw, "benchmarks.efficiency", {})
-    put(raw, "calibrations.solved", {"task": "microworld_sorting", "answers": "model"})
-    put(raw, "calibrations.blend", {"mixture": {"solved": 1, "corpus": 1}})
+    set_key(raw, "benchmarks.efficiency", {})
+    set_key(raw, "calibrations.solved", {"task": "microworld_sorting", "answers": "model"})
+    set_key(raw, "calibrations.blend", {"mixture": {"solved": 1, "corpus": 1}})
     study = {
         "models": ["small"],
         "calibrations": ["recall"],

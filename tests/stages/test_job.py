@@ -16,14 +16,13 @@ from lamina.errors import LaminaError
 from lamina.options import repairs
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
-from lamina.store import checksum
 from lamina_workflow import stages
 from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel, Wildcards
 from lamina_workflow.stages.prune import PickPlan
 from lamina_workflow.stages.repair import FitPatch
 from lamina_workflow.stages.sweep import SweepUnits
 from tests import ROOT
-from tests.given.scripts import given, stand_in, started
+from tests.given.scripts import run_in_subprocess, script_arguments, snakemake_stand_in
 
 # On demand only, with files that nothing of a study reads.
 TRAINING = {"train_reference", "train_sibling"}
@@ -90,25 +89,21 @@ def a_sweep(**more: Any) -> SweepUnits:
 
 def read_back(job: Job, **params: Any) -> Any:
     """The job that its script reads, whose params went through JSON as those of a job of a cluster do."""
-    described = json.loads(json.dumps(given(job)))
-    return type(job).read(stand_in(**described | {"params": described["params"] | params}))
+    described = json.loads(json.dumps(script_arguments(job)))
+    return type(job).read(
+        snakemake_stand_in(**described | {"params": described["params"] | params})
+    )
 
 
-def test_a_job_is_read_with_its_types_from_what_snakemake_gives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checksum, "_origin", {})
+def test_a_job_is_read_with_its_types_from_what_snakemake_gives() -> None:
     job = a_sweep(data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"})
     again = read_back(job)
     assert again.model_dump() == job.model_dump()
     assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
 
 
-def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of() -> None:
     """Snakemake gives one file of an input function in a list, and none as an empty one."""
-    monkeypatch.setattr(checksum, "_origin", {})
     read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
     read |= {
         "data": ["calibrations/m/d.parquet"],
@@ -198,14 +193,11 @@ def test_a_rule_names_all_files_of_its_job_and_takes_the_rest_from_its_class(rul
         named = set(re.findall(r"^        (\w+)=", sections.get(section, ""), re.MULTILINE))
         fields = {name for name, field in JOBS[rule].model_fields.items() if mark in field.metadata}
         assert fields - {"check"} <= named <= fields | IMPLIED, f"{rule}: {section}"
-    of_job = rf"^        (\w+)=\1\(\s*\w+\.{JOBS[rule].__name__}\b"
-    assert set(re.findall(of_job, sections["params"], re.MULTILINE)) == {"options", "code"}
+    kind = rf"\(\w+\.{JOBS[rule].__name__}\b"
+    assert re.search(rf"\*\*params_of{kind}", sections["params"])
     assert f"scripts/{rule}.py" in sections["script"]
     if issubclass(JOBS[rule], OnModel):
-        kind = rf"\(\w+\.{JOBS[rule].__name__}\)"
-        assert all(
-            re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes")
-        )
+        assert re.search(rf"\*\*resources_of{kind}", sections["resources"])
 
 
 @pytest.mark.parametrize("rule", JOBS)
@@ -258,7 +250,7 @@ def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
-    done = started(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
+    done = run_in_subprocess(PickPlan(removed=1, plans=str(tmp_path / "none.json")), tmp_path)
     assert done.returncode == 1 and "none.json" in done.stderr
 
 

@@ -20,12 +20,12 @@ from lamina_workflow.stages.sweep import ScoreRelevance, SweepUnits
 from lamina_workflow.study import requests
 from lamina_workflow.study.sweeps import list_sweeps
 from lamina_workflow.study.tables import files_of_table
-from tests.given.configurations import Raw, minimal, put, workplace
-from tests.given.scripts import place
+from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
+from tests.given.scripts import make_wildcards
 
 
 def wildcards(selector: str = "accuracy", removed: int = 0, **more: Any) -> Any:
-    return place(
+    return make_wildcards(
         **{
             "model": "small",
             "calibration": "recall",
@@ -41,8 +41,8 @@ def sweep(config: Configuration, selector: str, removed: int = 0, **more: Any) -
 
 
 @pytest.fixture
-def raw() -> Raw:
-    raw = minimal()
+def raw() -> RawConfig:
+    raw = minimal_config()
     raw["selectors"] |= {
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "taylor": {"metric": "taylor"},
@@ -60,8 +60,8 @@ def raw() -> Raw:
 
 
 @pytest.fixture
-def config(raw: Raw, tmp_path: Path) -> Configuration:
-    return load_configuration(raw, workplace(tmp_path))
+def config(raw: RawConfig, tmp_path: Path) -> Configuration:
+    return load_configuration(raw, write_model_and_data(tmp_path))
 
 
 def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
@@ -81,10 +81,10 @@ def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(
 
 
 def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
-    raw: Raw, tmp_path: Path
+    raw: RawConfig, tmp_path: Path
 ) -> None:
     config = load_configuration(
-        put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path)
+        set_key(set_key(raw, "seed", 7), "repairs.ghost.rank", 8), write_model_and_data(tmp_path)
     )
     wanted = {
         "repair": {"method": "ghost", "rank": 8},
@@ -100,22 +100,22 @@ def test_a_sweep_with_the_repair_in_the_loop_depends_on_the_repair(
 
 
 def test_what_a_portfolio_searches_with_is_loaded_by_the_job_that_counts_it(
-    raw: Raw, tmp_path: Path
+    raw: RawConfig, tmp_path: Path
 ) -> None:
     raw["selectors"]["best"] = {"strategy": "portfolio", "members": ["perplexity", "pairwise"]}
     raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["best"]}
-    job = prepare.EstimateCost.of(load_configuration(raw, workplace(tmp_path)), None)
+    job = prepare.EstimateCost.of(load_configuration(raw, write_model_and_data(tmp_path)), None)
     assert job.modules == tuple(
         f"lamina.selection.strategies.{name}" for name in ("pairwise", "portfolio")
     )
 
 
-def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
+def test_a_search_has_all_sizes_of_the_studies(raw: RawConfig, tmp_path: Path) -> None:
     raw["studies"]["found"] = raw["studies"]["prune"] | {
         "selectors": ["evolved"],
         "removed": [3, "50%", 1],
     }
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     job = SearchPlans.of(config, wildcards("evolved"))
     options = job.options()
     assert options["sizes"] == [1, 3, 4]
@@ -136,7 +136,7 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
 
 
 def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
-    raw: Raw, tmp_path: Path
+    raw: RawConfig, tmp_path: Path
 ) -> None:
     raw["calibrations"] |= {
         name: {"text": "microworld_corpus", "documents": "0:9"} for name in ("prose", "more")
@@ -150,7 +150,7 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
     }
     raw["selectors"]["judged"] = judged
     raw["studies"]["prune"] |= {"selectors": ["judged"], "removed": [2]}
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     job = SearchPlans.of(config, wildcards("judged"))
     assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)] and job.loop is None
     assert requests.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
@@ -168,7 +168,7 @@ def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(
         ("repairs", ["x"], "'x'"),
     )
     for key, value, words in wrongs:
-        wrong = put(deepcopy(raw), f"selectors.judged.{key}", value)
+        wrong = set_key(deepcopy(raw), f"selectors.judged.{key}", value)
         wrong["repairs"]["layer"] = {"method": "streamline"}
         with pytest.raises(
             LaminaError, match=f"selectors.judged.{words if key == 'judge' else key + '.*' + words}"
@@ -229,11 +229,11 @@ def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configurati
 
 
 @pytest.fixture
-def mended(raw: Raw, tmp_path: Path) -> Configuration:
+def mended(raw: RawConfig, tmp_path: Path) -> Configuration:
     """As `config`, with a repair that is also fitted on general text."""
     raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
     raw["studies"]["prune"]["repairs"] = ["none", "ghost", "general"]
-    return load_configuration(raw, workplace(tmp_path))
+    return load_configuration(raw, write_model_and_data(tmp_path))
 
 
 def test_what_a_repair_is_also_fitted_on_has_its_weight(mended: Configuration) -> None:
@@ -242,18 +242,20 @@ def test_what_a_repair_is_also_fitted_on_has_its_weight(mended: Configuration) -
     assert options["weights"] == [["recall", 1.0], ["corpus", 0.1]]
 
 
-def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_path: Path) -> None:
+def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(
+    raw: RawConfig, tmp_path: Path
+) -> None:
     """Also where the finished plan is not repaired."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
     raw["selectors"]["looped"]["repair"] = "general"
     raw["studies"]["prune"] |= {"selectors": ["looped"], "repairs": ["none"]}
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     assert requests.read_by(config, Variant("small", "recall", "looped", 1)) == {"corpus", "recall"}
     assert "results/calibrations/small/corpus.parquet" in files_of_table(config, "calibrations")
 
 
 def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
-    raw: Raw, tmp_path: Path
+    raw: RawConfig, tmp_path: Path
 ) -> None:
     raw["healings"] |= {
         "other": {"method": "lora", "data": "corpus"},
@@ -261,7 +263,7 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(
         "alone": {"method": "lora", "data": {"own": 2}},
     }
     raw["studies"]["prune"]["healings"] = ["lora", "other", "both", "alone"]
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     for healing, added in (
         ("lora", []),
         ("alone", []),
@@ -289,11 +291,13 @@ def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Config
     assert "data" not in mended.repairs["ghost"].options()
 
 
-def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_path: Path) -> None:
+def test_only_a_weight_that_is_left_open_needs_what_chooses_it(
+    raw: RawConfig, tmp_path: Path
+) -> None:
     """A variant of that calibration itself leaves none open; in the loop of a selector it stands for a tenth."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = "general"
-    root = workplace(tmp_path)
+    root = write_model_and_data(tmp_path)
     config = load_configuration(raw, root)
     own = FitPatch.of(config, wildcards(repair="general"))
     assert (
@@ -318,12 +322,12 @@ def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_pat
 
 
 def test_what_stands_for_auto_in_loops_is_an_option(
-    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    raw: RawConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
 
     def options() -> list[dict[str, Any]]:
         search = SearchPlans.of(config, wildcards("evolved")).options()
@@ -343,14 +347,14 @@ def test_what_stands_for_auto_in_loops_is_an_option(
 
 
 def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(
-    raw: Raw, tmp_path: Path
+    raw: RawConfig, tmp_path: Path
 ) -> None:
     """An edit of `apply` alone leaves the patch as it is, and not the model."""
-    put(raw, "benchmarks.efficiency", {})
+    set_key(raw, "benchmarks.efficiency", {})
     raw["studies"]["prune"] |= {"perplexity": "all"}
-    config = load_configuration(raw, workplace(tmp_path))
+    config = load_configuration(raw, write_model_and_data(tmp_path))
     ghost, task = ("lamina.repair.methods.ghost",), "microworld_recall"
-    found = {BenchmarkEfficiency: BenchmarkEfficiency.of(config, place(model="small"))}
+    found = {BenchmarkEfficiency: BenchmarkEfficiency.of(config, make_wildcards(model="small"))}
     found |= {
         kind: kind.of(config, wildcards(task=name, block=0))
         for kind, name in ((BenchmarkTask, task), (BenchmarkPerplexity, "corpus_test"))
@@ -363,7 +367,7 @@ def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(
     # The unpruned model and variants without a repair have none of it.
     assert (
         BenchmarkTask.of(
-            config, place(model="small", calibration="none", task=task, block=0)
+            config, make_wildcards(model="small", calibration="none", task=task, block=0)
         ).modules
         == ()
     )

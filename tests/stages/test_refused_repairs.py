@@ -17,9 +17,9 @@ from lamina.variant import Variant
 from lamina_workflow.stages.heal import HealVariant
 from lamina_workflow.stages.report import CheckRefusals
 from tests.given import tiny
-from tests.given.scripts import run
-from tests.repair.test_repairs import PRUNED, fitted, plan_of
-from tests.repair.test_repairs import results as results  # a fixture
+from tests.given.repairs import PRUNED, fit_repair, plan_of
+from tests.given.repairs import results as results  # a fixture
+from tests.given.scripts import run_in_process
 
 METHODS: list[dict[str, Any]] = [{"method": "replaceme"}, {"method": "streamline", "epochs": 1}]
 
@@ -44,7 +44,7 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
     results: Path, options: dict[str, Any], tmp_path: Path
 ) -> None:
     plan(results, 2, ["0", "2"])
-    rows = fitted(results, "mine", **options)
+    rows = fit_repair(results, "mine", **options)
     told = [(row["removed"], row["boundary"], row["refused"] is None) for row in rows]
     assert told == [(2, "0-1", False), (1, "2-3", True)]
     reason = rows[0]["refused"]
@@ -54,7 +54,7 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
     # The other size is what it is without the refused one.
     found = patch.read_patch(paths.patch(PRUNED.key, "mine", results), 1)
     plan(results, 2, ["2", "3"])
-    fitted(results, "alone", **options)
+    fit_repair(results, "alone", **options)
     alone = patch.read_patch(paths.patch(PRUNED.key, "alone", results), 1)
     for boundary, fit in alone.items():
         for name, tensor in fit.tensors.items():
@@ -84,7 +84,7 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
         healings.Healing.from_options({"method": "lora"}),
         str(tmp_path / "adapter/training.parquet"),
     )
-    run(
+    run_in_process(
         HealVariant(
             variant=str(variant(2, "lora")),
             healing=healing,
@@ -102,14 +102,14 @@ def test_only_runs_that_begin_at_layer_0_are_refused(
         "patches": paths.patch_table(PRUNED.key, "mine", results),
     }
     with pytest.raises(SystemExit) as ended:
-        run(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
+        run_in_process(CheckRefusals(**read, output=str(tmp_path / "refusals.txt")))
     assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
 
 
 def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results: Path) -> None:
     plan(results, 1, ["0"])
     plan(results, 2, ["0", "1"])
-    rows = fitted(results, "mine", method="replaceme")
+    rows = fit_repair(results, "mine", method="replaceme")
     assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(
         row["refused"] for row in rows
     )
@@ -118,5 +118,5 @@ def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results
 
 def test_methods_that_repair_any_run_are_not_refused(results: Path) -> None:
     plan(results, 1, ["0"])
-    assert all(row["refused"] is None for row in fitted(results, "mine", method="ghost"))
+    assert all(row["refused"] is None for row in fit_repair(results, "mine", method="ghost"))
     assert assembly.find_refusal(variant(1), results) is None

@@ -23,8 +23,8 @@ from lamina.selection.plans import Plan
 from lamina.store import parquet
 from lamina.store.unfinished import Progress
 from lamina_workflow.report import database
+from tests import ROOT
 from tests.given import tiny
-from tests.given.configurations import REPOSITORY
 from tests.given.plausible_tables import write_study
 from tests.healing.examples import REPAIRED_UNITS
 
@@ -170,20 +170,20 @@ def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
         lambda *told: database.build_database(*told, "results/lamina.duckdb", "mine"),
     ):
         with pytest.raises(LaminaError, match="benchmarks.parquet is damaged"):
-            ask(REPOSITORY / "sql/views.sql", study)
+            ask(ROOT / "sql/views.sql", study)
 
 
 def test_another_studys_damage_is_left_out_with_warning(
     study: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "other")
+    database.build_database(ROOT / "sql/views.sql", study, "results/lamina.duckdb", "other")
     kept = Path("results/studies/other")
     (kept / "plans.parquet").unlink()  # a link to the table of this study too
     (kept / "plans.parquet").write_bytes(b"no table")
     Path("results/studies/notes").mkdir()
     Path("results/studies/notes.txt").write_text("mine")
     Path("results/.lamina.duckdb.1.tmp.wal").touch()  # of a build that was killed
-    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
+    database.build_database(ROOT / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     assert "study 'other' is left out" in capsys.readouterr().err
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         assert connection.execute("SELECT DISTINCT study FROM studies.plans").fetchall() == [
@@ -193,7 +193,7 @@ def test_another_studys_damage_is_left_out_with_warning(
 
 
 def test_a_damaged_database_is_not_advertised(study: list[Path]) -> None:
-    database.build_database(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
+    database.build_database(ROOT / "sql/views.sql", study, "results/lamina.duckdb", "mine")
     database.open_database("results/lamina.duckdb").close()
     Path("results/lamina.duckdb").write_bytes(b"\0" * 5000)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):

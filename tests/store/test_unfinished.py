@@ -24,10 +24,10 @@ from lamina.variant import Variant
 from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 from lamina_workflow.stages.job import Job
 from lamina_workflow.stages.sweep import SweepUnits
-from tests.engine.test_sweep import random_samples
+from tests import ROOT
 from tests.evaluation.test_evaluation import documents
 from tests.given import scripts, tiny
-from tests.given.configurations import REPOSITORY
+from tests.given.cut_models import random_samples
 from tests.healing.examples import make_samples
 
 UNITS = ["0", "2", "4"]
@@ -138,10 +138,8 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
         "unfinished.SECONDS = 0.0\n"
         "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
     )
-    python, _, *arguments = scripts.command(job)
-    process = subprocess.Popen(
-        [python, str(slow), *arguments], env=scripts.ENVIRONMENT, cwd=REPOSITORY
-    )
+    python, _, *arguments = scripts.script_command(job)
+    process = subprocess.Popen([python, str(slow), *arguments], env=scripts.ENVIRONMENT, cwd=ROOT)
     while not unfinished.is_file() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -161,10 +159,10 @@ def test_a_killed_sweep_goes_on_and_leaves_the_same_table(tmp_path: Path) -> Non
     kill(job, unfinished, tmp_path)
     begun = Progress(unfinished, "").file.stat().st_size
     assert begun and not (tmp_path / "killed.parquet").exists()
-    scripts.run(job)
+    scripts.run_in_process(job)
     assert not unfinished.exists()
     whole = SweepUnits(**given, keys=keys, output=str(tmp_path / "whole.parquet"))
-    scripts.run(whole)
+    scripts.run_in_process(whole)
     assert parquet.read_table(tmp_path / "killed.parquet").equals(
         parquet.read_table(tmp_path / "whole.parquet")
     )
@@ -187,8 +185,8 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
         )
 
     kill(job("killed"), tmp_path / "killed.parquet.unfinished.0", tmp_path)
-    scripts.run(job("killed"))
-    scripts.run(job("whole"))
+    scripts.run_in_process(job("killed"))
+    scripts.run_in_process(job("whole"))
     for name in ("", "_samples"):
         one, other = (tmp_path / f"{each}{name}.parquet" for each in ("killed", "whole"))
         assert parquet.read_table(one).equals(parquet.read_table(other))

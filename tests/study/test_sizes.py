@@ -23,7 +23,7 @@ from lamina_workflow.study import requests
 from tests import ROOT
 from tests.families import configurations
 from tests.given import tiny
-from tests.given.configurations import Raw, minimal, put, workplace
+from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
 
 C, DEPTH, WORDS, CONTEXT = 32, 5, tiny.VOCABULARY, 20
 # Query and output are C wide, keys and values have half of the heads.
@@ -139,12 +139,12 @@ def test_a_size_between_those_at_the_context_and_beyond_it_is_allowed(
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     saved("gemma3_text", tmp_path / "tiny")
-    return workplace(tmp_path)
+    return write_model_and_data(tmp_path)
 
 
 def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
     """A study of the tiny model, chosen by the selectors of a small configuration."""
-    raw: Raw = minimal()
+    raw: RawConfig = minimal_config()
     raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
     own = {
         "models": ["tiny"],
@@ -152,7 +152,7 @@ def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
         "selectors": ["accuracy"],
         "removed": list(removed),
     }
-    return load.load_configuration(put(raw, "studies", {"sized": own | changes}), root)
+    return load.load_configuration(set_key(raw, "studies", {"sized": own | changes}), root)
 
 
 def counts(config: Configuration) -> list[int]:
@@ -238,7 +238,7 @@ def weights_of(removed: frozenset[str]) -> float:
 def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Path) -> None:
     """Two selectors whose sub-layers count by other costs need other numbers of units for the same bytes."""
     costs = {"half": 0.5, "mostly_attention": 0.9}
-    raw: Raw = minimal()
+    raw: RawConfig = minimal_config()
     raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
     chosen = {"metric": "perplexity", "strategy": "iterative", "units": "both"}
     for name, cost in costs.items():
@@ -247,7 +247,7 @@ def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Pat
     whole = weights_of(frozenset())
     limit = 0.76 * whole
     study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
-    config = load.load_configuration(put(raw, "studies", {"sized": study}), root)
+    config = load.load_configuration(set_key(raw, "studies", {"sized": study}), root)
     counts = {v.selector: v.removed for v in requests.list_variants(config) if v.model == "tiny"}
     assert counts["half"] < counts["mostly_attention"]
 
@@ -293,7 +293,7 @@ def test_a_size_that_cannot_be_is_refused_with_the_numbers(root: Path) -> None:
 
 
 def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
-    raw = minimal()
+    raw = minimal_config()
     raw["models"] = {"tiny": {"source": "tiny"}}
     removed = [1, {"parameters": "90%"}, {"memory": "70%"}, {"latency": "50%", "context": 64}]
     raw["studies"] = {"sized": raw["studies"]["prune"] | {"models": ["tiny"], "removed": removed}}

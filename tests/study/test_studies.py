@@ -17,7 +17,7 @@ from lamina.variant import Variant
 from lamina_workflow.checks import load
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study import requests, sweeps
-from tests.given.configurations import workplace
+from tests.given.configurations import write_model_and_data
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 Raw = dict[str, Any]
@@ -71,7 +71,7 @@ studies:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return workplace(tmp_path)
+    return write_model_and_data(tmp_path)
 
 
 @pytest.fixture

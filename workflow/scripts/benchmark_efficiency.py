@@ -5,12 +5,12 @@ Variants are timed in turn with the base model.
 
 from typing import Any
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.benchmark import BenchmarkEfficiency
 
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data.documents import perplexity_texts
 from lamina.evaluation import perplexity
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 
 Rows = list[dict[str, Any]]

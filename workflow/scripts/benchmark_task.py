@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data.lm_tasks import load_task
 from lamina.data.prompts import Style
 from lamina.evaluation.measuring import Unfinished, measure_variants
@@ -11,7 +12,6 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.benchmark import BenchmarkTask
 
 Rows = list[dict[str, Any]]

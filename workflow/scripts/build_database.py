@@ -5,8 +5,9 @@ It holds the tables of the run, and what the views of `sql/views.sql` make of th
 
 from pathlib import Path
 
-from lamina_workflow.report import database
 from lamina_workflow.runtime.script import run_script
+
+from lamina_workflow.report import database
 from lamina_workflow.stages.report import BuildDatabase
 
 if __name__ == "__main__":

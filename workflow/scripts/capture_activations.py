@@ -1,12 +1,12 @@
 """Compare the residual streams at all pairs of layer boundaries."""
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.engine import memory
 from lamina.engine.capture import capture_similarities
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.capture import CaptureActivations
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Prove that the engine does to a model what cutting its layers would do, and write the findings."""
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.engine.check import check_model
 from lamina.models.check import collect_findings
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import CheckModel
 
 if __name__ == "__main__":
@@ -14,4 +14,4 @@ if __name__ == "__main__":
         manifest = checksum.read_json(job.manifest)
         model = load_model(manifest)
         check_model(model, job.tokens)
-        parquet.write_json(job.output, collect_findings(model, manifest))
+        parquet.write_json(job.output, collect_findings(model, manifest), job.description)

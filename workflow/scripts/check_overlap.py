@@ -1,9 +1,10 @@
 """Refuse a calibration with documents of a benchmark, and count those that share passages with one."""
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import overlap
 from lamina.errors import LaminaError
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import CheckOverlap
 
 # The share of a calibration that may be near duplicates of test documents: natural splits
@@ -57,4 +58,5 @@ if __name__ == "__main__":
                 "near": shared.near,
                 "sharing": shared.sharing,
             },
+            job.description,
         )

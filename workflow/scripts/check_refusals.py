@@ -5,9 +5,10 @@ All else is done by then.
 
 from typing import Any
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.errors import LaminaError
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CheckRefusals
 
 Rows = list[dict[str, Any]]

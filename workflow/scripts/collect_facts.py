@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina.version import VERSION
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CollectFacts
 
 PACKAGES = (
@@ -53,4 +54,4 @@ if __name__ == "__main__":
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},
         }
-        parquet.write_json(job.output, facts)
+        parquet.write_json(job.output, facts, job.description)

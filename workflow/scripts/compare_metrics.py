@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lamina_workflow.runtime.script import run_script
+
 import pyarrow as pa
 from pyarrow import dataset
 
 from lamina.relevance.metric_agreement import comparison_rows, reliabilities
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareMetrics
 
 
@@ -77,4 +78,4 @@ if __name__ == "__main__":
             dataset.dataset(job.sweeps),
             parquet.read_table(job.calibrations),
         )
-        parquet.write_table(job.output, parquet.from_rows("agreements", rows))
+        parquet.write_table(job.output, parquet.from_rows("agreements", rows), job.provenance)

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareSelectors
 
 if __name__ == "__main__":
@@ -14,4 +15,4 @@ if __name__ == "__main__":
         tables = [Path(table) for table in job.tables]
         connection = database.connect_views(Path(job.views[0]), tables)
         rows = compare_selectors(connection)
-        parquet.write_table(job.output, parquet.from_rows("comparisons", rows))
+        parquet.write_table(job.output, parquet.from_rows("comparisons", rows), job.provenance)

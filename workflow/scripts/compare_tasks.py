@@ -1,10 +1,11 @@
 """Compare the accuracy relevance that each unit of base models has for pairs of calibrations."""
 
+from lamina_workflow.runtime.script import run_script
+
 from pyarrow import dataset
 
 from lamina.relevance.dissociation import dissociation_rows
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import CompareTasks
 
 if __name__ == "__main__":
@@ -12,4 +13,4 @@ if __name__ == "__main__":
         job = CompareTasks.read(snakemake)
         calibrations = parquet.read_table(job.calibrations).to_pylist()
         rows = dissociation_rows(calibrations, dataset.dataset(job.sweeps))
-        parquet.write_table(job.output, parquet.from_rows("dissociations", rows))
+        parquet.write_table(job.output, parquet.from_rows("dissociations", rows), job.provenance)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from lamina.models.dequantise import dequantise_model
 from lamina_workflow.runtime.script import run_script
+
+from lamina.models.dequantise import dequantise_model
 from lamina_workflow.stages.prepare import DequantiseModel
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from importlib import import_module
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.engine import memory
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.capture import DiagnoseLayers
 
 if __name__ == "__main__":

@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost.estimate import estimate_cost
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import EstimateCost
 
 if __name__ == "__main__":
     with run_script(snakemake):
         job = EstimateCost.read(snakemake)
         config = load_configuration(job.config, Path.cwd())
-        parquet.write_json(
-            job.output, estimate_cost(config, job.manifests, job.calibrations, job.tasks)
-        )
+        cost = estimate_cost(config, job.manifests, job.calibrations, job.tasks)
+        parquet.write_json(job.output, cost, job.description)

@@ -5,6 +5,8 @@ A checkpoint has a tokenizer, a model card and a mergekit recipe.
 
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 import torch
 
 from lamina.errors import LaminaError
@@ -15,7 +17,6 @@ from lamina.models.export.save import export_variant
 from lamina.models.load import load_model
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.export import ExportVariant
 
 

@@ -1,11 +1,11 @@
 """Fit one repair for all plan sizes of a selector."""
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.repair import fitting, patch
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.repair import FitPatch
 
 if __name__ == "__main__":
@@ -21,5 +21,5 @@ if __name__ == "__main__":
             model = load_model(manifest, check=job.check)
             groups = fitting.fit_plans(model, request, samples, job.weights, job.seed)
         tensors, rows = fitting.record_fits(request, groups, job.name)
-        patch.write_patch(job.output, job.repair.method, tensors, request.reasons)
+        patch.write_patch(job.output, job.repair.method, tensors, request.reasons, job.description)
         parquet.write_table(job.table, parquet.from_rows("patches", rows), job.provenance)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lamina.store import parquet
 from lamina_workflow.runtime.script import run_script
+
+from lamina.store import parquet
 from lamina_workflow.stages.report import GatherJobs
 
 RECORDS = Path("results/jobs")
@@ -65,4 +66,6 @@ def _number(text: Any) -> float | None:
 if __name__ == "__main__":
     with run_script(snakemake):
         job = GatherJobs.read(snakemake)
-        parquet.write_table(job.output, parquet.from_rows("jobs", job_rows(RECORDS)))
+        parquet.write_table(
+            job.output, parquet.from_rows("jobs", job_rows(RECORDS)), job.provenance
+        )

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lamina_workflow.runtime.script import run_script
+
 import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.models.units import donor_of
 from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import GatherTable
 
 Rows = Iterator[dict[str, Any]]
@@ -97,4 +98,4 @@ def gather(job: GatherTable) -> pa.Table:
 if __name__ == "__main__":
     with run_script(snakemake):
         job = GatherTable.read(snakemake)
-        parquet.write_table(job.output, gather(job))
+        parquet.write_table(job.output, gather(job), job.provenance)

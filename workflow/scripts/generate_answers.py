@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.data.encoding import open_encoder
 from lamina.data.prepare import draw_tasks
@@ -10,7 +11,6 @@ from lamina.data.prompts import Style
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import GenerateAnswers
 
 if __name__ == "__main__":
@@ -24,4 +24,4 @@ if __name__ == "__main__":
         drawn_tasks = draw_tasks(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
         tasks = [task for task, _ in drawn_tasks]
         answered = own_answers(job.entry, questions, tasks, model, tokenizer)
-        calibrations.write_calibration(job.output, answered)
+        calibrations.write_calibration(job.output, answered, job.provenance)

@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.healing.adapter import write_empty_adapter
 from lamina.healing.batches import TrainingSource
@@ -18,7 +19,6 @@ from lamina.repair import patch
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.heal import HealVariant
 
 PROGRESS_FILE = ".progress.safetensors"
@@ -54,7 +54,7 @@ if __name__ == "__main__":
         folder = Path(job.output).parent
         plan = checksum.read_json(job.plan)
         files_read = [job.manifest, job.plan, *filter(None, [job.patch]), *job.training_files]
-        progress = Progress(folder / PROGRESS_FILE, digest_settings(job.provenance, *files_read))
+        progress = Progress(folder / PROGRESS_FILE, digest_settings(job.settings, *files_read))
         rows: list[TrainingRow] = []
         if can_be_trained(job, plan):
             rows = train_variant(job, plan, progress)

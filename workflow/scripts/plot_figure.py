@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.figures.drawing import draw_figure
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import PlotFigure
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.models.checkpoint import DEQUANTISED, is_quantised, quantisation_method
 from lamina.models.manifest import describe_model, find_model
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareModel
 
 
@@ -41,4 +42,5 @@ if __name__ == "__main__":
             location = f"models.{job.model}.source"
             dequantise_model(folder / "config.json", checkpoint, job.entry.dtype, location)
             folder = checkpoint
-        parquet.write_json(job.output, describe_model(job.model, job.entry, folder))
+        manifest = describe_model(job.model, job.entry, folder)
+        parquet.write_json(job.output, manifest, job.description)

@@ -5,13 +5,14 @@ Calibrations are checked against these hashes.
 
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 import pyarrow as pa
 
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import documents, lm_tasks
 from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prepare import PrepareTask
 
 
@@ -38,4 +39,4 @@ if __name__ == "__main__":
             "document": pa.array(hashes, pa.string()),
             "runs": pa.array(runs_of_words, pa.list_(pa.uint64())),
         }
-        parquet.write_table(job.output, pa.table(columns))
+        parquet.write_table(job.output, pa.table(columns), job.provenance)

@@ -2,10 +2,11 @@
 
 from importlib import import_module
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
 from lamina.selection.plans import read_plan, write_plan
 from lamina.store import checksum
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import PruneStep
 
 if __name__ == "__main__":
@@ -31,4 +32,4 @@ if __name__ == "__main__":
                 layer_kinds,
                 selector.attention(manifest["attention_share"]),
             )
-        write_plan(job.output, plan)
+        write_plan(job.output, plan, job.description)

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.store import checksum, parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.page import render_report
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.report import RenderReport
 
 REPEATED_VIEWS = ("against_base", "repairs", "variants", "answers")  # many questions read them

@@ -2,11 +2,12 @@
 
 import json
 
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data.calibrations import METADATA_KEY
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.store import parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.sweep import ScoreRelevance
 
 if __name__ == "__main__":

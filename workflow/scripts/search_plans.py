@@ -5,12 +5,12 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.prune import SearchPlans
 
 
@@ -38,7 +38,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
 def hash_origin(job: SearchPlans, files: list[str]) -> str:
     """A hash of options and content: a killed search goes on from a log with the same one."""
     contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
-    return hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest()
+    return hashlib.sha256(repr([job.settings, contents]).encode()).hexdigest()
 
 
 if __name__ == "__main__":
@@ -47,7 +47,7 @@ if __name__ == "__main__":
         log = Path(job.output).with_suffix(".log")
         method = import_module(job.selector.SEARCH)
         plans, rows = method.search_plans(search_request(job, log))
-        parquet.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
+        parquet.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]}, job.description)
         parquet.write_table(
             job.output, parquet.from_rows("searches", rows, **job.keys), job.provenance
         )

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import lamina_workflow.runtime.forkserver  # noqa: F401  before the libraries are imported
+from lamina_workflow.runtime.script import run_script
+
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.selection import plans, removals
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest_settings
-from lamina_workflow.runtime.script import run_script
 from lamina_workflow.stages.sweep import SweepUnits
 
 

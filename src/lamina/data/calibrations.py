@@ -6,7 +6,7 @@ are scored, each predicted from everything before it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -172,8 +172,12 @@ def build_calibration(
     return CalibrationSamples(tuple(samples), counted | facts)
 
 
-def write_calibration(path: str | Path, calibration: CalibrationSamples) -> None:
-    """Write a calibration; its facts go into the file's metadata."""
+def write_calibration(
+    path: str | Path,
+    calibration: CalibrationSamples,
+    provenance: Mapping[str, str] | None = None,
+) -> None:
+    """Write a calibration; its facts and its provenance go into the file's metadata."""
     records: list[dict[str, Any]] = []
     for sample in calibration.samples:
         for row_index, row in enumerate(sample.rows):
@@ -181,7 +185,7 @@ def write_calibration(path: str | Path, calibration: CalibrationSamples) -> None
     parquet.write_table(
         path,
         pa.Table.from_pylist(records, schema=_SCHEMA),
-        {"calibration": json.dumps(calibration.facts)},
+        {"calibration": json.dumps(calibration.facts), **(provenance or {})},
     )
 
 

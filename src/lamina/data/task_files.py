@@ -46,7 +46,7 @@ def find_task_folder(root: str | Path) -> Path:
     Those of lamina itself if another workflow uses it as a module and has none.
     """
     project_folder = Path(root, "workflow/tasks")
-    return project_folder if project_folder.exists() else paths.REPOSITORY / "workflow/tasks"
+    return project_folder if project_folder.exists() else paths.PROJECT / "workflow/tasks"
 
 
 def read_task(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:

@@ -19,6 +19,7 @@ Units = Literal["layer", "attention", "mlp", "both"]
 _ABSENT_OPTIONS: Mapping[str, Any] = {
     "metric": None,
     "seed": 0,
+    "held_back": 0.25,
     "repair": None,
     "also": {},
     "repairs": (),
@@ -153,6 +154,7 @@ class Selector(Choice):
     if TYPE_CHECKING:  # keys of some strategies; the others have the values of `_ABSENT_OPTIONS`
         metric: str | None
         seed: int
+        held_back: float
         repair: str | None
         repairs: Sequence[str]
         members: Sequence[str]

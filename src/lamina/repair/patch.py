@@ -41,14 +41,16 @@ def write_patch(
     method: str,
     named_tensors: Mapping[str, torch.Tensor],
     reason_by_size: Mapping[int, str] | None = None,
+    job_description: str = "",
 ) -> None:
     """Write a patch file.
 
-    named_tensors: What `tensors` gives, for all sizes.
+    named_tensors: What `name_tensors` gives, for all sizes.
     reason_by_size: Why a plan cannot be repaired, by its size.
+    job_description: Which job writes the file.
     """
     metadata = {"method": method, "refused": json.dumps(dict(reason_by_size or {}))}
-    parquet.write_tensors(path, named_tensors, metadata)
+    parquet.write_tensors(path, named_tensors, metadata, job_description)
 
 
 def patch_refusal(path: str | Path, removed: int) -> str | None:

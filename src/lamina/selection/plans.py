@@ -192,9 +192,9 @@ def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
     return frozenset(layer_index % n_layers for layer_index in protect)
 
 
-def write_plan(path: str | Path, plan: Plan) -> None:
-    """Write a plan as JSON."""
-    parquet.write_json(path, asdict(plan))
+def write_plan(path: str | Path, plan: Plan, job_description: str = "") -> None:
+    """Write a plan as JSON. It says which job wrote it, if `job_description` do."""
+    parquet.write_json(path, asdict(plan), job_description)
 
 
 def read_plan(path: str | Path) -> Plan:

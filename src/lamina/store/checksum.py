@@ -18,24 +18,13 @@ from lamina.errors import LaminaError, report_errors
 KEY = "lamina.sha256"
 JOB = "lamina.job"
 PARQUET = b"PAR1"
+# The folder of an adapter: its training curve says which job wrote both.
+ADAPTER = "adapter_model.safetensors"
+TRAINING_CURVE = "training.parquet"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
 _HEAD_SIZE = 1 << 12  # bytes at the beginning of a file, where the digits are
 _CHUNK_SIZE = 1 << 22  # bytes that are hashed at a time
-
-# One process is one job, and all that it writes comes from this job: tables, patches, adapters,
-# the progress of unfinished work. So the job is said once, and not with each file.
-_origin: dict[str, str] = {}
-
-
-def set_origin(job_facts: str) -> None:
-    """Let each file that this process writes from now on say which job wrote it."""
-    _origin[JOB] = job_facts.strip()
-
-
-def origin() -> dict[str, str]:
-    """What this process writes into each of its files; empty outside a job."""
-    return dict(_origin)
 
 
 class _Seal(NamedTuple):
@@ -46,9 +35,12 @@ class _Seal(NamedTuple):
     computed_digest: str
 
 
-def blank_seal() -> dict[str, str]:
-    """The names and values that a JSON or safetensors file must begin with, for `put`."""
-    return {KEY: _BLANK, **origin()}
+def blank_seal(job_description: str = "") -> dict[str, str]:
+    """The names and values that a JSON or safetensors file must begin with, for `write_checksum`.
+
+    job_description: Which job writes the file; empty outside a job.
+    """
+    return {KEY: _BLANK, JOB: job_description} if job_description else {KEY: _BLANK}
 
 
 def write_checksum(path: str | Path) -> None:
@@ -116,8 +108,10 @@ def read_origin(path: Path) -> dict[str, Any]:
 
     Raises LaminaError if the file does not say it.
     """
-    if path.is_dir() and (path / "adapter_model.safetensors").is_file():
-        path = path / "adapter_model.safetensors"
+    if (path / TRAINING_CURVE).is_file():
+        path = path / TRAINING_CURVE
+    elif path.name == ADAPTER:
+        path = path.with_name(TRAINING_CURVE)
     try:
         return dict(json.loads(_job_facts(path)))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
@@ -127,7 +121,7 @@ def read_origin(path: Path) -> dict[str, Any]:
 
 
 def _job_facts(path: Path) -> str:
-    """The text that `set_origin` was given, from a Parquet, JSON or safetensors file."""
+    """The facts of the job that wrote a Parquet, JSON or safetensors file, as text."""
     with path.open("rb") as file:
         head = file.read(8)
         if head.startswith(PARQUET):

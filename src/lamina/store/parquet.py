@@ -58,12 +58,11 @@ def write_table(
 ) -> None:
     """Write one Parquet file, as `replacing` does.
 
-    `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes
-    only if content may.
+    `provenance` (code digest, params hash, seed, the job …) goes into the file's metadata, which
+    changes only if content may.
     """
     facts = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
     file_metadata = {f"lamina.{name}": str(value) for name, value in facts.items()}
-    file_metadata |= checksum.origin()
     file_metadata[checksum.KEY] = _footer_digest(data.schema, file_metadata)
     data = data.replace_schema_metadata(file_metadata)
     with replace_file(path) as temporary:
@@ -139,23 +138,33 @@ def explaining_damage(path: str | Path) -> Iterator[None]:
         raise checksum.damaged_file(path, reason or type(error).__name__) from error
 
 
-def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write keys and values as JSON, as `replacing` does."""
-    text = json.dumps({**checksum.blank_seal(), **value}, indent=2)
+def write_json(path: str | Path, value: Mapping[str, Any], job_description: str = "") -> None:
+    """Write keys and values as JSON, as `replace_file` does.
+
+    job_description: Which job writes the file, for `checksum.read_origin`.
+    """
+    text = json.dumps({**checksum.blank_seal(job_description), **value}, indent=2)
     with replace_file(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
         checksum.write_checksum(temporary)
 
 
 def write_tensors(
-    path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]
+    path: str | Path,
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    job_description: str = "",
 ) -> None:
-    """Write torch tensors as safetensors, as `replacing` does."""
+    """Write torch tensors as safetensors, as `replace_file` does.
+
+    job_description: Which job writes the file, for `checksum.read_origin`.
+    """
     from safetensors.torch import save_file
 
     # Of several keys, safetensors would write one or the other first. The blank comes before
     # metadata of any size, because it is looked for at the beginning of the file.
-    header = {"lamina": json.dumps({**checksum.blank_seal(), **dict(sorted(metadata.items()))})}
+    names = checksum.blank_seal(job_description) | dict(sorted(metadata.items()))
+    header = {"lamina": json.dumps(names)}
     with replace_file(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
         checksum.write_checksum(temporary)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from lamina.models.families import FAMILIES
 from lamina.options.metrics import ATTRIBUTES
+from lamina.paths import find_project
 
 _SOURCE = Path(__file__).resolve().parents[2]
 # Modules that are not followed unless a job names them, since they compute no number: the
@@ -64,8 +65,7 @@ class _Module(NamedTuple):
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     """Hash of modules and of every module of lamina that they import, also inside functions.
 
-    modules: Names such as `lamina.engine.sweep`, or of scripts (`sweep_units`) in workflow/scripts
-        in the parent folder of `root`. What a job loads by name must be among them.
+    modules: Names such as `lamina.engine.sweep`, or of scripts (`sweep_units`). What a job loads by name must be among them.
 
     Raises ModuleNotFoundError if one of them does not exist.
     """
@@ -78,9 +78,9 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
 def package_digest(*modules: str, root: Path = _SOURCE) -> str:
     """Hash of the versions of the packages that the same modules import.
 
-    The versions are those of requirements.lock in the parent folder of `root`.
+    The versions are those of requirements.lock.
     """
-    versions = _locked_versions(root.parent / "requirements.lock")
+    versions = _locked_versions(find_project(root) / "requirements.lock")
     names = imported_packages(*modules, root=root)
     for name in list(names):
         names.update(_BRINGS.get(name, ()))
@@ -155,7 +155,7 @@ def _reach(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
 def _find_file(name: str, root: Path) -> Path | None:
     """The file of a module of lamina or of a script; None if there is none."""
     parts = name.split(".")
-    folder = root if parts[0] in _OWN_PACKAGES else root.parent / "workflow/scripts"
+    folder = root if parts[0] in _OWN_PACKAGES else find_project(root) / "workflow/scripts"
     path = folder.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():

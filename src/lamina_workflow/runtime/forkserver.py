@@ -1,11 +1,12 @@
 """Torch and transformers imported once for the jobs of a run: a process that forks for each job.
 
-To import them takes four seconds of each job, which was a third of the default study. `start`
-begins the process with a run on a machine without a GPU (a fork cannot share what CUDA has begun).
-A script that loads a model imports this module first: the process then forks, the fork runs the
-script from its first line with the environment and the streams of the job, and the job waits for
-its end. The process imports no module of lamina, so a fork runs the code that lies on the disk.
-Where there is no such process, the script imports the libraries itself.
+To import them takes four seconds of each job, which was a third of the default study.
+`start_server` begins the process with a run on a machine without a GPU (a fork cannot share what
+CUDA has begun). A job that loads a model calls `ask_server` before it imports them (see
+`lamina_workflow.runtime.script`): the process then forks, the fork runs the script from its first
+line with the environment and the streams of the job, and the job waits for its end. The process
+imports no module of lamina, so a fork runs the code that lies on the disk. Where there is no such
+process, the script imports the libraries itself.
 
 A request is its length, as `_LENGTH_SIZE` bytes that come with the streams of the job, and a JSON
 object. The answer is one byte when the fork has begun, and the exit status of the script.
@@ -171,5 +172,3 @@ def _end_with_job(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     serve_jobs(socket.socket(fileno=int(sys.argv[1])))
-else:
-    ask_server()

@@ -79,7 +79,7 @@ class LogHandler(LogHandlerBase):
         self.setFormatter(DefaultFormatter(settings.quiet, settings.show_failed_logs))
 
     def follow(self, workflow: Any, cost: Path) -> None:
-        """Show the jobs of this workflow; `cost` is the file that rule `estimate_cost` writes."""
+        """Show the jobs of this workflow; `make plan` writes the file `cost`, which may be missing."""
         self.workflow = workflow
         self.progress.cost = cost
 
@@ -152,7 +152,8 @@ class LogHandler(LogHandlerBase):
             for job in self.workflow.dag.needrun_jobs(exclude_finished=False):
                 log = Path(job.log[0]) if job.log else None
                 outputs = tuple(map(str, job.output))
-                self.progress.jobs[job.jobid] = JobRecord(job.rule.name, outputs, log)
+                computes = "gpu" in job.rule.resources
+                self.progress.jobs[job.jobid] = JobRecord(job.rule.name, outputs, log, computes)
         threading.Thread(target=self._write_every_minute, daemon=True).start()
 
     def _write_every_minute(self) -> None:

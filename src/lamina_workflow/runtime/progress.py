@@ -56,12 +56,16 @@ class WorkReport(NamedTuple):
 class JobRecord:
     """A job of this run.
 
+    computes: Whether it loads a model. Then only jobs of its rule, or a forecast, say how long
+        it takes.
+
     Times are seconds on the clock of the run; None before the job began or ended.
     """
 
     rule: str
     outputs: tuple[str, ...] = ()
     log: Path | None = None
+    computes: bool = False
     started: float | None = None
     ended: float | None = None
     report: WorkReport | None = None
@@ -105,14 +109,14 @@ class Pace:
     start_seconds: Before a job computes.
     by_rule: Seconds for a forecast operation, by rule.
     overall: The same over all rules; None before any was measured.
-    light_by_rule: Seconds of a job that computes nothing, by rule.
-    light: The same over all rules.
+    seconds_by_rule: Seconds of a job whose operations no forecast says, by rule.
+    light: The same over all jobs that compute nothing.
     """
 
     start_seconds: float
     by_rule: dict[str, float]
     overall: float | None
-    light_by_rule: dict[str, float]
+    seconds_by_rule: dict[str, float]
     light: float
 
     @classmethod
@@ -120,10 +124,13 @@ class Pace:
         """The pace of the jobs of a run so far."""
         starts: list[float] = []
         measurements: dict[str, list[_Measurement]] = {}
-        light_seconds: dict[str, list[float]] = {}
+        seconds_by_rule: dict[str, list[float]] = {}
+        light_seconds: list[float] = []
         for job in jobs:
             if not job.flops and job.ended is not None:
-                light_seconds.setdefault(job.rule, []).append(job.elapsed(now))
+                seconds_by_rule.setdefault(job.rule, []).append(job.elapsed(now))
+                if not job.computes:
+                    light_seconds.append(job.elapsed(now))
             if not job.flops or not job.report:
                 continue
             done = 1.0
@@ -134,13 +141,12 @@ class Pace:
             measurement = _Measurement(job.report.seconds, done * job.flops)
             measurements.setdefault(job.rule, []).append(measurement)
         every_measurement = list(chain(*measurements.values()))
-        every_light = list(chain(*light_seconds.values()))
         return cls(
             start_seconds=fmean(starts) if starts else 0.0,
             by_rule={rule: _seconds_per_flop(pairs) for rule, pairs in measurements.items()},
             overall=_seconds_per_flop(every_measurement) if every_measurement else None,
-            light_by_rule={rule: fmean(seconds) for rule, seconds in light_seconds.items()},
-            light=fmean(every_light) if every_light else _UNKNOWN_SECONDS,
+            seconds_by_rule={rule: fmean(seconds) for rule, seconds in seconds_by_rule.items()},
+            light=fmean(light_seconds) if light_seconds else _UNKNOWN_SECONDS,
         )
 
     def seconds_left(self, job: JobRecord, now: float) -> float | None:
@@ -164,7 +170,8 @@ class Pace:
     def _forecast(self, job: JobRecord) -> float | None:
         """Seconds of a whole job; None if it computes and nothing like it was measured."""
         if not job.flops:
-            return self.light_by_rule.get(job.rule, self.light)
+            unknown_seconds = None if job.computes else self.light
+            return self.seconds_by_rule.get(job.rule, unknown_seconds)
         seconds_per_flop = self.by_rule.get(job.rule, self.overall)
         if seconds_per_flop is None:
             return None
@@ -177,7 +184,7 @@ class RunProgress:
 
     job_counts: Jobs of each rule, and `total`.
     jobs: Those that have to run, by id.
-    cost: The file that forecasts their work; None where the run writes none.
+    cost: The file that forecasts their work, if `make plan` has written it.
     begun: When the run began.
     n_done: Jobs that have ended, by Snakemake's count.
     finished: The same by rule.
@@ -261,7 +268,7 @@ class RunProgress:
         return rule if share is None or share >= 1 else f"{rule} {100 * share:.0f} %"
 
     def _read_forecast(self) -> None:
-        """Give the jobs what the cost of the run says of them, once its file exists."""
+        """Give the jobs what the cost of the run says of them, if its file exists."""
         if self.cost is None or any(job.flops for job in self.jobs.values()):
             return
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,9 @@
-"""What every script of the workflow does around its own work: log, devices, data files, errors."""
+"""What every script of the workflow does around its own work: log, devices, data files, errors.
+
+A script imports this module before any library (ruff keeps it there, see pyproject.toml). In a job
+that loads a model, the import leaves the script to a fork of a process that has the libraries
+already, if there is one: `lamina_workflow.runtime.forkserver`.
+"""
 
 import os
 import sys
@@ -8,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.errors import report_errors
-from lamina_workflow.runtime import contents, devices
+from lamina_workflow.runtime import contents, devices, forkserver
 
 
 @contextmanager
@@ -38,3 +43,13 @@ def _redirect_output(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+
+
+def _loads_model() -> bool:
+    """Whether the script that runs is that of a job that asks for a GPU, and so loads a model."""
+    snakemake = getattr(sys.modules["__main__"], "snakemake", None)
+    return snakemake is not None and bool(snakemake.resources.get("gpu"))
+
+
+if _loads_model():
+    forkserver.ask_server()

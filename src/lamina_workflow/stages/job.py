@@ -19,7 +19,6 @@ from typing import Annotated, Any, ClassVar, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from lamina.store import checksum
 from lamina.tables import table_digest
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.runtime.fingerprint import (
@@ -55,7 +54,7 @@ class Job(BaseModel):
     follows: dict[str, str | None] = {}
     output: Annotated[str, WRITTEN] = ""
 
-    # What `read` was given, for `make explain`.
+    # Which job of the rule it is. Empty unless a script runs it.
     _facts: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -97,11 +96,7 @@ class Job(BaseModel):
 
     @classmethod
     def read(cls, snakemake: Any) -> Self:
-        """The job that a script runs, from the object that Snakemake gives a script.
-
-        From then on, the process writes into its files where they come from: rule, wildcards,
-        inputs, options and the fingerprint of the code.
-        """
+        """The job that a script runs, from the object that Snakemake gives a script."""
         options = dict(snakemake.params.options)
         files = {}
         for name in cls._files():
@@ -110,14 +105,13 @@ class Job(BaseModel):
                 files[name] = files_of_field
         job = cls.model_validate(options | files)
         job._facts.update(cls._describe(snakemake, options, files))
-        checksum.set_origin(json.dumps(job._facts, sort_keys=True))
         return job
 
     @classmethod
     def _describe(
         cls, snakemake: Any, options: dict[str, Any], files: dict[str, Any]
     ) -> dict[str, Any]:
-        """What the files of a job say of the job that wrote them."""
+        """The rule, wildcards, inputs, options and the fingerprint of the code of a job."""
         facts = {
             "rule": cls.rule(),
             "wildcards": dict(snakemake.wildcards.items()),
@@ -131,18 +125,28 @@ class Job(BaseModel):
         return facts
 
     @property
+    def description(self) -> str:
+        """Which job of the rule it is, as JSON that its files keep for `make explain`."""
+        return json.dumps(self._facts, sort_keys=True) if self._facts else ""
+
+    @property
     def provenance(self) -> dict[str, str]:
-        """What the job's tables say of their origin.
+        """What the job's tables say of their origin: `settings`, and its `description`."""
+        return self.settings | ({"job": self.description} if self.description else {})
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What decides the content of rows, in addition to the job's files.
 
         That is the fingerprint of its code, a hash of its options, and its seed.
         """
         not_hashed = {*self.ASIDE, "follows"}
         options = {name: value for name, value in self.options().items() if name not in not_hashed}
         params = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-        provenance = {"code": str(self._facts.get("code", "")), "params": params}
+        settings = {"code": str(self._facts.get("code", "")), "params": params}
         if "seed" in options:
-            provenance["seed"] = str(options["seed"])
-        return provenance
+            settings["seed"] = str(options["seed"])
+        return settings
 
     @property
     def origin(self) -> str:

@@ -1,0 +1,264 @@
+"""The study behind `lamina prune`: a folder with the configuration and the split data.
+
+Questions and text are split once: some choose the layers and fit the repairs (half of these judge
+the sets that the other half proposes), the rest tests what was chosen. The configuration is written
+with paths and keys as a user writes them, so that the next study begins by editing it.
+"""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lamina.data.documents import read_documents
+from lamina.data.files import read_questions
+from lamina.errors import LaminaError
+
+TEST_SHARE = 0.4
+"""Of the questions: with 100 of them, 40 tell 20 points from nothing, and 60 still choose."""
+TEXT_TEST_SHARE = 0.2
+LEAST_QUESTIONS = 20
+LEAST_DOCUMENTS = 20
+MOST_QUESTIONS = 400
+"""That choose. More make the search longer, and rankings hardly better (docs/choose.md)."""
+MOST_TASK_SAMPLES = 400
+LENGTH = 128  # tokens of a document that are read
+WINDOW = 128  # tokens that are scored together
+
+TASK = "task"  # names in the configuration
+TEXT = "text"
+REPAIR = "ghost_mixed"
+
+
+@dataclass(frozen=True)
+class PruneRequest:
+    """What a user asks of `lamina prune`."""
+
+    source: str
+    questions: Path | None = None
+    task: str | None = None
+    text: Path | None = None
+    remove: str = "25%"
+    fit: str | None = None
+    faster: str | None = None
+    keep: str = "95%"
+    revision: str | None = None
+    layers: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PruneStudy:
+    """A study that is written and can be run."""
+
+    folder: Path
+    notes: list[str]
+    """What was split how, and what was left out, in sentences."""
+
+
+def write_study(request: PruneRequest, folder: Path | None = None) -> PruneStudy:
+    """Write the configuration and the split data of a study into a folder.
+
+    folder: By default `lamina-MODEL`. A folder with the same study is used again, so that a run
+        goes on.
+
+    Raises LaminaError if nothing says what to keep, a file cannot be read or is too small, or the
+    folder holds another study.
+    """
+    _check_request(request)
+    if folder is None:
+        folder = Path(f"lamina-{_name_of(request.source)}")
+
+    notes: list[str] = []
+    files: dict[str, list[Any]] = {}
+    if request.questions is not None:
+        questions = read_questions(request.questions, "--questions")
+        files |= _split_questions(questions, request, notes)
+    if request.text is not None:
+        documents = read_documents(request.text, where="--text")
+        files |= _split_text(documents, request, notes)
+    else:
+        notes.append(
+            "Without --text, nothing guards general language: what is chosen and repaired for your "
+            "task may ruin other text, and it is not measured."
+        )
+
+    configuration = describe_study(request)
+    _write_files(folder, configuration, files)
+    notes.append(f"The study is {folder}/config.yaml. To change it: edit it, then lamina run.")
+    return PruneStudy(folder, notes)
+
+
+def describe_study(request: PruneRequest) -> dict[str, Any]:
+    """The configuration: portfolio with general text and repairs in place, as docs/choose.md advises."""
+    has_task = request.questions is not None or request.task is not None
+    has_text = request.text is not None
+    own = TASK if has_task else TEXT
+
+    model: dict[str, Any] = {"source": _absolute_source(request.source), "dtype": "auto"}
+    if request.revision is not None:
+        model["revision"] = request.revision
+    if request.layers is not None:
+        model["layers"] = request.layers
+
+    repair: dict[str, Any] = {"method": "ghost"}
+    selector: dict[str, Any] = {"strategy": "portfolio", "repairs": [REPAIR]}
+    if has_task and has_text:
+        repair["data"] = {"own": 1, TEXT: 0.1}
+        selector["also"] = {TEXT: 1}
+    if not has_task:
+        selector["members"] = ["block", "clusters", "cosine", "perplexity", "output_kl"]
+
+    benchmarks: dict[str, Any] = {"efficiency": {"prompt": 64, "generate": 32}}
+    if request.questions is not None:
+        benchmarks["tasks"] = {TASK: {"choices": "questions-test.jsonl"}}
+    elif request.task is not None:
+        benchmarks["tasks"] = {request.task: {}}
+    if has_text:
+        benchmarks["perplexity"] = {TEXT: {"text": "text-test.jsonl", "window": WINDOW}}
+
+    study: dict[str, Any] = {
+        "models": ["model"],
+        "calibrations": [own],
+        "selectors": ["best"],
+        "removed": _sizes(request),
+        "repairs": ["none", REPAIR],
+    }
+    if has_task:
+        study["tasks"] = "all"
+    if has_text:
+        study["perplexity"] = "all"
+    return {
+        "seed": request.seed,
+        "models": {"model": model},
+        "calibrations": _describe_calibrations(request),
+        "selectors": {"best": selector},
+        "repairs": {REPAIR: repair},
+        "benchmarks": benchmarks,
+        "report": {"keep": request.keep},
+        "studies": {"prune": study},
+    }
+
+
+def _check_request(request: PruneRequest) -> None:
+    if request.questions is not None and request.task is not None:
+        raise LaminaError("--questions and --task: give one of them.")
+    if request.questions is None and request.task is None and request.text is None:
+        raise LaminaError(
+            "nothing says what the model should keep. Give --questions FILE, --task NAME or "
+            "--text FILE."
+        )
+    if request.fit is not None and request.faster is not None:
+        raise LaminaError("--fit and --faster: give one of them.")
+
+
+def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:
+    calibrations: dict[str, Any] = {}
+    if request.questions is not None:
+        calibrations[TASK] = {"choices": "questions-choose.jsonl"}
+    elif request.task is not None:
+        calibrations[TASK] = {"task": request.task, "limit": MOST_TASK_SAMPLES}
+    if request.text is not None:
+        calibrations[TEXT] = {"text": "text-choose.jsonl", "length": LENGTH, "documents": None}
+    return calibrations
+
+
+def _sizes(request: PruneRequest) -> list[Any]:
+    """What is removed: as much as is asked for, and half of it where a share of layers is."""
+    if request.fit is not None:
+        return [{"memory": request.fit}]
+    if request.faster is not None:
+        share = _read_percentage(request.faster, "--faster")
+        return [{"latency": f"{100 - share:g}%"}]
+    if request.remove.isdigit():
+        n_layers = int(request.remove)
+        return sorted({max(1, n_layers // 2), n_layers})
+    share = _read_percentage(request.remove, "--remove")
+    return [f"{share / 2:g}%", f"{share:g}%"]
+
+
+def _read_percentage(text: str, option: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if match is None or not 0 < float(match[1]) < 100:
+        raise LaminaError(f"{option} {text}: write a share between 0 and 100 %, such as 25%.")
+    return float(match[1])
+
+
+def _split_questions(
+    questions: Sequence[dict[str, Any]], request: PruneRequest, notes: list[str]
+) -> dict[str, list[Any]]:
+    """Questions that choose and questions that test; copies of a question stay together."""
+    if len(questions) < LEAST_QUESTIONS:
+        raise LaminaError(
+            f"--questions: {request.questions} has {len(questions)} questions, too few to choose "
+            f"and to test. Give at least {LEAST_QUESTIONS}; with fewer than 400 a ranking is rough."
+        )
+    test, choose = _split(questions, TEST_SHARE, request.seed)
+    notes.append(
+        f"Of {len(questions)} questions, {len(choose[:MOST_QUESTIONS])} choose layers and fit "
+        f"repairs, and {len(test)} others test the result."
+    )
+    return {"questions-choose.jsonl": choose[:MOST_QUESTIONS], "questions-test.jsonl": test}
+
+
+def _split_text(
+    documents: Sequence[str], request: PruneRequest, notes: list[str]
+) -> dict[str, list[Any]]:
+    if len(documents) < LEAST_DOCUMENTS:
+        raise LaminaError(
+            f"--text: {request.text} has {len(documents)} documents (blank lines separate those of "
+            f"a .txt file), too few to fit and to test. Give at least {LEAST_DOCUMENTS}."
+        )
+    records = [{"text": document} for document in documents]
+    test, choose = _split(records, TEXT_TEST_SHARE, request.seed)
+    notes.append(
+        f"Of {len(documents)} documents, {len(choose)} choose and fit, and {len(test)} test."
+    )
+    return {"text-choose.jsonl": choose, "text-test.jsonl": test}
+
+
+def _split(
+    records: Sequence[dict[str, Any]], test_share: float, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A test part and the rest, drawn by seed, without copies of the former in the latter."""
+    records_by_text = {json.dumps(record, ensure_ascii=False): record for record in records}
+    different = list(records_by_text.values())
+    random.Random(seed).shuffle(different)
+    n_test = round(len(different) * test_share)
+    return different[:n_test], different[n_test:]
+
+
+def _write_files(folder: Path, configuration: dict[str, Any], files: dict[str, list[Any]]) -> None:
+    """Write a study into a new folder, or find that the same one is there."""
+    header = "# Written by `lamina prune`. Edit it and run it: lamina run config.yaml\n"
+    text = header + yaml.safe_dump(
+        configuration, sort_keys=False, allow_unicode=True, default_flow_style=None
+    )
+    file = folder / "config.yaml"
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise LaminaError(
+            f"{file} is another study, or was edited. To run it: cd {folder} && lamina run "
+            "config.yaml. To begin another one: --folder NAME"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    for name, records in files.items():
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+
+
+def _absolute_source(source: str) -> str:
+    """A folder or file in the form that is right from another folder; ids of the hub stay."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+def _name_of(source: str) -> str:
+    """A name for a folder, from that of a model."""
+    name = source.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    return re.sub(r"[^\w.-]+", "-", name) or "model"

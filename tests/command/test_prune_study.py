@@ -1,0 +1,124 @@
+"""What `lamina prune` writes is a study that the workflow accepts, with data that is split once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lamina.errors import LaminaError
+from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.prune_study import PruneRequest, describe_study, write_study
+from tests.given import tiny
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, 100 questions, ten of them twice, and 50 documents."""
+    tiny.model().save_pretrained(tmp_path / "model")
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+    questions = [
+        {"query": f"w{index} w1", "choices": ["w2", "w3"], "gold": index % 2}
+        for index in range(100)
+    ]
+    write_lines(tmp_path / "questions.jsonl", [*questions, *questions[:10]])
+    write_lines(tmp_path / "text.jsonl", [{"text": f"w{index} w4 w5"} for index in range(50)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def read_lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def request(**changes: Any) -> PruneRequest:
+    options: dict[str, Any] = {
+        "source": "model",
+        "questions": Path("questions.jsonl"),
+        "text": Path("text.jsonl"),
+    }
+    return PruneRequest(**(options | changes))
+
+
+def test_questions_and_text_are_split_without_copies_on_both_sides(workplace: Path) -> None:
+    study = write_study(request())
+
+    choosing = read_lines(study.folder / "questions-choose.jsonl")
+    testing = read_lines(study.folder / "questions-test.jsonl")
+    assert (len(choosing), len(testing)) == (60, 40)
+    assert len({*choosing, *testing}) == 100
+
+    fitting_text = read_lines(study.folder / "text-choose.jsonl")
+    test_text = read_lines(study.folder / "text-test.jsonl")
+    assert (len(fitting_text), len(test_text)) == (40, 10)
+    assert len({*fitting_text, *test_text}) == 50
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"text": None},
+        {"questions": None},
+        {"questions": None, "task": "arc_easy"},
+        {"fit": "200kB"},
+        {"faster": "20%"},
+        {"remove": "2"},
+        {"keep": "90%", "seed": 3},
+    ],
+)
+def test_the_workflow_accepts_what_is_written(workplace: Path, changes: dict[str, Any]) -> None:
+    study = write_study(request(**changes))
+
+    raw = yaml.safe_load((study.folder / "config.yaml").read_text())
+    configuration = load_configuration(raw, study.folder)
+    assert configuration.selectors["best"].strategy == "portfolio"
+    assert list(configuration.studies) == ["prune"]
+
+
+def test_the_same_command_finds_its_study_and_an_edited_one_is_kept(workplace: Path) -> None:
+    study = write_study(request())
+    written = (study.folder / "questions-test.jsonl").read_bytes()
+    assert write_study(request()).folder == study.folder
+    assert (study.folder / "questions-test.jsonl").read_bytes() == written
+
+    with pytest.raises(LaminaError, match="is another study.*lamina run.*--folder NAME"):
+        write_study(request(remove="50%"))
+    assert "12.5%" in (study.folder / "config.yaml").read_text()
+
+
+def test_half_of_a_share_is_tried_too() -> None:
+    assert describe_study(request(remove="30%"))["studies"]["prune"]["removed"] == ["15%", "30%"]
+    assert describe_study(request(remove="5"))["studies"]["prune"]["removed"] == [2, 5]
+    assert describe_study(request(faster="20%"))["studies"]["prune"]["removed"] == [
+        {"latency": "80%"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"questions": None, "text": None}, "Give --questions FILE, --task NAME or --text FILE"),
+        ({"task": "arc_easy"}, "--questions and --task: give one"),
+        ({"fit": "6GB", "faster": "20%"}, "--fit and --faster: give one"),
+        ({"remove": "a third"}, "--remove a third: write a share.*such as 25%"),
+        ({"faster": "120%"}, "--faster 120%: write a share"),
+        ({"questions": Path("few.jsonl")}, "few.jsonl has 3 questions, too few"),
+        ({"questions": Path("missing.jsonl")}, "--questions: there is no file missing.jsonl"),
+        ({"text": Path("few.jsonl")}, 'few.jsonl.*"text"'),
+    ],
+)
+def test_wrong_requests_are_refused_before_a_folder_is_written(
+    workplace: Path, changes: dict[str, Any], message: str
+) -> None:
+    few = [{"query": f"w{index}", "choices": ["w1", "w2"], "gold": 0} for index in range(3)]
+    write_lines(workplace / "few.jsonl", few)
+
+    with pytest.raises(LaminaError, match=message):
+        write_study(request(**changes))
+    assert not Path("lamina-model").exists()
